@@ -1,0 +1,116 @@
+# What every target of ours has in common, so that CMakeLists.txt reads as a list of parts.
+
+# Looked up by name at run time, hence never to be stripped or hidden.
+set(PYGRAPH_EXPORTS pygraph_phantom_alloc pygraph_phantom_free)
+
+# The .cpp files of some folders. A new file, or a new folder of the list, needs no edit here.
+function(pygraph_sources out)
+  set(patterns "")
+  foreach(folder IN LISTS ARGN)
+    list(APPEND patterns "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
+  endforeach()
+  file(GLOB files CONFIGURE_DEPENDS ${patterns})
+  set(${out} "${files}" PARENT_SCOPE)
+endfunction()
+
+function(pygraph_options target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/src")
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wshadow -Werror)
+  if(PYGRAPH_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${PYGRAPH_SANITIZE} -fno-sanitize-recover=all
+                                             -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=${PYGRAPH_SANITIZE})
+  endif()
+endfunction()
+
+function(pygraph_library target)
+  set(sources ${ARGN})
+  if(NOT sources)  # CMake refuses a library without sources
+    set(empty "${PROJECT_BINARY_DIR}/empty.cpp")
+    if(NOT EXISTS "${empty}")
+      file(WRITE "${empty}" "")
+    endif()
+    set(sources "${empty}")
+  endif()
+  add_library(${target} STATIC ${sources})
+  pygraph_options(${target})
+  target_include_directories(${target} PUBLIC "${PROJECT_SOURCE_DIR}/include")
+endfunction()
+
+# fmt without its shared library, compiled once. Header-only in every file costs 7 s per file, and
+# 60 s under sanitizers; the shared one would have to be shipped. So one file is compiled with fmt's
+# definitions inline and GCC told to keep them, and the others see declarations only. Other
+# compilers cannot keep inline functions and pay.
+function(pygraph_fmt target)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE fmt::fmt-header-only)
+    return()
+  endif()
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/fmt.cpp" CONTENT "#include <fmt/format.h>\n")
+  add_library(${target} STATIC "${PROJECT_BINARY_DIR}/fmt.cpp")
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${target} SYSTEM PUBLIC
+    $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
+  # No time is spent in messages: compile them fast.
+  target_compile_options(${target} PRIVATE -fkeep-inline-functions -ffunction-sections -g0 -O0)
+  target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY=1)
+  target_link_options(${target} INTERFACE "LINKER:--gc-sections")
+endfunction()
+
+function(pygraph_python_module target)
+  execute_process(COMMAND "${Python_EXECUTABLE}" -m nanobind --cmake_dir
+                  OUTPUT_VARIABLE nanobind_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE
+                  COMMAND_ERROR_IS_FATAL ANY)
+  find_package(nanobind CONFIG REQUIRED)
+  # NOMINSIZE: these bindings run on every call, speed before size.
+  nanobind_add_module(${target} NB_STATIC NOMINSIZE NB_SUPPRESS_WARNINGS ${ARGN})
+  pygraph_options(${target})
+  target_link_libraries(${target} PRIVATE pygraph_engine pygraph_twin)
+  # Nothing of the static libraries is exported: torch carries its own fmt.
+  target_link_options(${target} PRIVATE "LINKER:--exclude-libs,ALL")
+  foreach(symbol IN LISTS PYGRAPH_EXPORTS)
+    target_link_options(${target} PRIVATE "LINKER:--undefined=${symbol}")
+  endforeach()
+  install(TARGETS ${target} LIBRARY DESTINATION pygraph COMPONENT python)
+
+  # Type annotations, generated from the module itself.
+  set(stub "${PROJECT_BINARY_DIR}/${target}.pyi")
+  nanobind_add_stub(${target}_stub MODULE ${target} OUTPUT "${stub}" DEPENDS ${target}
+                    PYTHON_PATH "$<TARGET_FILE_DIR:${target}>")
+  install(FILES "${stub}" DESTINATION pygraph COMPONENT python)
+
+  add_custom_target(extension ALL DEPENDS "${stub}")
+  if(PYGRAPH_IN_PLACE)
+    # Removed first: a process may be running the old one.
+    set(package "${PROJECT_SOURCE_DIR}/python/pygraph")
+    set(copies "${package}/${target}${NB_SUFFIX}" "${package}/${target}.pyi")
+    add_custom_command(OUTPUT ${copies} DEPENDS ${target} "${stub}" VERBATIM
+      COMMAND "${CMAKE_COMMAND}" -E rm -f ${copies}
+      COMMAND "${CMAKE_COMMAND}" -E copy "$<TARGET_FILE:${target}>" "${stub}" "${package}"
+      COMMENT "Putting ${target} into python/pygraph")
+    add_custom_target(in_place ALL DEPENDS ${copies})
+    add_dependencies(in_place ${target}_stub)
+    add_dependencies(extension in_place)
+  endif()
+endfunction()
+
+function(pygraph_tests target)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+  add_executable(${target} ${ARGN})
+  pygraph_options(${target})
+  target_link_libraries(${target} PRIVATE pygraph_engine pygraph_twin GTest::gtest GTest::gtest_main)
+  target_precompile_headers(${target} PRIVATE <gtest/gtest.h>)  # most of a test's compile time
+  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120)
+endfunction()
+
+function(pygraph_benchmarks target)
+  find_package(benchmark REQUIRED)
+  add_executable(${target} ${ARGN})
+  pygraph_options(${target})
+  target_link_libraries(${target} PRIVATE pygraph_engine pygraph_twin benchmark::benchmark benchmark::benchmark_main)
+endfunction()

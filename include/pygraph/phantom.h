@@ -1,0 +1,86 @@
+// Phantom memory: addresses of our own, backed by one small physical block mapped again and again.
+//
+// A capture never runs, so the memory it addresses need not exist. Every address handed out here
+// passes the driver's pointer checks (it is mapped), costs no memory, and is unmistakable when it
+// turns up inside a node's parameters. The range has two placements, A and B: a capture goes into
+// A, its probe into B, so that every region is displaced between the two, each by its own amount.
+//
+// The block is also the canary of the proof: filled with a poison byte, a relocation that was
+// missed reads poison, and a stray write changes it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "pygraph/driver.h"
+
+namespace pygraph {
+
+enum class Placement : std::uint8_t { kA = 0, kB = 1 };
+
+/// One piece of phantom memory that was handed out; addresses and sizes in bytes.
+struct PhantomAllocation {
+  CUdeviceptr address;
+  std::size_t bytes;
+};
+
+/// Not thread-safe: one capture at a time uses it.
+class PhantomSpace {
+ public:
+  struct Options {
+    std::size_t reserve_bytes = std::size_t{1} << 40;  ///< address space for both placements
+    std::size_t block_bytes = std::size_t{64} << 20;   ///< physical memory, in all
+  };
+
+  /// Reserves the range and creates the block; maps nothing yet. Throws DriverError.
+  PhantomSpace(const Driver& driver, int device, Options options);
+  PhantomSpace(const Driver& driver, int device) : PhantomSpace(driver, device, Options{}) {}
+  ~PhantomSpace();
+  PhantomSpace(const PhantomSpace&) = delete;
+  PhantomSpace& operator=(const PhantomSpace&) = delete;
+
+  /// Starts a capture in `placement`: forgets what was handed out there, keeps the mappings.
+  void begin(Placement placement);
+
+  /// Hands out `bytes` whose address is `residue` modulo 1024 (512: exactly as aligned as torch's
+  /// allocator guarantees, no more). A gap that no region covers separates neighbours, so that a
+  /// pointer to the end of one is not the start of the next. Throws DriverError when mapping
+  /// fails, std::length_error when the placement is full.
+  CUdeviceptr allocate(std::size_t bytes, std::size_t residue = 512);
+
+  /// Writes `value` over the whole physical block. Synchronous.
+  void poison(std::uint8_t value);
+
+  /// Whether every byte of the physical block still is `value`. Synchronous, copies the block to
+  /// the host.
+  [[nodiscard]] bool intact(std::uint8_t value) const;
+
+  [[nodiscard]] bool contains(CUdeviceptr address) const noexcept {
+    return address >= base_ && address - base_ < reserved_;
+  }
+  [[nodiscard]] CUdeviceptr base() const noexcept { return base_; }
+  [[nodiscard]] std::size_t reserved_bytes() const noexcept { return reserved_; }
+  [[nodiscard]] std::size_t physical_bytes() const noexcept { return block_; }
+  [[nodiscard]] std::size_t mappings() const noexcept { return mapped_[0] + mapped_[1]; }
+  /// What the current capture was given, in order.
+  [[nodiscard]] const std::vector<PhantomAllocation>& allocations() const noexcept {
+    return allocations_;
+  }
+
+ private:
+  void map_to(std::size_t placement, std::size_t end);
+
+  const Driver& driver_;
+  int device_;
+  CUdeviceptr base_ = 0;
+  std::size_t reserved_ = 0;
+  std::size_t block_ = 0;
+  CUmemGenericAllocationHandle physical_ = 0;
+  std::size_t mapped_[2] = {0, 0};  ///< blocks mapped from the start of each placement
+  std::size_t placement_ = 0;
+  std::size_t cursor_ = 0;  ///< bytes used from the placement's start
+  std::vector<PhantomAllocation> allocations_;
+};
+
+}  // namespace pygraph

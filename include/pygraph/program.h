@@ -1,0 +1,94 @@
+// A program: an instantiated graph with its relocation table and its current binding.
+//
+// bind() says where a region is from now on; nodes that mention it become dirty. launch() tells
+// the driver about the dirty nodes (cuGraphExec*NodeSetParams) and launches. An update changes
+// future launches only: "launches already in flight are not affected" (CUDA driver API, Graph
+// Management, cuGraphExecKernelNodeSetParams). A program does not own the memory it is bound to
+// and does not order itself after other streams.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "pygraph/handles.h"
+#include "pygraph/image.h"
+#include "pygraph/relocate.h"
+
+namespace pygraph {
+
+/// Not thread-safe: guard it. Regions that were never bound keep the captured addresses, and
+/// launch() refuses to run while a region with relocations is unbound.
+class Program {
+ public:
+  /// Takes over `graph`, from which `image` was read, and instantiates it. `relocations` refer to
+  /// regions 0 .. region_count-1; several may lie in one word's node, none may overlap. Throws
+  /// DriverError (instantiate) or std::invalid_argument (a relocation outside its block).
+  Program(const Driver& driver, GraphHandle graph, Image image,
+          std::span<const Relocation> relocations, std::size_t region_count);
+
+  static constexpr CUdeviceptr kUnbound = ~CUdeviceptr{0};
+
+  Program(Program&&) noexcept = default;
+  Program& operator=(Program&&) noexcept = delete;
+
+  /// Moves `region` to `address`. Equal to the current address: one comparison. Otherwise its
+  /// words are rewritten in the packed blocks; the driver hears of it at the next launch. Host
+  /// cost: a few ns per word. `region` must be < region_count().
+  void bind(std::uint32_t region, CUdeviceptr address) noexcept {
+    if (address != bound_[region]) {
+      rebind(region, address);
+    }
+  }
+
+  /// Pushes the dirty nodes and launches on `stream`. Asynchronous. Throws DriverError naming the
+  /// node when the driver refuses one: the program must not be used again (broken()), since the
+  /// driver may hold half of an update.
+  void launch(CUstream stream);
+
+  /// Pushes the dirty nodes without launching.
+  void update();
+
+  /// Where `region` is; kUnbound before the first bind.
+  [[nodiscard]] CUdeviceptr bound(std::uint32_t region) const noexcept { return bound_[region]; }
+  [[nodiscard]] std::size_t region_count() const noexcept { return bound_.size(); }
+  [[nodiscard]] std::size_t dirty_nodes() const noexcept { return dirty_.size(); }
+  [[nodiscard]] std::size_t node_count() const noexcept { return nodes_.size(); }
+  [[nodiscard]] bool broken() const noexcept { return broken_; }
+  /// Node updates pushed to the driver since construction.
+  [[nodiscard]] std::uint64_t updates() const noexcept { return updates_; }
+  [[nodiscard]] CUgraphExec exec() const noexcept { return exec_.get(); }
+
+ private:
+  struct Patch {
+    std::uint64_t* word;  ///< inside the node's block
+    std::uint32_t node;
+    std::int64_t addend;
+  };
+  struct Slot {
+    Node node;
+    std::vector<void*> arguments;  ///< array form: a pointer per parameter into the block
+    void* extra[5] = {};           ///< packed form: pointer, size, end
+    std::size_t block_bytes = 0;
+    bool dirty = false;
+  };
+
+  void rebind(std::uint32_t region, CUdeviceptr address) noexcept;
+  CUresult push(Slot& slot);
+
+  const Driver* driver_;
+  GraphHandle graph_;
+  ExecHandle exec_;
+  std::vector<Slot> nodes_;
+  std::vector<Patch> patches_;              ///< grouped by region
+  std::vector<std::uint32_t> first_patch_;  ///< region -> index into patches_, one past the end
+  std::vector<CUdeviceptr> bound_;
+  std::vector<std::uint32_t> dirty_;
+  std::size_t unbound_ = 0;  ///< regions with relocations that nobody bound yet
+  CUcontext context_ = nullptr;
+  std::uint64_t updates_ = 0;
+  bool broken_ = false;
+};
+
+}  // namespace pygraph

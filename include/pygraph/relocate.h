@@ -1,0 +1,59 @@
+// Relocation by comparing two captures.
+//
+// The same work is captured twice, with every region at another address (phantom.h). A word of a
+// parameter block is a relocation when in capture A it lies in a region, and in capture B it lies
+// at the same offset of that region's other place. In a region in A but unchanged in B: a
+// coincidence, a number that looks like an address; left alone. Different without being explained
+// by a region: noise (uninitialised padding of structs passed by value). What this comparison
+// cannot see (encoded addresses, pointers that hide in device memory) is left to the proof.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pygraph/image.h"
+
+namespace pygraph {
+
+/// A range of device memory that an image addresses, at its places in both captures. `bytes` may
+/// be 0. Relocations are relative to the start.
+struct Region {
+  CUdeviceptr a = 0;
+  CUdeviceptr b = 0;
+  std::size_t bytes = 0;
+};
+
+/// "The word at byte `offset` of node `node`'s block is the base of `region` plus `addend`."
+struct Relocation {
+  std::uint32_t node;
+  std::uint32_t offset;
+  std::uint32_t region;
+  std::int64_t addend;
+
+  bool operator==(const Relocation&) const = default;
+};
+
+/// What the comparison found.
+struct LinkTable {
+  std::vector<Relocation> relocations;  ///< by node, then offset
+  std::size_t words = 0;                ///< words compared
+  std::size_t coincidences = 0;         ///< in a region in A, unchanged in B
+  std::size_t noise = 0;                ///< words that differ and no region explains
+  /// Why the two captures do not describe the same work, or a phantom word no region explains.
+  /// Not empty: do not use the relocations.
+  std::vector<std::string> problems;
+
+  [[nodiscard]] bool sound() const noexcept { return problems.empty(); }
+};
+
+/// Compares image `a` with its probe `b`. `regions` may stand in any order and must not overlap
+/// in either place (throws std::invalid_argument naming the two). `phantom_begin`/`phantom_end`
+/// bound all phantom addresses: a word of A inside them that changes, but that no region
+/// explains, is a problem and not noise.
+LinkTable relocate(const Image& a, const Image& b, std::span<const Region> regions,
+                   CUdeviceptr phantom_begin, CUdeviceptr phantom_end);
+
+}  // namespace pygraph

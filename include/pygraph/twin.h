@@ -1,0 +1,69 @@
+// The CPU twin: a second implementation of the driver table, on the host.
+//
+// Device memory is host memory, kernels are registered host functions with a declared parameter
+// layout, streams capture, graphs instantiate, node parameters can be read and set, copies and
+// memsets run, and phantom memory really is one physical block mapped many times. So the whole
+// engine is tested on a machine without a GPU, by the same tests that run on the real driver.
+//
+// What it does not do: run anything concurrently. Launches queue per process in the order they
+// were made and run at the next synchronising call, so an update of a graph that is "in flight"
+// must not change what was launched before, as on a GPU. It has no clock worth measuring.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pygraph/driver.h"
+#include "pygraph/image.h"
+
+namespace pygraph::twin {
+
+/// A kernel launch as the host function sees it: `block` is the packed parameter block.
+struct Launch {
+  const std::byte* block;
+  std::uint32_t grid[3];
+  std::uint32_t threads[3];
+
+  /// The parameter of type T at byte `offset` of the block.
+  template <typename T>
+  [[nodiscard]] T parameter(std::size_t offset) const noexcept {
+    T value;
+    __builtin_memcpy(&value, block + offset, sizeof value);
+    return value;
+  }
+};
+
+using HostKernel = void (*)(const Launch&);
+
+/// The twin's driver table. One device, driver version 13.0. Thread-safe by one lock.
+const Driver& driver();
+
+/// Makes `run` a kernel with the given parameter layout; the function handle lives as long as the
+/// process. `parameters` stand by ascending offset; bytes between them are padding.
+CUfunction register_kernel(const std::string& name, std::vector<ParameterSlot> parameters,
+                           HostKernel run);
+
+/// Misbehaviour on demand; `reset()` ends all of it.
+struct Faults {
+  /// The entry point `symbol` (cuda.h's plain name, e.g. "cuGraphLaunch") fails with `code` on its
+  /// `nth` call from now on (1: the next), once.
+  static void fail(const std::string& symbol, CUresult code, int nth = 1);
+  /// Padding between the parameters of a captured kernel is filled with changing bytes.
+  static void padding_noise(bool on);
+  static void reset();
+};
+
+/// Live objects (memory, graphs, execs, streams, mappings), to test for leaks.
+struct Census {
+  std::size_t allocations, allocated_bytes, graphs, execs, streams, mappings, reservations;
+  bool operator==(const Census&) const = default;
+};
+Census census();
+
+/// Finishes everything that was launched.
+void synchronize();
+
+}  // namespace pygraph::twin

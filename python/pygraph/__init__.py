@@ -1,0 +1,40 @@
+"""PyGraph: a linker and loader for CUDA graphs on stock PyTorch.
+
+    model = torch.compile(model, backend="pygraph")
+
+The public names are loaded on first use, so that importing the package costs next to nothing and
+works on a machine without a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pygraph.adapter.backend import backend
+    from pygraph.adapter.registry import info, report, reset
+    from pygraph.plan import plan
+
+__all__ = ["__version__", "backend", "info", "plan", "report", "reset"]
+
+_HOMES = {
+    "backend": "pygraph.adapter.backend",
+    "info": "pygraph.adapter.registry",
+    "report": "pygraph.adapter.registry",
+    "reset": "pygraph.adapter.registry",
+    "plan": "pygraph.plan",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from pygraph import _engine
+
+        return _engine.version
+    if name in _HOMES:
+        import importlib
+
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'pygraph' has no attribute {name!r}")

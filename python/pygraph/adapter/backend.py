@@ -1,0 +1,124 @@
+"""torch.compile(model, backend="pygraph", options={...}).
+
+Options
+  compiler  "inductor" (default), or "aot": AOTAutograd's graphs run operator by operator, the same
+            path otherwise.
+  require   "full": raise instead of falling back at compile time (no GPU, training, ...).
+            Default "any".
+Every other option is passed to Inductor's config, as torch.compile(options=...) does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pygraph.adapter import aot, hook, registry, sources, versions
+from pygraph.adapter.graphed import Graphed
+from pygraph.adapter.uncaptured import Uncaptured
+
+_COMPILERS = ("inductor", "aot")
+_REQUIREMENTS = ("any", "full")
+
+
+class RequirementNotMet(RuntimeError):
+    """`options={"require": "full"}` was given and a compiled graph cannot run as a CUDA graph."""
+
+
+def backend(
+    gm: torch.fx.GraphModule,
+    example_inputs: list[Any],
+    *,
+    options: dict[str, Any] | None = None,
+    mode: str | None = None,
+    **_: Any,
+) -> Callable[..., Any]:
+    """Compiles one FX graph from Dynamo. Never raises where torch.compile's default would not,
+    unless `require` asks for it or an option is wrong."""
+    ours, inductor = _split_options(options or {}, mode)
+    reason = _reason_against(gm, example_inputs)
+    if reason is not None:
+        if ours["require"] == "full":
+            raise RequirementNotMet(reason)
+        registry.add_fallback(registry.next_name("not captured"), reason)
+        return _compile(gm, example_inputs, ours["compiler"], inductor)
+
+    find_source = sources.finder(gm)
+
+    def wrap(
+        model: Callable[..., Any],
+        static_input_idxs: Sequence[int],
+        *,
+        device_index: int,
+        is_backward: bool,
+        is_inference: bool,
+        mutated_input_idxs: Sequence[int],
+    ) -> Callable[..., Any]:
+        if is_backward or not is_inference:
+            registry.add_fallback(registry.next_name("training"), _TRAINING)
+            return Uncaptured(model, frozenset(mutated_input_idxs))
+        graph = Graphed(
+            model,
+            name=registry.next_name("inference"),
+            static=static_input_idxs,
+            mutated=mutated_input_idxs,
+            device=device_index,
+            find_source=find_source,
+        )
+        registry.add(graph)
+        return graph.entry()
+
+    if ours["compiler"] == "aot":
+        return aot.compile_graph(gm, example_inputs, wrap)
+    with hook.installed(wrap) as patches:
+        return _compile(gm, example_inputs, "inductor", {**inductor, **patches})
+
+
+_TRAINING = "training: forward and backward graphs are not captured yet"
+
+
+def _split_options(
+    options: dict[str, Any], mode: str | None
+) -> tuple[dict[str, str], dict[str, Any]]:
+    ours = {"compiler": "inductor", "require": "any"}
+    inductor = dict(options)
+    for name, allowed in (("compiler", _COMPILERS), ("require", _REQUIREMENTS)):
+        if name in inductor:
+            value = inductor.pop(name)
+            if value not in allowed:
+                raise ValueError(f"option {name!r} is {value!r}; it must be one of {allowed}")
+            ours[name] = value
+    if mode is not None and mode != "default":
+        from torch._inductor import list_mode_options
+
+        inductor = {**list_mode_options(mode), **inductor}
+    return ours, inductor
+
+
+def _reason_against(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:
+    """Why this FX graph is not worth or not fit for capture, before anything is compiled."""
+    problem = versions.support().problem
+    if problem is not None:
+        return problem
+    tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
+    tensors += [*gm.parameters(), *gm.buffers()]
+    if tensors and not any(tensor.is_cuda for tensor in tensors):
+        return "no argument, parameter or buffer is on a CUDA device"
+    # A backward graph that Inductor keeps out of CUDA graphs trips an assertion while torch's own
+    # graph trees are configured, so training is compiled without any of it.
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return _TRAINING
+    return None
+
+
+def _compile(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], compiler: str, patches: dict[str, Any]
+) -> Callable[..., Any]:
+    if compiler == "aot":
+        return aot.compile_graph(gm, example_inputs, None)
+    from torch._inductor.compile_fx import compile_fx
+
+    compiled: Callable[..., Any] = compile_fx(gm, example_inputs, config_patches=patches or None)
+    return compiled

@@ -1,0 +1,154 @@
+"""The hook below Inductor, in its two forms (design: integration of torch 2.11 to 2.13).
+
+Both make Inductor hand every compiled callable that it would put into a CUDA graph to `wrap`:
+
+* 2.11: `torch._inductor.compile_fx.cudagraphify` is replaced. output_code.py imports it inside the
+  function at each post-compile, so whole graphs, partitions and cache hits all come through it.
+* 2.13: a CUDAGraphPolicy. It would wrap the whole callable even where Inductor partitioned it
+  around CPU operations, so partitions are wrapped one by one here, as 2.11 does.
+
+The replacement stays in place for the life of the process and acts only inside `installed()`:
+other compilations with torch's own CUDA graphs are not touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from pygraph.adapter import versions
+
+
+class Wrap(Protocol):
+    """Makes the callable that runs in place of a compiled one."""
+
+    def __call__(
+        self,
+        model: Callable[..., Any],
+        static_input_idxs: Sequence[int],
+        *,
+        device_index: int,
+        is_backward: bool,
+        is_inference: bool,
+        mutated_input_idxs: Sequence[int],
+    ) -> Callable[..., Any]: ...
+
+
+_active = threading.local()
+
+
+def _current() -> Wrap | None:
+    return getattr(_active, "wrap", None)
+
+
+@contextlib.contextmanager
+def installed(wrap: Wrap) -> Iterator[dict[str, Any]]:
+    """Routes the compilations of this thread to `wrap`; yields Inductor's config patches."""
+    patches: dict[str, Any] = {"triton.cudagraphs": True}
+    if versions.hook_form() == "policy":
+        patches["cudagraph_policy"] = _make_policy()
+    _replace_cudagraphify()
+    previous = _current()
+    _active.wrap = wrap
+    try:
+        yield patches
+    finally:
+        _active.wrap = previous
+
+
+def _replace_cudagraphify() -> None:
+    from torch._inductor import compile_fx
+
+    original = compile_fx.cudagraphify
+    if getattr(original, "_pygraph_hook", False):
+        return
+
+    @functools.wraps(original)
+    def cudagraphify(
+        model: Callable[..., Any], static_input_idxs: Sequence[int] = (), **kwargs: Any
+    ) -> Any:
+        wrap = _current()
+        if wrap is None:
+            return original(model, static_input_idxs, **kwargs)
+        return _call(wrap, model, static_input_idxs, kwargs)
+
+    cudagraphify._pygraph_hook = True  # type: ignore[attr-defined]
+    compile_fx.cudagraphify = cudagraphify
+
+
+def _call(
+    wrap: Wrap, model: Callable[..., Any], static: Sequence[int], kwargs: dict[str, Any]
+) -> Callable[..., Any]:
+    return wrap(
+        model,
+        static,
+        device_index=kwargs["device_index"],
+        is_backward=kwargs["is_backward"],
+        is_inference=kwargs["is_inference"],
+        mutated_input_idxs=kwargs.get("mutated_input_idxs", ()),
+    )
+
+
+def _make_policy() -> Any:
+    from torch._inductor import cudagraph_utils
+
+    class Policy(cudagraph_utils.CUDAGraphPolicy):  # type: ignore[misc]
+        def cudagraphify(
+            self,
+            model: Callable[..., Any],
+            example_inputs: Sequence[Any],
+            static_input_idxs: Sequence[int],
+            **kwargs: Any,
+        ) -> Callable[..., Any]:
+            wrap = _current()
+            return model if wrap is None else _call(wrap, model, static_input_idxs, kwargs)
+
+        def should_wrap(self, compiled_graph: Any) -> bool:
+            wrap = _current()
+            if wrap is None:
+                return False
+            if not getattr(compiled_graph, "partition_maps", None):
+                return True
+            wrap_partitions(compiled_graph, wrap)
+            return False
+
+    return Policy()
+
+
+def wrap_partitions(compiled_graph: Any, wrap: Wrap) -> None:
+    """Wraps each partition of a compiled graph; what stands between them (CPU operations) stays
+    where it is. Does nothing when Inductor itself found a reason against graphs."""
+    from torch._inductor.cudagraph_utils import (
+        CudagraphMetadata,
+        get_partition_cudagraph_metadata,
+    )
+    from torch.utils._ordered_set import OrderedSet
+
+    cached = compiled_graph.cudagraph_info
+    if cached is None or cached.cudagraph_fail_reasons:
+        return
+    kwargs = compiled_graph.fx_kwargs
+    whole = CudagraphMetadata(
+        cached.placeholders,
+        OrderedSet(kwargs["static_input_idxs"] or ()),
+        compiled_graph.mutated_input_idxs,
+        cached.stack_traces,
+        {},
+    )
+    functions = []
+    for partition in compiled_graph.partition_maps:
+        metadata = get_partition_cudagraph_metadata(partition, whole)
+        functions.append(
+            functools.partial(
+                wrap,
+                static_input_idxs=tuple(metadata.static_input_idxs),
+                device_index=next(iter(compiled_graph.device_idxs)),
+                is_backward=kwargs["is_backward"],
+                is_inference=kwargs["is_inference"],
+                mutated_input_idxs=tuple(metadata.mutated_input_idxs),
+            )
+        )
+    compiled_graph.recursively_apply_fns(functions)

@@ -1,0 +1,82 @@
+"""Every compiled graph of the process, for the report and for reset()."""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import weakref
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+from pygraph.adapter import versions
+from pygraph.adapter.graphed import Graphed
+from pygraph.capture import space
+from pygraph.report import GraphReport, Report
+
+_graphs: weakref.WeakSet[Graphed] = weakref.WeakSet()
+_plain: list[GraphReport] = []
+_events: list[str] = []
+_numbers = itertools.count()
+_MAXIMUM_NOTES = 1000
+
+
+def next_name(kind: str) -> str:
+    """A name for the next compiled graph: 'graph 3 (inference)'."""
+    return f"graph {next(_numbers)} ({kind})"
+
+
+def add(graph: Graphed) -> None:
+    _graphs.add(graph)
+
+
+def add_fallback(name: str, reason: str, operator: str | None = None) -> None:
+    """Notes a compiled graph that runs without any of our machinery."""
+    if len(_plain) < _MAXIMUM_NOTES:
+        _plain.append(GraphReport(name=name, state="fallback", reason=reason, operator=operator))
+
+
+def note(event: str) -> None:
+    """Notes something that concerns the process rather than one graph; once per text."""
+    if event not in _events and len(_events) < _MAXIMUM_NOTES:
+        _events.append(event)
+
+
+def info() -> dict[str, Any]:
+    """What this process can do: versions, driver, device, hook, tensor access, and the problem
+    that keeps graphs off, if any."""
+    support = versions.support()
+    driver = _engine.capabilities()
+    return {
+        "pygraph": _engine.version,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "driver": driver.library or None,
+        "driver_version": driver.version or None,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "hook": versions.hook_form(),
+        "tensor_access": support.tensor_access,
+        "problem": support.problem,
+    }
+
+
+def report() -> Report:
+    """What became of every compiled graph so far."""
+    live = sorted((graph.refresh_report() for graph in list(_graphs)), key=_number)
+    return Report(graphs=[*live, *_plain], environment=info(), events=list(_events))
+
+
+def _number(graph: GraphReport) -> int:
+    return int(graph.name.split()[1])
+
+
+def reset() -> None:
+    """Drops every graph, its memory and the report. Compiled models go on, uncaptured; call
+    torch._dynamo.reset() too to have them compiled and captured anew."""
+    for graph in list(_graphs):
+        graph.release()
+    _graphs.clear()
+    _plain.clear()
+    _events.clear()
+    space.release()

@@ -1,0 +1,39 @@
+"""The compiled callable as it is, run safely: what every fall-back ends in.
+
+Inductor leaves the cloning of misaligned inputs to whoever runs its callable under CUDA graphs
+(`align_inputs_from_check_idxs` is skipped when graphs are on), so it is done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pygraph.capture import tensors
+
+
+class Uncaptured:
+    """Calls `function` with every CUDA tensor at least 16-byte aligned. Inputs that the function
+    writes are written back when they had to be cloned."""
+
+    def __init__(self, function: Callable[[list[Any]], Any], mutated: frozenset[int]) -> None:
+        self.function = function
+        self.mutated = mutated
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        replaced: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for index, argument in enumerate(arguments):
+            if (
+                isinstance(argument, torch.Tensor)
+                and argument.is_cuda
+                and argument.data_ptr() % tensors.KERNEL_ALIGNMENT
+            ):
+                arguments[index] = tensors.static_copy(argument)
+                if index in self.mutated:
+                    replaced.append((argument, arguments[index]))
+        result = self.function(arguments)
+        for original, clone in replaced:
+            original.copy_(clone)
+        return result

@@ -1,0 +1,97 @@
+"""Holding every buffer of a capture until it ends, so that each has addresses of its own.
+
+Torch's allocator would hand a freed buffer's memory to the next one, and two tensors at one address
+can only move together. Phantom memory is free, so nothing need be reused: Inductor's code takes its
+buffers from a module global, `empty_strided_cuda`, which is wrapped for the length of the capture;
+results of operators are kept by a dispatch mode (which Triton launches do not pass through). What
+operators allocate and free inside themselves is not held; it stays correct, as a cell shared by
+several buffers in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+_ALLOCATORS = ("empty_strided_cuda", "empty_strided_cuda_pinned", "alloc_from_pool")
+_SEARCH_DEPTH = 4
+
+
+class _KeepResults(TorchDispatchMode):
+    """Keeps every tensor that an operator returns. Records the operators' names, the last one
+    being the guilty one when a capture fails."""
+
+    def __init__(self, kept: list[Any]) -> None:
+        super().__init__()
+        self.kept = kept
+        self.last_operator: str | None = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.last_operator = str(func)
+        result = func(*args, **(kwargs or {}))
+        self.kept.extend(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+        return result
+
+
+def generated_globals(function: Any, depth: int = _SEARCH_DEPTH) -> list[dict[str, Any]]:
+    """The module dictionaries of Inductor's generated code behind `function`: plain functions,
+    bound methods, partials, wrappers and closures are looked through."""
+    found: list[dict[str, Any]] = []
+    seen: set[int] = set()
+
+    def visit(item: Any, left: int) -> None:
+        if left == 0 or id(item) in seen or not callable(item):
+            return
+        seen.add(id(item))
+        if isinstance(item, functools.partial):
+            visit(item.func, left - 1)
+        for attribute in ("__func__", "__wrapped__"):
+            visit(getattr(item, attribute, None), left)
+        names = getattr(item, "__globals__", None)
+        if isinstance(names, dict) and any(name in names for name in _ALLOCATORS):
+            if all(names is not other for other in found):
+                found.append(names)
+        for cell in getattr(item, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                visit(cell.cell_contents, left - 1)
+        owner = getattr(item, "__self__", None)
+        if owner is not None:
+            visit(owner, left - 1)
+
+    visit(function, depth)
+    return found
+
+
+@contextlib.contextmanager
+def hold_buffers(function: Callable[..., Any], kept: list[Any]) -> Iterator[_KeepResults]:
+    """While on, tensors that `function` makes are appended to `kept`."""
+    replaced: list[tuple[dict[str, Any], str, Any]] = []
+
+    def keeping(allocate: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(allocate)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            tensor = allocate(*args, **kwargs)
+            kept.append(tensor)
+            return tensor
+
+        return wrapper
+
+    for names in generated_globals(function):
+        for name in _ALLOCATORS:
+            if name in names:
+                replaced.append((names, name, names[name]))
+                names[name] = keeping(names[name])
+    try:
+        with _KeepResults(kept) as mode:
+            yield mode
+    finally:
+        for names, name, original in replaced:
+            names[name] = original

@@ -1,0 +1,41 @@
+"""How much of a graph is made relocatable, and the ladder of retreats when a proof fails.
+
+The design's rule 1: whatever is not proven falls back. Each rung gives up one kind of region:
+changing inputs are copied into static buffers instead of patched; scratch stays in a private pool
+instead of the arena; constants must stand where they were captured instead of being re-bound. Below
+the last rung the compiled callable runs without a graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """What is not relocated. All False: everything is."""
+
+    copy_inputs: bool = False
+    private_scratch: bool = False
+    fix_constants: bool = False
+
+    def __str__(self) -> str:
+        given_up = [
+            text
+            for flag, text in (
+                (self.copy_inputs, "inputs copied"),
+                (self.private_scratch, "scratch in a private pool"),
+                (self.fix_constants, "constants fixed"),
+            )
+            if flag
+        ]
+        return ", ".join(given_up) or "everything relocated"
+
+
+LADDER = (
+    Policy(),
+    Policy(copy_inputs=True),
+    Policy(private_scratch=True),
+    Policy(copy_inputs=True, private_scratch=True),
+    Policy(copy_inputs=True, private_scratch=True, fix_constants=True),
+)

@@ -1,0 +1,42 @@
+"""Why a capture failed, in words: the operator and the user's source line behind an exception."""
+
+from __future__ import annotations
+
+import re
+import traceback
+
+_KNOWN = (
+    (
+        re.compile(r"operation (not permitted|failed due to).*captur", re.I | re.S),
+        "an operation that CUDA does not allow during a capture (a synchronisation, a copy to the "
+        "CPU, a pageable host copy or a legacy-stream use)",
+    ),
+    (re.compile(r"STREAM_CAPTURE_\w+"), "the driver invalidated the capture"),
+    (
+        re.compile(r"generator.*captur|captur.*generator|not in capture mode", re.I | re.S),
+        "random numbers are drawn on the GPU",
+    ),
+    (re.compile(r"found no phantom memory"), "phantom memory ran out"),
+)
+
+
+def explain(
+    error: BaseException, operator: str | None
+) -> tuple[str, str | None, str | None]:
+    """(reason, operator, source) for an exception raised while capturing."""
+    text = str(error).strip().splitlines()
+    first = text[0] if text else type(error).__name__
+    for pattern, reason in _KNOWN:
+        if pattern.search(str(error)):
+            return f"{reason}: {first}", operator, source_of(error)
+    return f"{type(error).__name__}: {first}", operator, source_of(error)
+
+
+def source_of(error: BaseException) -> str | None:
+    """The innermost frame outside torch and PyGraph that the exception passed through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        name = frame.filename.replace("\\", "/")
+        if "/torch/" not in name and "/pygraph/" not in name and not name.startswith("<"):
+            return f"{name}:{frame.lineno}"
+    return None

@@ -1,0 +1,92 @@
+"""Facts about tensors that capture needs: extent, alignment, identity of bits; phantom tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+#: Alignment that is kept when memory moves, in bytes: no kernel asks for more (design, rule 3).
+MAXIMUM_ALIGNMENT = 256
+#: What Inductor's kernels assume of every input, in bytes (torch._inductor.utils.ALIGNMENT).
+KERNEL_ALIGNMENT = 16
+_RESIDUE_MODULUS = 1024
+_ALLOCATOR_ALIGNMENT = 512
+
+
+def extent_bytes(tensor: torch.Tensor) -> int:
+    """Bytes from a strided tensor's first element to behind its last; 0 when it has none."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def residue_of(address: int) -> int:
+    """What a phantom address must be modulo 1024 to be exactly as aligned as `address`, up to the
+    allocator's 512 bytes. An address that is less aligned than compiled kernels ask for is captured
+    as if it were fully aligned; a call with such an address copies."""
+    below = address % _ALLOCATOR_ALIGNMENT
+    return below if below and address % KERNEL_ALIGNMENT == 0 else _ALLOCATOR_ALIGNMENT
+
+
+def alignment_mask(address: int) -> int:
+    """The low bits that must be zero in another address for it to be as aligned as `address`."""
+    residue = address % _RESIDUE_MODULUS
+    lowest = residue & -residue if residue else _RESIDUE_MODULUS
+    return min(lowest, MAXIMUM_ALIGNMENT) - 1
+
+
+def at_address(like: torch.Tensor, address: int, nbytes: int) -> torch.Tensor:
+    """A tensor with the dtype, sizes and strides of `like` on memory at `address`, which the
+    caller keeps valid."""
+    storage = torch._C._construct_storage_from_data_pointer(address, like.device, nbytes)
+    return torch.empty(0, dtype=like.dtype, device=like.device).set_(
+        storage, 0, like.shape, like.stride()
+    )
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a strided tensor as bytes, from its first element to behind its last."""
+    start = tensor.storage_offset() * tensor.element_size()
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
+        tensor.untyped_storage(), start, (extent_bytes(tensor),), (1,)
+    )
+
+
+def static_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the same values, sizes and strides on memory of its own. Works for tensors
+    whose elements overlap, too."""
+    copy = bytes_of(tensor).clone()
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
+        copy.untyped_storage(), 0, tensor.shape, tensor.stride()
+    )
+
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.view(_INTEGERS[tensor.element_size()])
+
+
+def same_bits(left: Any, right: Any) -> bool:
+    """Whether two results are the same: tensors in dtype, shape and every bit, the rest by ==."""
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return bool(left == right) if not isinstance(left, torch.Tensor) else False
+    if left.dtype != right.dtype or left.shape != right.shape or left.device != right.device:
+        return False
+    return left.numel() == 0 or torch.equal(_as_integers(left), _as_integers(right))
+
+
+def distance(left: torch.Tensor, right: torch.Tensor) -> float:
+    """The largest absolute difference; infinity when one is NaN where the other is not."""
+    if left.numel() == 0:
+        return 0.0
+    kind = torch.complex128 if left.is_complex() else torch.float64
+    a, b = left.to(kind), right.to(kind)
+    same = (a == b) | (a.isnan() & b.isnan())
+    gap = torch.where(same, torch.zeros_like(a), a - b).abs().max().item()
+    return float("inf") if gap != gap else float(gap)

@@ -1,0 +1,183 @@
+"""Traces a program through Dynamo and AOTAutograd, as torch.compile would, and reads the graphs.
+
+The compilers that AOTAutograd is given only look at their graph and hand it back, so the program
+goes on behind a graph break and every graph is seen. Which inputs are constants is AOTAutograd's
+own answer (`static_input_indices`), the one that Inductor's CUDA graphs go by.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from pygraph.plan.fake import Stand, StandInMode, on_cpu_only, replaced, stand_in_device
+from pygraph.plan.inspect import inspect
+from pygraph.plan.model import Break, GraphPlan, Plan
+from pygraph.plan.source import of_frames, of_text
+
+log = logging.getLogger(__name__)
+
+
+def plan(
+    model: Callable[..., Any],
+    args: Sequence[Any] | Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    training: bool = False,
+    device: str | None = None,
+) -> Plan:
+    """Say what torch.compile would hand to PyGraph for `model(*args, **kwargs)`.
+
+    Nothing is computed: the model's parameters, its buffers and all tensors among the arguments are
+    replaced for the time of the call by tensors without memory. Where the program is wholly on the
+    CPU it is taken as one that will be moved to the GPU with its arguments; where it is on a GPU or
+    on "meta" already, a tensor on the CPU is reported as such.
+
+    With `training`, the outputs are summed and a backward is traced as well. A failed trace raises
+    nothing: `Plan.error` says what happened.
+    """
+    if isinstance(args, torch.Tensor):
+        args = (args,)
+    kwargs = dict(kwargs or {})
+    device = device or stand_in_device()
+    result = Plan(name=name or _name_of(model), device=device)
+    mode = StandInMode()
+    given = torch.utils._pytree.tree_leaves((tuple(args), kwargs))
+    result.scalars = [repr(leaf) for leaf in given if isinstance(leaf, int | float)]
+    stand = Stand(mode, device, move_all=on_cpu_only(_all_tensors(model, given)))
+    swap = lambda leaf: stand(leaf) if isinstance(leaf, torch.Tensor) else leaf  # noqa: E731
+    fake_args, fake_kwargs = torch.utils._pytree.tree_map(swap, (tuple(args), kwargs))
+    started = time.perf_counter()
+    with _recorded_breaks(result), replaced(model, stand), mode, _quiet():
+        try:
+            _run(model, fake_args, fake_kwargs, result, training)
+        except Exception as error:
+            log.debug("the trace of %s ended early", result.name, exc_info=True)
+            result.error = _in_short(error)
+    result.notes += [f"{what} ({times} times)" for what, times in mode.guesses.items()]
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+def _run(model: Any, args: Any, kwargs: Any, result: Plan, training: bool) -> None:
+    from torch._dynamo.backends.common import aot_autograd
+
+    backend = aot_autograd(
+        fw_compiler=_reader(result.graphs, "forward" if training else "inference"),
+        bw_compiler=_reader(result.graphs, "backward"),
+        inference_compiler=_reader(result.graphs, "inference"),
+    )
+    # Each plan has a backend of its own, so no entry of another compilation is taken for ours; but
+    # they count: a model that was compiled many times must not be skipped for that.
+    with torch._dynamo.config.patch(**_limits()), torch.set_grad_enabled(training):
+        made = torch.compile(model, backend=backend, dynamic=False)(*args, **kwargs)
+        if training:
+            _backward(made)
+
+
+def _limits() -> dict[str, int]:
+    config = torch._dynamo.config
+    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    return {name: 1024, f"accumulated_{name}": 4096}
+
+
+def _backward(made: Any) -> None:
+    leaves = torch.utils._pytree.tree_leaves(made)
+    losses = [leaf.sum() for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    if not losses:
+        raise ValueError("no output requires a gradient: there is no backward to trace")
+    sum(losses[1:], start=losses[0]).backward()
+
+
+def _reader(graphs: list[GraphPlan], phase: str) -> Callable[..., Any]:
+    """A compiler for AOTAutograd that describes the graph and leaves it as it is."""
+    from functorch.compile import make_boxed_func
+
+    def read(graph_module: Any, example_inputs: Sequence[Any]) -> Any:
+        context = torch._guards.TracingContext.try_get()
+        metadata = context.fw_metadata if context is not None else None
+        static: Sequence[int] = ()
+        mutated = 0
+        if phase == "backward":
+            # The saved tensors come first: they stay where the forward put them.
+            static = range(len(example_inputs) - _tangents(graph_module))
+        elif metadata is not None:
+            static = metadata.static_input_indices
+            mutated = len(metadata.mutated_inp_runtime_indices)
+        graphs.append(inspect(f"graph {len(graphs)} ({phase})", graph_module, static, mutated))
+        return make_boxed_func(graph_module.forward)
+
+    return read
+
+
+def _tangents(graph_module: Any) -> int:
+    """How many gradients of outputs a backward graph takes, by AOTAutograd's naming."""
+    names = [node.name for node in graph_module.graph.nodes if node.op == "placeholder"]
+    return sum("tangents" in name for name in names)
+
+
+@contextmanager
+def _recorded_breaks(result: Plan) -> Iterator[None]:
+    from torch._dynamo import utils
+
+    before = len(utils.graph_break_reasons)
+    try:
+        yield
+    finally:
+        for reason in utils.graph_break_reasons[before:]:
+            source, code = of_frames(reason.user_stack)
+            lines = [line.strip() for line in reason.reason.splitlines() if line.strip()]
+            why = [line for line in lines if line.startswith("Explanation:")]
+            result.breaks.append(
+                Break(
+                    reason=lines[0] if lines else "unknown",
+                    explanation=why[0].removeprefix("Explanation:").strip() if why else None,
+                    source=source,
+                    code=code,
+                )
+            )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No warnings about breaks and missing devices: the plan says it better."""
+    loggers = [logging.getLogger(name) for name in ("torch._dynamo", "torch._functorch")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def _all_tensors(model: Any, given: Sequence[Any]) -> Iterator[Any]:
+    if isinstance(model, torch.nn.Module):
+        yield from model.parameters()
+        yield from model.buffers()
+    yield from (leaf for leaf in given if isinstance(leaf, torch.Tensor))
+
+
+def _in_short(error: Exception) -> str:
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    explanation = [line for line in lines if line.startswith("Explanation:")]
+    source, _ = of_text(text)
+    parts = [type(error).__name__, *lines[:1], *explanation[:1]]
+    return ": ".join(parts) + (f" (at {source})" if source else "")
+
+
+def _name_of(model: Any) -> str:
+    if isinstance(model, torch.nn.Module):
+        return type(model).__name__
+    return getattr(model, "__name__", type(model).__name__)

@@ -1,0 +1,9 @@
+"""What PyGraph did, as data and as text.
+
+The adapter fills these classes while a program runs, everything else only prints them. Nothing of
+the rest of the package is imported here, so that a report can be read wherever it was saved.
+"""
+
+from pygraph.report.model import FALLBACK, GRAPHED, PARTLY, STATES, WARMING, GraphReport, Report
+
+__all__ = ["FALLBACK", "GRAPHED", "PARTLY", "STATES", "WARMING", "GraphReport", "Report"]

@@ -1,0 +1,146 @@
+"""The report's data: one record per compiled graph, and what is true for all of them.
+
+The records are plain numbers and strings: a report can be stored as JSON, read back by a later
+process and compared, and holding one keeps no tensor and no graph alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+WARMING = "warming"
+GRAPHED = "graphed"
+PARTLY = "graphed, partly copied"
+FALLBACK = "fallback"
+STATES = (WARMING, GRAPHED, PARTLY, FALLBACK)
+
+
+@dataclass
+class GraphReport:
+    """One compiled graph: how it runs, why, and what that costs."""
+
+    name: str
+    """For a reader, e.g. "graph 3 (forward, partition 1)"."""
+    state: str
+    """One of STATES."""
+    reason: str | None = None
+    """Why it does not run as a graph, or not fully."""
+    operator: str | None = None
+    """The operator that is to blame, if known."""
+    source: str | None = None
+    """The user's line that called it, as "file.py:123", if known."""
+
+    nodes: int = 0
+    kernels: int = 0
+    edges: int = 0
+
+    inputs: int = 0
+    """Tensors that another call may bring at another address."""
+    constants: int = 0
+    """Parameters and buffers."""
+    outputs: int = 0
+
+    relocations: int = 0
+    """Words that hold an address of a region, proven by the probe."""
+    coincidences: int = 0
+    """Words that look like an address and did not move with it: left alone."""
+    noise: int = 0
+    """Words that differ between two captures for no reason that the probe explains."""
+
+    arena_bytes: int = 0
+    output_bytes: int = 0
+    private_pool_bytes: int = 0
+    capture_bytes: int = 0
+    """GPU memory that the capture took: free before it less free after it."""
+
+    proof: str = "not run"
+    """ "bit-equal", "within run-to-run spread" or "failed: ..."."""
+
+    calls: int = 0
+    replays: int = 0
+    bytes_copied: int = 0
+    """In all calls together, in front of and behind the graph."""
+    copies: int = 0
+    timings_ms: dict[str, float] = field(default_factory=dict)
+    """What building it took, by step."""
+
+    @property
+    def graphed(self) -> bool:
+        return self.state in (GRAPHED, PARTLY)
+
+    @property
+    def blame(self) -> str:
+        """Reason, operator and source line in one line, empty where there is nothing to say."""
+        culprit = " at ".join(part for part in (self.operator, self.source) if part)
+        return ": ".join(part for part in (self.reason, culprit) if part)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> GraphReport:
+        """Read back what to_dict() wrote; names that this version does not know are dropped."""
+        known = {each.name for each in fields(cls)}
+        return cls(**{key: value for key, value in data.items() if key in known})
+
+
+@dataclass
+class Report:
+    """All compiled graphs of a process, in the order of their compilation."""
+
+    graphs: list[GraphReport] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+    """torch, CUDA driver, device, engine version, tensor access mode."""
+    events: list[str] = field(default_factory=list)
+    """What happened outside any single graph, e.g. that a calibration failed."""
+
+    @property
+    def calls(self) -> int:
+        return sum(graph.calls for graph in self.graphs)
+
+    @property
+    def replays(self) -> int:
+        return sum(graph.replays for graph in self.graphs)
+
+    @property
+    def bytes_copied(self) -> int:
+        return sum(graph.bytes_copied for graph in self.graphs)
+
+    def coverage(self) -> float:
+        """The share of calls that a replay served, 0 where nothing was called.
+
+        Calls of graphs, not kernel launches: a call that ran without a graph counts once, however
+        many kernels it launched.
+        """
+        return self.replays / self.calls if self.calls else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "environment": dict(self.environment),
+            "coverage": self.coverage(),
+            "graphs": [graph.to_dict() for graph in self.graphs],
+            "events": list(self.events),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        return cls(
+            graphs=[GraphReport.from_dict(graph) for graph in data.get("graphs", [])],
+            environment=dict(data.get("environment", {})),
+            events=list(data.get("events", [])),
+        )
+
+    def __str__(self) -> str:
+        from pygraph.report.text import as_text
+
+        return as_text(self)
+
+    def __rich__(self) -> RenderableType:
+        from pygraph.report.tables import as_tables
+
+        return as_tables(self)

@@ -1,0 +1,74 @@
+"""A report as plain text, for logs and terminals without rich, and the formats both share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pygraph.report.model import GraphReport, Report
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def as_bytes(count: float) -> str:
+    """A size with the largest unit that leaves at least one in front: 1536 is "1.5 KiB"."""
+    size = float(count)
+    for unit in _UNITS:
+        if abs(size) < 1024 or unit == _UNITS[-1]:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable: the last unit always returns")
+
+
+def headline(report: Report) -> str:
+    """The whole report in one line."""
+    if not report.graphs:
+        return "PyGraph: no compiled graph has run yet"
+    graphed = sum(graph.graphed for graph in report.graphs)
+    return (
+        f"PyGraph: {graphed} of {len(report.graphs)} compiled graphs run as CUDA graphs, "
+        f"{report.replays} of {report.calls} calls replayed ({report.coverage():.1%}), "
+        f"{as_bytes(report.bytes_copied)} copied"
+    )
+
+
+def environment_line(report: Report) -> str:
+    return ", ".join(f"{key} {value}" for key, value in report.environment.items())
+
+
+def _graph_lines(graph: GraphReport) -> list[str]:
+    lines = [f"{graph.name}: {graph.state}; {graph.replays} of {graph.calls} calls replayed"]
+    if graph.blame:
+        lines.append(f"  because {graph.blame}")
+    if graph.nodes:
+        lines.append(
+            f"  {graph.nodes} nodes ({graph.kernels} kernels, {graph.edges} edges), "
+            f"{graph.inputs} inputs, {graph.constants} constants, {graph.outputs} outputs"
+        )
+        lines.append(
+            f"  {graph.relocations} relocations, {graph.coincidences} coincidences, "
+            f"{graph.noise} noise; proof: {graph.proof}"
+        )
+        lines.append(
+            f"  memory: arena {as_bytes(graph.arena_bytes)}, "
+            f"outputs {as_bytes(graph.output_bytes)}, "
+            f"private pool {as_bytes(graph.private_pool_bytes)}, "
+            f"taken by the capture {as_bytes(graph.capture_bytes)}"
+        )
+    if graph.copies:
+        lines.append(f"  {as_bytes(graph.bytes_copied)} copied in {graph.copies} copies")
+    if graph.timings_ms:
+        steps = ", ".join(f"{name} {value:.1f}" for name, value in graph.timings_ms.items())
+        lines.append(f"  built in ms: {steps}")
+    return lines
+
+
+def as_text(report: Report) -> str:
+    """The report as lines of text, one block per graph."""
+    lines = [headline(report)]
+    if report.environment:
+        lines.append(environment_line(report))
+    for graph in report.graphs:
+        lines += _graph_lines(graph)
+    lines += [f"event: {event}" for event in report.events]
+    return "\n".join(lines)

@@ -1,0 +1,19 @@
+// The parts of pygraph._engine, one function per subject; module.cpp calls them in order.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "pygraph/driver.h"
+
+namespace pygraph::bindings {
+
+/// The real driver, or the twin: what Python names with `twin=True`.
+const Driver& choose_driver(bool twin);
+
+void bind_driver(nanobind::module_& module);
+void bind_phantom(nanobind::module_& module);
+void bind_link(nanobind::module_& module);
+void bind_calls(nanobind::module_& module);
+void bind_twin(nanobind::module_& module);
+
+}  // namespace pygraph::bindings

@@ -1,0 +1,179 @@
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "../torch/dispatcher.h"
+#include "../torch/graph_call.h"
+#include "../torch/torch_api.h"
+#include "bindings.h"
+#include "linked.h"
+
+namespace nb = nanobind;
+
+namespace pygraph::bindings {
+namespace {
+
+using torch_bridge::ArgumentSpec;
+using torch_bridge::Dispatcher;
+using torch_bridge::GraphCall;
+using torch_bridge::OutputBlock;
+using torch_bridge::ResultSpec;
+
+// The garbage collector must see through both classes: a dispatcher holds the Python object that
+// holds the dispatcher, and a call may hold tensors.
+int traverse_dispatcher(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  return nb::inst_ready(self) ? nb::inst_ptr<Dispatcher>(self)->traverse(visit, arg) : 0;
+}
+
+int clear_dispatcher(PyObject* self) {
+  nb::inst_ptr<Dispatcher>(self)->release();
+  return 0;
+}
+
+PyType_Slot dispatcher_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_dispatcher)},
+                                  {Py_tp_clear, reinterpret_cast<void*>(clear_dispatcher)},
+                                  {0, nullptr}};
+
+nb::object stolen(PyObject* result) {
+  if (result == nullptr) {
+    throw nb::python_error();
+  }
+  return nb::steal(result);
+}
+
+void require_list(nb::handle arguments) {
+  if (!PyList_Check(arguments.ptr())) {
+    throw nb::type_error("a graph call takes one list of arguments");
+  }
+}
+
+void bind_specs(nb::module_& module) {
+  nb::enum_<ArgumentSpec::Kind>(module, "ArgumentKind")
+      .value("PATCHED", ArgumentSpec::Kind::kPatched)
+      .value("COPIED", ArgumentSpec::Kind::kCopied)
+      .value("FIXED", ArgumentSpec::Kind::kFixed)
+      .value("INTEGER", ArgumentSpec::Kind::kInteger)
+      .value("IGNORED", ArgumentSpec::Kind::kIgnored);
+  nb::class_<ArgumentSpec>(module, "ArgumentSpec", "See graph_call.h.")
+      .def(nb::init<>())
+      .def_rw("kind", &ArgumentSpec::kind)
+      .def_rw("region", &ArgumentSpec::region)
+      .def_rw("alignment_mask", &ArgumentSpec::alignment_mask)
+      .def_rw("address", &ArgumentSpec::address)
+      .def_rw("bytes", &ArgumentSpec::bytes)
+      .def_rw("value", &ArgumentSpec::value)
+      .def_rw("mutated", &ArgumentSpec::mutated);
+  nb::class_<OutputBlock>(module, "OutputBlock", "See graph_call.h.")
+      .def(nb::init<>())
+      .def_rw("region", &OutputBlock::region)
+      .def_rw("bytes", &OutputBlock::bytes)
+      .def_rw("source", &OutputBlock::source);
+  nb::enum_<ResultSpec::Kind>(module, "ResultKind")
+      .value("WHOLE", ResultSpec::Kind::kWhole)
+      .value("VIEW", ResultSpec::Kind::kView)
+      .value("ARGUMENT", ResultSpec::Kind::kArgument)
+      .value("ALIAS", ResultSpec::Kind::kAlias)
+      .value("CONSTANT", ResultSpec::Kind::kConstant);
+  nb::class_<ResultSpec>(module, "ResultSpec", "See graph_call.h.")
+      .def(nb::init<>())
+      .def_rw("kind", &ResultSpec::kind)
+      .def_rw("index", &ResultSpec::index)
+      .def_rw("byte_offset", &ResultSpec::byte_offset)
+      .def_rw("sizes", &ResultSpec::sizes)
+      .def_rw("strides", &ResultSpec::strides)
+      .def(
+          "set_dtype_of",
+          [](ResultSpec& self, nb::handle tensor) {
+            const auto& api = torch_bridge::torch_api();
+            api.get_dtype(api.handle(tensor.ptr()), &self.dtype);
+          },
+          "Takes the dtype of a tensor.");
+}
+
+std::shared_ptr<GraphCall> make_call(Linked& linked, bool twin, int device_index,
+                                     std::vector<ArgumentSpec> arguments,
+                                     std::vector<OutputBlock> blocks,
+                                     std::vector<ResultSpec> results, const nb::list& objects) {
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const nb::handle object = objects[i];
+    results[i].object = object.is_none() && results[i].kind != ResultSpec::Kind::kConstant
+                            ? nullptr
+                            : object.ptr();
+  }
+  const std::uint64_t arena_bytes = linked.graph.layout.bytes;
+  const std::uint32_t arena = arena_bytes == 0 ? torch_bridge::kNoRegion : linked.graph.arena;
+  return std::make_shared<GraphCall>(
+      *linked.driver, linked.take_program(),
+      twin ? GraphCall::Device::kTwin : GraphCall::Device::kCuda, device_index,
+      std::move(arguments), std::move(blocks), std::move(results), arena, arena_bytes);
+}
+
+}  // namespace
+
+void bind_calls(nb::module_& module) {
+  module.def(
+      "calibrate",
+      [](nb::handle tensor, std::uint64_t cdata, std::uint64_t data_ptr, nb::handle type) {
+        return torch_bridge::calibrate(tensor.ptr(), cdata, data_ptr, type.ptr());
+      },
+      nb::arg("tensor"), nb::arg("cdata"), nb::arg("data_ptr"), nb::arg("tensor_type"),
+      "Finds torch's functions and the layout of a tensor object. Returns '' or what is missing.");
+  module.def("cuda_api_present", &torch_bridge::cuda_api_present);
+  module.def(
+      "data_pointer",
+      [](nb::handle tensor) {
+        return reinterpret_cast<std::uint64_t>(  // NOLINT
+            torch_bridge::torch_api().data(tensor.ptr()));
+      },
+      "The address of a tensor's first element, the way the host path reads it.");
+  module.attr("NO_REGION") = torch_bridge::kNoRegion;
+  bind_specs(module);
+
+  nb::class_<GraphCall>(module, "GraphCall", "One linked graph, called with tensors.")
+      .def_static("make", &make_call, nb::arg("linked"), nb::arg("twin"), nb::arg("device_index"),
+                  nb::arg("arguments"), nb::arg("blocks"), nb::arg("results"), nb::arg("objects"),
+                  "Instantiates `linked` and makes it callable. `objects[i]` belongs to result i.")
+      .def("accepts",
+           [](const GraphCall& self, nb::handle arguments) {
+             require_list(arguments);
+             return self.accepts(arguments.ptr());
+           })
+      .def(
+          "run",
+          [](GraphCall& self, nb::handle arguments, int poison) {
+            require_list(arguments);
+            if (!self.accepts(arguments.ptr())) {
+              throw nb::value_error("the arguments are not what this graph was captured with");
+            }
+            return stolen(self.run(arguments.ptr(), poison));
+          },
+          nb::arg("arguments"), nb::arg("poison") = -1)
+      .def_prop_ro("replays", [](const GraphCall& self) { return self.statistics().replays; })
+      .def_prop_ro("bytes_copied",
+                   [](const GraphCall& self) { return self.statistics().bytes_copied; })
+      .def_prop_ro("copies", [](const GraphCall& self) { return self.statistics().copies; })
+      .def_prop_ro("updates", [](const GraphCall& self) { return self.program().updates(); })
+      .def_prop_ro("arena_bytes", &GraphCall::arena_bytes);
+
+  nb::class_<Dispatcher>(module, "Dispatcher", nb::type_slots(dispatcher_slots),
+                         "Serves the calls of one compiled graph; see dispatcher.h.")
+      .def(
+          "__init__",
+          [](Dispatcher* self, nb::handle miss, nb::handle failed) {
+            new (self) Dispatcher(miss.ptr(), failed.ptr());
+          },
+          nb::arg("miss"), nb::arg("failed"))
+      .def("__call__",
+           [](Dispatcher& self, nb::handle arguments) {
+             require_list(arguments);
+             return stolen(self.call(arguments.ptr()));
+           })
+      .def("add", &Dispatcher::add)
+      .def("clear", &Dispatcher::clear)
+      .def_prop_ro("calls", &Dispatcher::calls)
+      .def_prop_ro("size", &Dispatcher::size)
+      .def_prop_ro("_boxed_call", [](const Dispatcher&) { return true; });
+}
+
+}  // namespace pygraph::bindings

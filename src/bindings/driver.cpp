@@ -1,0 +1,47 @@
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "pygraph/twin.h"
+
+namespace nb = nanobind;
+
+namespace pygraph::bindings {
+
+const Driver& choose_driver(bool twin) { return twin ? twin::driver() : real_driver(); }
+
+void bind_driver(nb::module_& module) {
+  nb::exception<DriverError>(module, "DriverError", PyExc_RuntimeError);
+
+  nb::class_<Capabilities>(module, "Capabilities", "What a CUDA driver can do; see driver.h.")
+      .def_ro("library", &Capabilities::library)
+      .def_ro("version", &Capabilities::version)
+      .def_ro("device_count", &Capabilities::device_count)
+      .def_ro("missing", &Capabilities::missing)
+      .def_ro("problem", &Capabilities::problem)
+      .def_prop_ro("usable", &Capabilities::usable)
+      .def_ro_static("minimum_version", &Capabilities::kMinimumVersion);
+
+  module.def(
+      "capabilities",
+      [](bool twin) -> const Capabilities& { return choose_driver(twin).capabilities; },
+      nb::arg("twin") = false, nb::rv_policy::reference,
+      "Capabilities of the real driver (opened on first use) or of the CPU twin. Never raises.");
+  module.def(
+      "capabilities_of",
+      [](const std::string& library, int minimum) { return load_driver(library, minimum).capabilities; },
+      nb::arg("library"), nb::arg("minimum_version") = Capabilities::kMinimumVersion,
+      "Opens another driver library, to see what it lacks.");
+  module.def(
+      "memory_info",
+      [] {
+        const Driver& driver = real_driver();
+        std::size_t free = 0;
+        std::size_t total = 0;
+        driver.check(driver.api.cuMemGetInfo(&free, &total), "cuMemGetInfo");
+        return nb::make_tuple(free, total);
+      },
+      "Free and total bytes of the current device, from the driver (not torch's statistics).");
+}
+
+}  // namespace pygraph::bindings

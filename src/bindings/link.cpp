@@ -1,0 +1,131 @@
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+
+#include "bindings.h"
+#include "linked.h"
+#include "pygraph/link.h"
+
+namespace nb = nanobind;
+
+namespace pygraph::bindings {
+namespace {
+
+using RegionTuple =
+    std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, RegionRole, std::uint64_t>;
+
+std::unique_ptr<Linked> link_graphs(std::uint64_t a, std::uint64_t b,
+                                    const std::vector<RegionTuple>& regions, std::uint64_t begin,
+                                    std::uint64_t end, bool twin) {
+  std::vector<LinkRegion> list;
+  list.reserve(regions.size());
+  for (const auto& [in_a, in_b, bytes, role, used] : regions) {
+    list.push_back({{in_a, in_b, bytes}, role, used});
+  }
+  const Driver& driver = choose_driver(twin);
+  return std::make_unique<Linked>(
+      Linked{&driver, link(driver, reinterpret_cast<CUgraph>(a),  // NOLINT
+                           reinterpret_cast<CUgraph>(b), list, begin, end)});
+}
+
+}  // namespace
+
+Program Linked::take_program() {
+  if (!graph.graph) {
+    throw std::logic_error("this linked graph was already made into a program");
+  }
+  if (!graph.table.sound()) {
+    throw std::logic_error("the captures could not be linked: " + graph.table.problems.front());
+  }
+  return {*driver, std::move(graph.graph), graph.image, graph.relocations, graph.region_count()};
+}
+
+namespace {
+
+/// Ends the capture on `stream`. A capture that something invalidated gives no graph: the error
+/// says so, and the stream is usable again.
+std::unique_ptr<CapturedGraph> end_capture(std::uint64_t stream, bool twin) {
+  const Driver& driver = choose_driver(twin);
+  CUgraph graph = nullptr;
+  const CUresult code =
+      driver.api.cuStreamEndCapture(reinterpret_cast<CUstream>(stream), &graph);  // NOLINT
+  auto captured = std::make_unique<CapturedGraph>(CapturedGraph{GraphHandle(driver, graph)});
+  driver.check(code, "cuStreamEndCapture", "the capture stream");
+  return captured;
+}
+
+void bind_capture(nb::module_& module) {
+  nb::class_<CapturedGraph>(module, "CapturedGraph", "Owner of a captured CUgraph.")
+      .def_prop_ro("handle", [](const CapturedGraph& self) {
+        return reinterpret_cast<std::uint64_t>(self.graph.get());  // NOLINT
+      });
+  module.def(
+      "begin_capture",
+      [](std::uint64_t stream, bool twin) {
+        const Driver& driver = choose_driver(twin);
+        driver.check(
+            driver.api.cuStreamBeginCapture(reinterpret_cast<CUstream>(stream),  // NOLINT
+                                            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+            "cuStreamBeginCapture", "the capture stream");
+      },
+      nb::arg("stream"), nb::arg("twin") = false,
+      "Captures what this thread launches on `stream` (thread-local mode).");
+  module.def("end_capture", &end_capture, nb::arg("stream"), nb::arg("twin") = false,
+             "Ends the capture and returns its graph. Raises DriverError when it was invalidated.");
+}
+
+}  // namespace
+
+void bind_link(nb::module_& module) {
+  bind_capture(module);
+  nb::exception<UnsupportedGraph>(module, "UnsupportedGraph", PyExc_RuntimeError);
+  nb::enum_<RegionRole>(module, "RegionRole")
+      .value("OWN", RegionRole::kOwn)
+      .value("SCRATCH", RegionRole::kScratch);
+
+  nb::class_<Linked>(module, "Linked", "Two captures, linked; see link.h.")
+      .def_prop_ro("problems", [](const Linked& self) { return self.graph.table.problems; })
+      .def_prop_ro("words", [](const Linked& self) { return self.graph.table.words; })
+      .def_prop_ro("relocations",
+                   [](const Linked& self) { return self.graph.table.relocations.size(); })
+      .def_prop_ro("coincidences", [](const Linked& self) { return self.graph.table.coincidences; })
+      .def_prop_ro("noise", [](const Linked& self) { return self.graph.table.noise; })
+      .def_prop_ro("nodes", [](const Linked& self) { return self.graph.image.nodes.size(); })
+      .def_prop_ro("kernels",
+                   [](const Linked& self) { return self.graph.image.count(NodeKind::kKernel); })
+      .def_prop_ro("edges", [](const Linked& self) { return self.graph.image.edges.size(); })
+      .def_prop_ro("arena", [](const Linked& self) { return self.graph.arena; })
+      .def_prop_ro("arena_bytes", [](const Linked& self) { return self.graph.layout.bytes; })
+      .def_prop_ro("lower_bound", [](const Linked& self) { return self.graph.layout.lower_bound; })
+      .def_prop_ro("mentions", [](const Linked& self) { return self.graph.mentions; })
+      .def("program", &Linked::take_program, "The program; takes the graph, so only once.");
+
+  module.def("link", &link_graphs, nb::arg("a"), nb::arg("b"), nb::arg("regions"),
+             nb::arg("phantom_begin"), nb::arg("phantom_end"), nb::arg("twin") = false,
+             "Links two captures (CUgraph handles as integers). A region is (address in A, address "
+             "in B, bytes, role, used bytes).");
+
+  nb::class_<Program>(module, "Program", "An instantiated graph and its binding; see program.h.")
+      .def("bind",
+           [](Program& self, std::uint32_t region, std::uint64_t address) {
+             if (region >= self.region_count()) {
+               throw std::out_of_range("no such region");
+             }
+             self.bind(region, address);
+           })
+      .def("launch",
+           [](Program& self, std::uint64_t stream) {
+             self.launch(reinterpret_cast<CUstream>(stream));  // NOLINT
+           })
+      .def("bound", [](const Program& self, std::uint32_t region) { return self.bound(region); })
+      .def_prop_ro("dirty_nodes", &Program::dirty_nodes)
+      .def_prop_ro("updates", &Program::updates)
+      .def_prop_ro("node_count", &Program::node_count);
+}
+
+}  // namespace pygraph::bindings

@@ -1,0 +1,15 @@
+#include "bindings.h"
+
+#ifndef PYGRAPH_VERSION
+#error "the build passes PYGRAPH_VERSION"
+#endif
+
+NB_MODULE(_engine, module) {
+  module.doc() = "PyGraph's engine: captured CUDA graphs made relocatable, bound and launched.";
+  module.attr("version") = PYGRAPH_VERSION;
+  pygraph::bindings::bind_driver(module);
+  pygraph::bindings::bind_phantom(module);
+  pygraph::bindings::bind_link(module);
+  pygraph::bindings::bind_calls(module);
+  pygraph::bindings::bind_twin(module);
+}

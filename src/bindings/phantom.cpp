@@ -1,0 +1,101 @@
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/vector.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+
+#include "bindings.h"
+#include "pygraph/phantom.h"
+
+namespace nb = nanobind;
+
+namespace pygraph::bindings {
+namespace {
+
+/// The space that torch's capture pool allocates from while a capture is on. Torch's allocator
+/// calls the C functions below from whatever thread allocates, hence the lock.
+struct CaptureTarget {
+  std::mutex mutex;
+  PhantomSpace* space = nullptr;
+  std::size_t failures = 0;
+};
+
+CaptureTarget& capture_target() {
+  static CaptureTarget target;
+  return target;
+}
+
+std::vector<std::pair<std::uint64_t, std::uint64_t>> allocations(const PhantomSpace& space) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> list;
+  for (const PhantomAllocation& allocation : space.allocations()) {
+    list.emplace_back(allocation.address, allocation.bytes);
+  }
+  return list;
+}
+
+}  // namespace
+
+void bind_phantom(nb::module_& module) {
+  nb::enum_<Placement>(module, "Placement").value("A", Placement::kA).value("B", Placement::kB);
+
+  nb::class_<PhantomSpace>(module, "PhantomSpace",
+                           "Addresses of our own over one small block; see phantom.h.")
+      .def(
+          "__init__",
+          [](PhantomSpace* self, int device, std::size_t reserve, std::size_t block, bool twin) {
+            new (self) PhantomSpace(choose_driver(twin), device, {reserve, block});
+          },
+          nb::arg("device"), nb::arg("reserve_bytes") = PhantomSpace::Options{}.reserve_bytes,
+          nb::arg("block_bytes") = PhantomSpace::Options{}.block_bytes, nb::arg("twin") = false)
+      .def("begin", &PhantomSpace::begin, nb::arg("placement"))
+      .def("allocate", &PhantomSpace::allocate, nb::arg("bytes"), nb::arg("residue") = 512)
+      .def("poison", &PhantomSpace::poison, nb::arg("value"))
+      .def("intact", &PhantomSpace::intact, nb::arg("value"))
+      .def("contains", &PhantomSpace::contains, nb::arg("address"))
+      .def_prop_ro("base", &PhantomSpace::base)
+      .def_prop_ro("reserved_bytes", &PhantomSpace::reserved_bytes)
+      .def_prop_ro("physical_bytes", &PhantomSpace::physical_bytes)
+      .def_prop_ro("mappings", &PhantomSpace::mappings)
+      .def_prop_ro("allocations", &allocations, "(address, bytes) in the order given out.");
+
+  module.def(
+      "set_capture_space",
+      [](PhantomSpace* space) {
+        CaptureTarget& target = capture_target();
+        const std::lock_guard lock(target.mutex);
+        target.space = space;
+        return std::exchange(target.failures, 0);
+      },
+      nb::arg("space").none(),
+      "Routes pygraph_phantom_alloc to `space` (None: nowhere). Returns how many allocations "
+      "failed since the last call. The caller keeps `space` alive.");
+}
+
+}  // namespace pygraph::bindings
+
+// Given by name to torch.cuda.memory.CUDAPluggableAllocator. No exception may leave them; a failed
+// allocation returns null and is counted, and the capture that asked is thrown away.
+extern "C" {
+
+__attribute__((visibility("default"))) void* pygraph_phantom_alloc(ssize_t size, int /*device*/,
+                                                                   void* /*stream*/) noexcept {
+  auto& target = pygraph::bindings::capture_target();
+  const std::lock_guard lock(target.mutex);
+  try {
+    if (target.space != nullptr && size >= 0) {
+      return reinterpret_cast<void*>(                                  // NOLINT
+          target.space->allocate(static_cast<std::size_t>(size), 512));
+    }
+  } catch (const std::exception&) {  // counted below
+  }
+  ++target.failures;
+  return nullptr;
+}
+
+__attribute__((visibility("default"))) void pygraph_phantom_free(void* /*pointer*/, ssize_t /*size*/,
+                                                                 int /*device*/,
+                                                                 void* /*stream*/) noexcept {}
+}

@@ -1,0 +1,119 @@
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "pygraph/phantom.h"
+
+namespace pygraph {
+namespace {
+
+constexpr std::size_t kResidueModulus = 1024;
+constexpr std::size_t kGap = 4096;
+
+CUmemAllocationProp device_memory(int device) {
+  CUmemAllocationProp property{};
+  property.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  property.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  property.location.id = device;
+  return property;
+}
+
+std::size_t round_up(std::size_t value, std::size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+PhantomSpace::PhantomSpace(const Driver& driver, int device, Options options)
+    : driver_(driver), device_(device) {
+  const CUmemAllocationProp property = device_memory(device);
+  std::size_t granularity = 0;
+  driver.check(driver.api.cuMemGetAllocationGranularity(&granularity, &property,
+                                                        CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+               "cuMemGetAllocationGranularity", "phantom memory");
+  block_ = round_up(options.block_bytes, granularity);
+  reserved_ = round_up(options.reserve_bytes, 2 * block_);
+  driver.check(driver.api.cuMemAddressReserve(&base_, reserved_, 0, 0, 0), "cuMemAddressReserve",
+               "phantom memory");
+  const CUresult created = driver.api.cuMemCreate(&physical_, block_, &property, 0);
+  if (created != CUDA_SUCCESS) {
+    driver.api.cuMemAddressFree(base_, reserved_);
+    driver.check(created, "cuMemCreate", fmt::format("phantom block of {} MiB", block_ >> 20));
+  }
+}
+
+PhantomSpace::~PhantomSpace() {
+  for (std::size_t placement = 0; placement < 2; ++placement) {
+    if (mapped_[placement] != 0) {
+      driver_.api.cuMemUnmap(base_ + placement * (reserved_ / 2), mapped_[placement] * block_);
+    }
+  }
+  driver_.api.cuMemRelease(physical_);
+  driver_.api.cuMemAddressFree(base_, reserved_);
+}
+
+void PhantomSpace::begin(Placement placement) {
+  placement_ = static_cast<std::size_t>(placement);
+  cursor_ = 0;
+  allocations_.clear();
+}
+
+CUdeviceptr PhantomSpace::allocate(std::size_t bytes, std::size_t residue) {
+  // Placement B leaves one more gap before every allocation, so no two regions are displaced by
+  // the same amount between A and B.
+  const std::size_t gap = placement_ == 0 ? kGap : 2 * kGap;
+  std::size_t start = round_up(cursor_ + gap, kResidueModulus) + residue % kResidueModulus;
+  const std::size_t end = start + bytes;
+  if (end + kGap > reserved_ / 2) {
+    throw std::length_error(fmt::format(
+        "phantom memory is full: {} bytes asked for, {} of {} bytes of address space in use", bytes,
+        cursor_, reserved_ / 2));
+  }
+  map_to(placement_, end + kGap);
+  cursor_ = end;
+  const CUdeviceptr address = base_ + placement_ * (reserved_ / 2) + start;
+  allocations_.push_back({address, bytes});
+  return address;
+}
+
+void PhantomSpace::map_to(std::size_t placement, std::size_t end) {
+  const std::size_t first = mapped_[placement];
+  const std::size_t blocks = (end + block_ - 1) / block_;
+  if (blocks <= first) {
+    return;
+  }
+  const CUdeviceptr start = base_ + placement * (reserved_ / 2);
+  for (std::size_t block = first; block < blocks; ++block) {
+    driver_.check(driver_.api.cuMemMap(start + block * block_, block_, 0, physical_, 0), "cuMemMap",
+                  "phantom memory");
+    mapped_[placement] = block + 1;
+  }
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = device_;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  driver_.check(
+      driver_.api.cuMemSetAccess(start + first * block_, (blocks - first) * block_, &access, 1),
+      "cuMemSetAccess", "phantom memory");
+}
+
+void PhantomSpace::poison(std::uint8_t value) {
+  map_to(0, block_);
+  driver_.check(driver_.api.cuMemsetD8(base_, value, block_), "cuMemsetD8", "phantom block");
+  driver_.check(driver_.api.cuCtxSynchronize(), "cuCtxSynchronize", "phantom block");
+}
+
+bool PhantomSpace::intact(std::uint8_t value) const {
+  std::vector<std::uint8_t> host(block_);
+  driver_.check(driver_.api.cuCtxSynchronize(), "cuCtxSynchronize", "phantom block");
+  driver_.check(driver_.api.cuMemcpyDtoH(host.data(), base_, block_), "cuMemcpyDtoH",
+                "phantom block");
+  for (const std::uint8_t byte : host) {
+    if (byte != value) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace pygraph

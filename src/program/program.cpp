@@ -1,0 +1,169 @@
+#include "pygraph/program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace pygraph {
+namespace {
+
+constexpr std::uint32_t kWord = sizeof(std::uint64_t);
+
+void check_relocation(const Relocation& relocation, const Image& image, std::size_t region_count) {
+  if (relocation.node >= image.nodes.size() ||
+      relocation.offset + kWord > image.nodes[relocation.node].block.size() ||
+      relocation.offset % kWord != 0) {
+    throw std::invalid_argument(
+        fmt::format("relocation of node {} at byte {} lies outside the node's parameter block",
+                    relocation.node, relocation.offset));
+  }
+  if (relocation.region >= region_count) {
+    throw std::invalid_argument(fmt::format("relocation names region {}, but there are {} regions",
+                                            relocation.region, region_count));
+  }
+}
+
+}  // namespace
+
+Program::Program(const Driver& driver, GraphHandle graph, Image image,
+                 std::span<const Relocation> relocations, std::size_t region_count)
+    : driver_(&driver), graph_(std::move(graph)), bound_(region_count, kUnbound) {
+  for (const Relocation& relocation : relocations) {
+    check_relocation(relocation, image, region_count);
+  }
+  driver.check(driver.api.cuCtxGetCurrent(&context_), "cuCtxGetCurrent");
+  CUgraphExec exec = nullptr;
+  driver.check(driver.api.cuGraphInstantiate(&exec, graph_.get(), 0), "cuGraphInstantiate",
+               fmt::format("a graph of {} nodes", image.nodes.size()));
+  exec_ = ExecHandle(driver, exec);
+
+  // From here on pointers into the blocks are kept: `nodes_` must not be resized again.
+  nodes_.resize(image.nodes.size());
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    Slot& slot = nodes_[i];
+    slot.node = std::move(image.nodes[i]);
+    slot.block_bytes = slot.node.block.size();
+    for (const ParameterSlot& parameter : slot.node.parameters) {
+      slot.arguments.push_back(slot.node.block.data() + parameter.offset);
+    }
+    if (slot.node.form == ParameterForm::kPacked) {
+      void* const form[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, slot.node.block.data(),
+                            CU_LAUNCH_PARAM_BUFFER_SIZE, &slot.block_bytes, CU_LAUNCH_PARAM_END};
+      std::copy(std::begin(form), std::end(form), slot.extra);
+    }
+  }
+
+  first_patch_.assign(region_count + 1, 0);
+  for (const Relocation& relocation : relocations) {
+    ++first_patch_[relocation.region + 1];
+  }
+  for (std::size_t region = 0; region < region_count; ++region) {
+    unbound_ += first_patch_[region + 1] != 0 ? 1 : 0;
+    first_patch_[region + 1] += first_patch_[region];
+  }
+  patches_.resize(relocations.size());
+  std::vector<std::uint32_t> next(first_patch_.begin(), first_patch_.end() - 1);
+  for (const Relocation& relocation : relocations) {
+    std::byte* block = nodes_[relocation.node].node.block.data();
+    patches_[next[relocation.region]++] = {
+        reinterpret_cast<std::uint64_t*>(block + relocation.offset),  // NOLINT
+        relocation.node, relocation.addend};
+  }
+  dirty_.reserve(nodes_.size());
+}
+
+void Program::rebind(std::uint32_t region, CUdeviceptr address) noexcept {
+  const std::uint32_t end = first_patch_[region + 1];
+  std::uint32_t patch = first_patch_[region];
+  if (bound_[region] == kUnbound && patch != end) {
+    --unbound_;
+  }
+  bound_[region] = address;
+  for (; patch != end; ++patch) {
+    const Patch& word = patches_[patch];
+    *word.word = address + static_cast<std::uint64_t>(word.addend);
+    Slot& slot = nodes_[word.node];
+    if (!slot.dirty) {
+      slot.dirty = true;
+      dirty_.push_back(word.node);  // never grows past its reserved size
+    }
+  }
+}
+
+CUresult Program::push(Slot& slot) {
+  const Node& node = slot.node;
+  switch (node.kind) {
+    case NodeKind::kKernel: {
+      CUDA_KERNEL_NODE_PARAMS launch{};
+      launch.func = node.shape.function;
+      launch.kern = node.shape.kernel;
+      launch.ctx = node.shape.context;
+      launch.gridDimX = node.shape.grid[0];
+      launch.gridDimY = node.shape.grid[1];
+      launch.gridDimZ = node.shape.grid[2];
+      launch.blockDimX = node.shape.block[0];
+      launch.blockDimY = node.shape.block[1];
+      launch.blockDimZ = node.shape.block[2];
+      launch.sharedMemBytes = node.shape.shared_bytes;
+      if (node.form == ParameterForm::kPacked) {
+        launch.extra = slot.extra;
+      } else {
+        launch.kernelParams = slot.arguments.data();
+      }
+      return driver_->api.cuGraphExecKernelNodeSetParams(exec_.get(), node.handle, &launch);
+    }
+    case NodeKind::kMemcpy: {
+      CUDA_MEMCPY3D copy;
+      std::memcpy(&copy, node.block.data(), sizeof copy);
+      return driver_->api.cuGraphExecMemcpyNodeSetParams(exec_.get(), node.handle, &copy, context_);
+    }
+    case NodeKind::kMemset: {
+      CUDA_MEMSET_NODE_PARAMS fill;
+      std::memcpy(&fill, node.block.data(), sizeof fill);
+      return driver_->api.cuGraphExecMemsetNodeSetParams(exec_.get(), node.handle, &fill, context_);
+    }
+    case NodeKind::kEmpty:
+      break;
+  }
+  return CUDA_SUCCESS;
+}
+
+void Program::update() {
+  for (const std::uint32_t index : dirty_) {
+    Slot& slot = nodes_[index];
+    const CUresult code = push(slot);
+    if (code != CUDA_SUCCESS) [[unlikely]] {
+      broken_ = true;
+      driver_->check(code, "cuGraphExecNodeSetParams",
+                     fmt::format("node {} ({})", index,
+                                 slot.node.kind == NodeKind::kKernel
+                                     ? kernel_name(*driver_, slot.node.shape)
+                                     : "copy or fill"));
+    }
+    slot.dirty = false;
+  }
+  updates_ += dirty_.size();
+  dirty_.clear();
+}
+
+void Program::launch(CUstream stream) {
+  if (unbound_ != 0) [[unlikely]] {
+    throw std::logic_error(
+        fmt::format("launch of a program with {} unbound regions; bind every region first",
+                    unbound_));
+  }
+  if (broken_) [[unlikely]] {
+    throw std::logic_error("launch of a program that the driver refused to update");
+  }
+  if (!dirty_.empty()) {
+    update();
+  }
+  const CUresult code = driver_->api.cuGraphLaunch(exec_.get(), stream);
+  if (code != CUDA_SUCCESS) [[unlikely]] {
+    driver_->check(code, "cuGraphLaunch", fmt::format("a graph of {} nodes", nodes_.size()));
+  }
+}
+
+}  // namespace pygraph

@@ -1,0 +1,46 @@
+// What Inductor calls in place of a compiled graph: the graphs linked for it, tried in the order of
+// their last use, and the Python side for everything else.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "graph_call.h"
+
+namespace pygraph::torch_bridge {
+
+/// Guarded by the GIL. Not for recursion: a call made while another runs takes the slow path.
+class Dispatcher {
+ public:
+  /// `miss(arguments)` serves calls that no graph accepts (warming, capturing, falling back);
+  /// `failed(arguments, message)` serves a call whose graph failed, after the graph was dropped.
+  Dispatcher(PyObject* miss, PyObject* failed);
+  ~Dispatcher();
+  Dispatcher(const Dispatcher&) = delete;
+  Dispatcher& operator=(const Dispatcher&) = delete;
+
+  /// Makes `call` serve the calls it accepts from now on.
+  void add(std::shared_ptr<GraphCall> call);
+  void clear() noexcept { calls_.clear(); }
+
+  /// One call: `arguments` is a list, cleared when a graph served it. Returns a new reference, or
+  /// null with a Python error set.
+  PyObject* call(PyObject* arguments);
+
+  [[nodiscard]] std::uint64_t calls() const noexcept { return count_; }
+  [[nodiscard]] std::size_t size() const noexcept { return calls_.size(); }
+  int traverse(visitproc visit, void* arg) const;
+  void release() noexcept;
+
+ private:
+  PyObject* miss_;
+  PyObject* failed_;
+  std::vector<std::shared_ptr<GraphCall>> calls_;
+  std::uint64_t count_ = 0;
+  bool busy_ = false;
+};
+
+}  // namespace pygraph::torch_bridge

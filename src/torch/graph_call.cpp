@@ -1,0 +1,315 @@
+#include "graph_call.h"
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+namespace pygraph::torch_bridge {
+namespace {
+
+constexpr std::int32_t kCpuDevice = 0;  // c10::DeviceType::CPU: where the twin's memory is
+
+CUdeviceptr address_of(void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);  // NOLINT
+}
+
+void require(Status status, const char* what) {
+  if (status != 0) {
+    throw std::runtime_error(fmt::format("torch's {} failed", what));
+  }
+}
+
+/// The device and stream of one call. Makes the graph's device current when it is not (another
+/// device, a new thread). The twin has one device and one stream.
+class CallScope {
+ public:
+  CallScope(const Driver& driver, GraphCall::Device device, int index, CUcontext context) {
+    if (device == GraphCall::Device::kTwin) {
+      return;
+    }
+    const TorchApi& api = torch_api();
+    std::int32_t current = -1;
+    api.current_device(&current);
+    if (current != index) {
+      require(api.create_guard(index, &guard_), "device guard");
+    }
+    CUcontext active = nullptr;
+    driver.api.cuCtxGetCurrent(&active);
+    if (active == nullptr) {
+      driver.check(driver.api.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    }
+    require(api.current_stream(index, &stream_), "current stream");
+  }
+  ~CallScope() {
+    if (guard_ != nullptr) {
+      torch_api().delete_guard(guard_);
+    }
+  }
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+  [[nodiscard]] CUstream stream() const noexcept { return static_cast<CUstream>(stream_); }
+
+ private:
+  void* guard_ = nullptr;
+  void* stream_ = nullptr;
+};
+
+CUdeviceptr data_of(const OwnedTensor& tensor) {
+  void* address = nullptr;
+  torch_api().get_data_ptr(tensor.get(), &address);
+  return address_of(address);
+}
+
+}  // namespace
+
+/// An argument that this call replaces by a copy: less aligned than what was captured (`copy` owns
+/// the memory), or of the kind that is always copied.
+struct GraphCall::Borrowed {
+  OwnedTensor copy;
+  CUdeviceptr original;
+  CUdeviceptr replacement;
+  std::uint64_t bytes;
+  bool mutated;
+};
+
+/// The arena of one call, back with the allocator when the call returns: torch gives memory out
+/// again in stream order, so on the device the launched graph still owns it.
+class GraphCall::Workspace {
+ public:
+  explicit Workspace(const GraphCall& call) {
+    if (call.arena_ == kNoRegion || call.arena_bytes_ == 0) {
+      return;
+    }
+    if (call.device_ == Device::kTwin) {
+      host_ = call.bytes(call.arena_bytes_);
+      address_ = data_of(host_);
+      return;
+    }
+    require(torch_api().raw_alloc(call.arena_bytes_, &raw_), "caching allocator");
+    address_ = address_of(raw_);
+  }
+  ~Workspace() {
+    if (raw_ != nullptr) {
+      torch_api().raw_delete(raw_);
+    }
+  }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  [[nodiscard]] CUdeviceptr address() const noexcept { return address_; }
+
+ private:
+  void* raw_ = nullptr;
+  OwnedTensor host_;
+  CUdeviceptr address_ = 0;
+};
+
+GraphCall::GraphCall(const Driver& driver, Program program, Device device, int device_index,
+                     std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
+                     std::vector<ResultSpec> results, std::uint32_t arena,
+                     std::uint64_t arena_bytes)
+    : driver_(&driver),
+      program_(std::move(program)),
+      device_(device),
+      device_index_(device_index),
+      arguments_(std::move(arguments)),
+      blocks_(std::move(blocks)),
+      results_(std::move(results)),
+      whole_of_block_(blocks_.size(), -1),
+      arena_(arena),
+      arena_bytes_(arena_bytes) {
+  driver.check(driver.api.cuCtxGetCurrent(&context_), "cuCtxGetCurrent");
+  for (std::size_t i = 0; i < results_.size(); ++i) {
+    Py_XINCREF(results_[i].object);
+    if (results_[i].kind == ResultSpec::Kind::kWhole) {
+      whole_of_block_[results_[i].index] = static_cast<std::int32_t>(i);
+    }
+  }
+}
+
+GraphCall::~GraphCall() {
+  for (const ResultSpec& result : results_) {
+    Py_XDECREF(result.object);
+  }
+}
+
+int GraphCall::traverse(visitproc visit, void* arg) const {
+  for (const ResultSpec& result : results_) {
+    Py_VISIT(result.object);
+  }
+  return 0;
+}
+
+bool GraphCall::accepts(PyObject* arguments) const noexcept {
+  if (PyList_GET_SIZE(arguments) != static_cast<Py_ssize_t>(arguments_.size())) {
+    return false;
+  }
+  const TorchApi& api = torch_api();
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    PyObject* argument = PyList_GET_ITEM(arguments, static_cast<Py_ssize_t>(i));
+    const ArgumentSpec& spec = arguments_[i];
+    if (spec.kind == ArgumentSpec::Kind::kInteger) {
+      int overflow = 0;
+      if (!PyLong_Check(argument) ||
+          PyLong_AsLongLongAndOverflow(argument, &overflow) != spec.value || overflow != 0) {
+        return false;
+      }
+    } else if (spec.kind != ArgumentSpec::Kind::kIgnored) {
+      if (!api.is_tensor(argument) || (spec.kind == ArgumentSpec::Kind::kFixed &&
+                                       address_of(api.data(argument)) != spec.address)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+TensorHandle GraphCall::empty(std::int64_t rank, const std::int64_t* sizes,
+                              const std::int64_t* strides, std::int32_t dtype) const {
+  const TorchApi& api = torch_api();
+  const std::int32_t type = device_ == Device::kCuda ? api.device_type_cuda() : kCpuDevice;
+  TensorHandle handle = nullptr;
+  require(api.empty_strided(rank, sizes, strides, dtype, type, device_index_, &handle),
+          "empty_strided");
+  return handle;
+}
+
+OwnedTensor GraphCall::bytes(std::uint64_t count) const {
+  const auto size = static_cast<std::int64_t>(count);
+  const std::int64_t stride = 1;
+  return OwnedTensor(empty(1, &size, &stride, torch_api().dtype_uint8()));
+}
+
+OwnedTensor GraphCall::allocate_block(std::size_t index) const {
+  const std::int32_t whole = whole_of_block_[index];
+  if (whole >= 0) {
+    const ResultSpec& result = results_[static_cast<std::size_t>(whole)];
+    return OwnedTensor(empty(static_cast<std::int64_t>(result.sizes.size()), result.sizes.data(),
+                             result.strides.data(), result.dtype));
+  }
+  return bytes(blocks_[index].bytes);
+}
+
+void GraphCall::copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t bytes, CUstream stream) const {
+  driver_->check(driver_->api.cuMemcpyDtoDAsync(to, from, bytes, stream), "cuMemcpyDtoDAsync",
+                 fmt::format("{} bytes of an argument or output", bytes));
+}
+
+void GraphCall::fill(CUdeviceptr to, int value, std::uint64_t bytes, CUstream stream) const {
+  if (value >= 0 && bytes != 0) {
+    driver_->check(
+        driver_->api.cuMemsetD8Async(to, static_cast<unsigned char>(value), bytes, stream),
+        "cuMemsetD8Async", "the arena or an output");
+  }
+}
+
+void GraphCall::bind_arguments(PyObject* arguments, CUstream stream,
+                               std::vector<Borrowed>& borrowed) {
+  const TorchApi& api = torch_api();
+  const auto borrow = [&](Borrowed argument) {
+    copy(argument.replacement, argument.original, argument.bytes, stream);
+    statistics_.bytes_copied += argument.bytes;
+    ++statistics_.copies;
+    borrowed.push_back(std::move(argument));
+  };
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    const ArgumentSpec& spec = arguments_[i];
+    if (spec.kind == ArgumentSpec::Kind::kPatched) {
+      const CUdeviceptr address =
+          address_of(api.data(PyList_GET_ITEM(arguments, static_cast<Py_ssize_t>(i))));
+      if (address == program_.bound(spec.region)) {
+        continue;
+      }
+      if ((address & spec.alignment_mask) == 0) [[likely]] {
+        program_.bind(spec.region, address);
+        continue;
+      }
+      OwnedTensor aligned = bytes(spec.bytes);
+      const CUdeviceptr replacement = data_of(aligned);
+      program_.bind(spec.region, replacement);
+      borrow({std::move(aligned), address, replacement, spec.bytes, spec.mutated});
+    } else if (spec.kind == ArgumentSpec::Kind::kCopied && spec.bytes != 0) {
+      const CUdeviceptr address =
+          address_of(api.data(PyList_GET_ITEM(arguments, static_cast<Py_ssize_t>(i))));
+      borrow({OwnedTensor(), address, spec.address, spec.bytes, spec.mutated});
+    }
+  }
+}
+
+PyObject* GraphCall::make_result(PyObject* arguments, std::vector<OwnedTensor>& blocks,
+                                 std::size_t index) {
+  const ResultSpec& result = results_[index];
+  const TorchApi& api = torch_api();
+  switch (result.kind) {
+    case ResultSpec::Kind::kWhole:
+      return api.wrap(blocks[result.index].get());
+    case ResultSpec::Kind::kView: {
+      TensorHandle view = nullptr;
+      require(api.alloc_from_pool(blocks[result.index].get(), result.byte_offset, result.dtype,
+                                  static_cast<std::int64_t>(result.sizes.size()),
+                                  result.sizes.data(), result.strides.data(), &view),
+              "_alloc_from_pool");
+      const OwnedTensor owner(view);
+      return api.wrap(view);
+    }
+    case ResultSpec::Kind::kArgument:
+      return Py_NewRef(PyList_GET_ITEM(arguments, static_cast<Py_ssize_t>(result.index)));
+    case ResultSpec::Kind::kAlias:
+      return PyObject_CallOneArg(
+          result.object, PyList_GET_ITEM(arguments, static_cast<Py_ssize_t>(result.index)));
+    case ResultSpec::Kind::kConstant:
+      break;
+  }
+  return Py_NewRef(result.object);
+}
+
+PyObject* GraphCall::run(PyObject* arguments, int poison) {
+  const CallScope scope(*driver_, device_, device_index_, context_);
+  const CUstream stream = scope.stream();
+  std::vector<Borrowed> borrowed;
+  bind_arguments(arguments, stream, borrowed);
+
+  std::vector<OwnedTensor> blocks(blocks_.size());
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    blocks[i] = allocate_block(i);
+    const CUdeviceptr address = data_of(blocks[i]);
+    fill(address, poison, blocks_[i].bytes, stream);
+    if (blocks_[i].region != kNoRegion) {
+      program_.bind(blocks_[i].region, address);
+    }
+  }
+  {
+    const Workspace arena(*this);
+    fill(arena.address(), poison, arena_bytes_, stream);
+    if (arena_ != kNoRegion) {
+      program_.bind(arena_, arena.address());
+    }
+    program_.launch(stream);
+    if (device_ == Device::kTwin) {
+      driver_->check(driver_->api.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    }
+  }
+  ++statistics_.replays;
+
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    if (blocks_[i].region == kNoRegion && blocks_[i].bytes != 0) {
+      copy(data_of(blocks[i]), blocks_[i].source, blocks_[i].bytes, stream);
+    }
+  }
+  for (const Borrowed& argument : borrowed) {
+    if (argument.mutated) {
+      copy(argument.original, argument.replacement, argument.bytes, stream);
+    }
+  }
+  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(results_.size()));
+  for (std::size_t i = 0; tuple != nullptr && i < results_.size(); ++i) {
+    PyObject* result = make_result(arguments, blocks, i);
+    if (result == nullptr) {
+      Py_CLEAR(tuple);
+      break;
+    }
+    PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), result);
+  }
+  return tuple;
+}
+
+}  // namespace pygraph::torch_bridge

@@ -1,0 +1,127 @@
+// One call of a linked graph with torch tensors: the host path.
+//
+// Everything that happens on every call stands here, in order: compare the arguments' addresses,
+// bind what moved, take the arena and the outputs from torch's allocator, launch, wrap the outputs.
+// See docs/design.md, "The host path". What this does not do: decide, capture, prove. A call it
+// cannot serve (other sizes, a missing argument) is refused with kMiss before anything was done,
+// and the caller takes another way.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "pygraph/program.h"
+#include "torch_api.h"
+
+namespace pygraph::torch_bridge {
+
+inline constexpr std::uint32_t kNoRegion = ~0U;
+
+/// How one argument of the call reaches the graph.
+struct ArgumentSpec {
+  enum class Kind : std::uint8_t {
+    kPatched,  ///< a tensor; its region is bound to the tensor's address
+    kCopied,   ///< a tensor; its bytes are copied to the static buffer at `address`
+    kFixed,    ///< a tensor that must stand at `address`
+    kInteger,  ///< a Python int that must equal `value`
+    kIgnored,  ///< nothing in the graph depends on it
+  };
+  Kind kind = Kind::kIgnored;
+  std::uint32_t region = kNoRegion;  ///< kPatched
+  std::uint64_t alignment_mask = 0;  ///< bits that must be 0 in a new address (kPatched)
+  std::uint64_t address = 0;         ///< kCopied: the static buffer; kFixed
+  std::uint64_t bytes = 0;           ///< from the tensor's first element to behind its last
+  std::int64_t value = 0;            ///< kInteger
+  bool mutated = false;              ///< the graph writes it: a copy must be copied back
+};
+
+/// One fresh allocation of a call that outputs live in.
+struct OutputBlock {
+  std::uint32_t region = kNoRegion;  ///< bound to the block; kNoRegion: filled by a copy
+  std::uint64_t bytes = 0;
+  std::uint64_t source = 0;  ///< kNoRegion: static address that is copied after the launch
+};
+
+/// How one element of the result is made.
+struct ResultSpec {
+  enum class Kind : std::uint8_t {
+    kWhole,     ///< a tensor that is one block
+    kView,      ///< a tensor inside a block, `byte_offset` from its start
+    kArgument,  ///< argument number `index` itself
+    kAlias,     ///< a view of argument number `index`, made by `object(argument)`
+    kConstant,  ///< `object` itself
+  };
+  Kind kind = Kind::kConstant;
+  std::uint32_t index = 0;  ///< of the block or the argument
+  std::int32_t dtype = 0;
+  std::int64_t byte_offset = 0;
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;
+  PyObject* object = nullptr;  ///< owned by the GraphCall
+};
+
+struct CallStatistics {
+  std::uint64_t replays = 0;
+  std::uint64_t bytes_copied = 0;  ///< input bytes copied: static buffers and misaligned inputs
+  std::uint64_t copies = 0;
+};
+
+/// Guarded by the GIL, which call() holds throughout.
+class GraphCall {
+ public:
+  enum class Device : std::uint8_t { kCuda, kTwin };
+
+  /// `arena` is the region bound to a fresh workspace of `arena_bytes` at every call; kNoRegion
+  /// when there is none. `device_index` is torch's.
+  GraphCall(const Driver& driver, Program program, Device device, int device_index,
+            std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
+            std::vector<ResultSpec> results, std::uint32_t arena, std::uint64_t arena_bytes);
+  ~GraphCall();
+  GraphCall(const GraphCall&) = delete;
+  GraphCall& operator=(const GraphCall&) = delete;
+
+  /// Whether the integers among `arguments` (a list) are the ones this graph was captured with,
+  /// and the tensors stand where it expects tensors.
+  [[nodiscard]] bool accepts(PyObject* arguments) const noexcept;
+
+  /// Runs the graph on the current stream and returns a new tuple of results. `poison`
+  /// (0..255) fills the arena and the outputs beforehand, for the proof; negative: not. Throws DriverError,
+  /// std::runtime_error. Does not clear `arguments`.
+  PyObject* run(PyObject* arguments, int poison = -1);
+
+  [[nodiscard]] const CallStatistics& statistics() const noexcept { return statistics_; }
+  [[nodiscard]] const Program& program() const noexcept { return program_; }
+  [[nodiscard]] std::uint64_t arena_bytes() const noexcept { return arena_bytes_; }
+  int traverse(visitproc visit, void* arg) const;
+
+ private:
+  struct Borrowed;
+  class Workspace;
+
+  void bind_arguments(PyObject* arguments, CUstream stream, std::vector<Borrowed>& borrowed);
+  PyObject* make_result(PyObject* arguments, std::vector<OwnedTensor>& blocks, std::size_t index);
+  TensorHandle empty(std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,
+                     std::int32_t dtype) const;
+  OwnedTensor bytes(std::uint64_t count) const;
+  OwnedTensor allocate_block(std::size_t index) const;
+  void fill(CUdeviceptr to, int value, std::uint64_t bytes, CUstream stream) const;
+  void copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t bytes, CUstream stream) const;
+
+  const Driver* driver_;
+  Program program_;
+  Device device_;
+  int device_index_;
+  std::vector<ArgumentSpec> arguments_;
+  std::vector<OutputBlock> blocks_;
+  std::vector<ResultSpec> results_;
+  std::vector<std::int32_t> whole_of_block_;  ///< result that is the whole block, or -1
+  std::uint32_t arena_;
+  std::uint64_t arena_bytes_;
+  CUcontext context_ = nullptr;
+  CallStatistics statistics_;
+};
+
+}  // namespace pygraph::torch_bridge

@@ -1,0 +1,97 @@
+#include "torch_api.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace pygraph::torch_bridge {
+namespace {
+
+/// `import torch` has loaded the library; this only finds it again.
+void* loaded(const char* soname) { return dlopen(soname, RTLD_LAZY | RTLD_NOLOAD); }
+
+template <typename Function>
+bool find(void* library, const char* symbol, Function& function) {
+  function = library == nullptr
+                 ? nullptr
+                 : reinterpret_cast<Function>(dlsym(library, symbol));  // NOLINT
+  return function != nullptr;
+}
+
+bool find_cuda(TorchApi& api) {
+  void* cuda = loaded("libtorch_cuda.so");
+  bool found = find(cuda, "aoti_torch_get_current_cuda_stream", api.current_stream);
+  found &= find(cuda, "aoti_torch_create_cuda_guard", api.create_guard);
+  found &= find(cuda, "aoti_torch_delete_cuda_guard", api.delete_guard);
+  found &= find(cuda, "aoti_torch_cuda_caching_allocator_raw_alloc", api.raw_alloc);
+  found &= find(cuda, "aoti_torch_cuda_caching_allocator_raw_delete", api.raw_delete);
+  return found;
+}
+
+constexpr std::ptrdiff_t kFarthestOffset = 256;
+
+}  // namespace
+
+TorchApi& torch_api() noexcept {
+  static TorchApi api;
+  return api;
+}
+
+bool cuda_api_present() noexcept {
+  const TorchApi& api = torch_api();
+  return api.current_stream != nullptr && api.create_guard != nullptr &&
+         api.delete_guard != nullptr && api.raw_alloc != nullptr && api.raw_delete != nullptr;
+}
+
+std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t data_ptr,
+                      PyObject* tensor_type) {
+  TorchApi& api = torch_api();
+  void* cpu = loaded("libtorch_cpu.so");
+  void* python = loaded("libtorch_python.so");
+  if (cpu == nullptr || python == nullptr) {
+    return "libtorch_cpu.so and libtorch_python.so are not loaded; import torch first";
+  }
+  std::string missing;
+  const auto need = [&](void* library, const char* symbol, auto& function) {
+    if (!find(library, symbol, function)) {
+      missing += (missing.empty() ? "" : ", ") + std::string(symbol);
+    }
+  };
+  need(cpu, "aoti_torch_get_data_ptr", api.get_data_ptr);
+  need(cpu, "aoti_torch_get_dtype", api.get_dtype);
+  need(cpu, "aoti_torch_empty_strided", api.empty_strided);
+  need(cpu, "aoti_torch__alloc_from_pool", api.alloc_from_pool);
+  need(cpu, "aoti_torch_delete_tensor_object", api.delete_tensor);
+  need(cpu, "aoti_torch_get_current_device_index", api.current_device);
+  need(cpu, "aoti_torch_dtype_uint8", api.dtype_uint8);
+  need(cpu, "aoti_torch_device_type_cuda", api.device_type_cuda);
+  need(python, "_Z16THPVariable_WrapRKN2at10TensorBaseE", api.wrap);
+  find_cuda(api);
+  if (!missing.empty()) {
+    return fmt::format("this torch lacks {}", missing);
+  }
+
+  api.tensor_offset = 0;
+  for (std::ptrdiff_t offset = static_cast<std::ptrdiff_t>(sizeof(PyObject));
+       offset < kFarthestOffset && offset < Py_TYPE(tensor)->tp_basicsize;
+       offset += static_cast<std::ptrdiff_t>(sizeof(void*))) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, reinterpret_cast<const char*>(tensor) + offset, sizeof word);  // NOLINT
+    if (word == cdata) {
+      api.tensor_offset = offset;
+      break;
+    }
+  }
+  if (api.tensor_offset == 0) {
+    return "no word of a Python tensor equals its _cdata";
+  }
+  api.tensor_type = reinterpret_cast<PyTypeObject*>(tensor_type);  // NOLINT
+  if (reinterpret_cast<std::uint64_t>(api.data(tensor)) != data_ptr) {  // NOLINT
+    return fmt::format("the tensor handle found at byte {} does not give the tensor's data_ptr",
+                       api.tensor_offset);
+  }
+  return {};
+}
+
+}  // namespace pygraph::torch_bridge

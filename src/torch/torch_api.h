@@ -1,0 +1,100 @@
+// torch, reached without linking libtorch.
+//
+// The engine takes torch's stable C shim (torch/csrc/inductor/aoti_torch/c/shim.h) and one function
+// of libtorch_python out of the libraries that `import torch` has loaded. A Python tensor holds its
+// TensorImpl pointer at a fixed offset of the object; the address of that word is a valid
+// AtenTensorHandle (it is where the object's at::Tensor member stands). The offset is found by
+// calibration against `tensor._cdata`, not assumed.
+#pragma once
+
+#include <Python.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace pygraph::torch_bridge {
+
+using TensorHandle = void*;  ///< AtenTensorHandle: an at::Tensor*
+using Status = std::int32_t;  ///< AOTITorchError: 0 is success
+
+/// Functions taken from torch's libraries. Filled once at import; null pointers mean absent.
+struct TorchApi {
+  // libtorch_cpu: the stable C shim
+  Status (*get_data_ptr)(TensorHandle, void**) = nullptr;
+  Status (*get_dtype)(TensorHandle, std::int32_t*) = nullptr;
+  Status (*empty_strided)(std::int64_t, const std::int64_t*, const std::int64_t*, std::int32_t,
+                          std::int32_t, std::int32_t, TensorHandle*) = nullptr;
+  Status (*alloc_from_pool)(TensorHandle, std::int64_t, std::int32_t, std::int64_t,
+                            const std::int64_t*, const std::int64_t*, TensorHandle*) = nullptr;
+  Status (*delete_tensor)(TensorHandle) = nullptr;
+  Status (*current_device)(std::int32_t*) = nullptr;
+  std::int32_t (*dtype_uint8)() = nullptr;
+  std::int32_t (*device_type_cuda)() = nullptr;
+  // libtorch_cuda: absent from CPU builds
+  Status (*current_stream)(std::int32_t, void**) = nullptr;
+  Status (*create_guard)(std::int32_t, void**) = nullptr;
+  Status (*delete_guard)(void*) = nullptr;
+  Status (*raw_alloc)(std::uint64_t, void**) = nullptr;
+  Status (*raw_delete)(void*) = nullptr;
+  // libtorch_python: THPVariable_Wrap(const at::TensorBase&)
+  PyObject* (*wrap)(TensorHandle) = nullptr;
+
+  PyTypeObject* tensor_type = nullptr;  ///< torch._C.TensorBase, borrowed for the process's life
+  std::ptrdiff_t tensor_offset = 0;     ///< of the TensorImpl pointer in a Python tensor
+
+  /// The handle of a Python tensor, borrowed from it.
+  [[nodiscard]] TensorHandle handle(PyObject* tensor) const noexcept {
+    return reinterpret_cast<char*>(tensor) + tensor_offset;  // NOLINT
+  }
+  [[nodiscard]] bool is_tensor(PyObject* object) const noexcept {
+    return PyType_IsSubtype(Py_TYPE(object), tensor_type) != 0;
+  }
+  [[nodiscard]] void* data(PyObject* tensor) const noexcept {
+    void* address = nullptr;
+    get_data_ptr(handle(tensor), &address);
+    return address;
+  }
+};
+
+/// The table; usable after calibrate() returned "".
+TorchApi& torch_api() noexcept;
+
+/// Looks the functions up and finds the offset, with `tensor` (any CPU tensor with storage) as the
+/// sample and `tensor_type` as torch._C.TensorBase. Returns "" on success, else what is missing, in
+/// a sentence. Needs the GIL.
+std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t data_ptr,
+                      PyObject* tensor_type);
+
+/// Whether the functions of libtorch_cuda were found as well.
+bool cuda_api_present() noexcept;
+
+/// An owned AtenTensorHandle.
+class OwnedTensor {
+ public:
+  OwnedTensor() = default;
+  explicit OwnedTensor(TensorHandle handle) noexcept : handle_(handle) {}
+  ~OwnedTensor() { reset(); }
+  OwnedTensor(const OwnedTensor&) = delete;
+  OwnedTensor& operator=(const OwnedTensor&) = delete;
+  OwnedTensor(OwnedTensor&& other) noexcept : handle_(other.handle_) { other.handle_ = nullptr; }
+  OwnedTensor& operator=(OwnedTensor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      handle_ = other.handle_;
+      other.handle_ = nullptr;
+    }
+    return *this;
+  }
+  [[nodiscard]] TensorHandle get() const noexcept { return handle_; }
+
+ private:
+  void reset() noexcept {
+    if (handle_ != nullptr) {
+      torch_api().delete_tensor(handle_);
+    }
+  }
+  TensorHandle handle_ = nullptr;
+};
+
+}  // namespace pygraph::torch_bridge

@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <stdexcept>
+
+#include "pygraph/twin.h"
+#include "twin/entry.h"
+#include "twin/state.h"
+
+namespace pygraph::twin {
+namespace {
+
+struct PlannedFault {
+  Symbol symbol;
+  CUresult code;
+  int calls_left;
+};
+
+/// The planned misbehaviour. `armed` keeps the usual case to one load per driver call.
+struct Plan {
+  std::mutex mutex;
+  std::vector<PlannedFault> faults;
+  std::atomic<bool> armed{false};
+  std::atomic<bool> noise{false};
+  std::atomic<std::uint64_t> noise_state{0x9e37'79b9'7f4a'7c15};
+};
+
+Plan& plan() {
+  static Plan& instance = *new Plan;
+  return instance;
+}
+
+/// splitmix64's output function: well-mixed bytes from a counter.
+std::uint64_t mixed(std::uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58'476d'1ce4'e5b9;
+  value = (value ^ (value >> 27)) * 0x94d0'49bb'1331'11eb;
+  return value ^ (value >> 31);
+}
+
+}  // namespace
+
+CUresult injected_fault(Symbol symbol) {
+  Plan& now = plan();
+  if (!now.armed.load(std::memory_order_relaxed)) {
+    return CUDA_SUCCESS;
+  }
+  const std::lock_guard guard(now.mutex);
+  for (auto fault = now.faults.begin(); fault != now.faults.end(); ++fault) {
+    if (fault->symbol == symbol && --fault->calls_left == 0) {
+      const CUresult code = fault->code;
+      now.faults.erase(fault);
+      now.armed = !now.faults.empty();
+      return code;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+void add_padding_noise(KernelWork& work) {
+  Plan& now = plan();
+  if (!now.noise.load(std::memory_order_relaxed)) {
+    return;
+  }
+  for (const ParameterSlot& hole : work.kernel->padding) {
+    for (std::uint32_t i = hole.offset; i < hole.offset + hole.size && i < work.block.size(); ++i) {
+      const std::uint64_t step = now.noise_state.fetch_add(1, std::memory_order_relaxed);
+      work.block[i] = static_cast<std::byte>(mixed(step));
+    }
+  }
+}
+
+void Faults::fail(const std::string& symbol, CUresult code, int nth) {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(Symbol::kCount); ++i) {
+    if (symbol == symbol_name(static_cast<Symbol>(i))) {
+      Plan& now = plan();
+      const std::lock_guard guard(now.mutex);
+      now.faults.push_back({static_cast<Symbol>(i), code, std::max(nth, 1)});
+      now.armed = true;
+      return;
+    }
+  }
+  throw std::invalid_argument("the driver table has no entry point " + symbol);
+}
+
+void Faults::padding_noise(bool on) { plan().noise = on; }
+
+void Faults::reset() {
+  Plan& now = plan();
+  const std::lock_guard guard(now.mutex);
+  now.faults.clear();
+  now.armed = false;
+  now.noise = false;
+}
+
+}  // namespace pygraph::twin

@@ -1,0 +1,314 @@
+// Graphs and their nodes. A node can only depend on nodes that exist already, so the order of
+// creation is a topological order.
+#include <algorithm>
+#include <unordered_map>
+
+#include "twin/entry.h"
+#include "twin/state.h"
+
+namespace pygraph::twin {
+namespace {
+
+CUgraphNodeType type_of(const Work& work) {
+  struct Visitor {
+    CUgraphNodeType operator()(std::monostate) const { return CU_GRAPH_NODE_TYPE_EMPTY; }
+    CUgraphNodeType operator()(const KernelWork&) const { return CU_GRAPH_NODE_TYPE_KERNEL; }
+    CUgraphNodeType operator()(const CUDA_MEMCPY3D&) const { return CU_GRAPH_NODE_TYPE_MEMCPY; }
+    CUgraphNodeType operator()(const CUDA_MEMSET_NODE_PARAMS&) const {
+      return CU_GRAPH_NODE_TYPE_MEMSET;
+    }
+    CUgraphNodeType operator()(const CUDA_HOST_NODE_PARAMS&) const {
+      return CU_GRAPH_NODE_TYPE_HOST;
+    }
+  };
+  return std::visit(Visitor{}, work);
+}
+
+/// Points the arrays that cuGraphKernelNodeGetParams hands out into the node's own block.
+void point_into_block(GraphNode& node) {
+  auto* launch = std::get_if<KernelWork>(&node.work);
+  if (launch == nullptr) {
+    return;
+  }
+  if (launch->form == ParameterForm::kPacked) {
+    node.extra_bytes = launch->block.size();
+    void* const form[] = {CU_LAUNCH_PARAM_BUFFER_SIZE, &node.extra_bytes,
+                          CU_LAUNCH_PARAM_BUFFER_POINTER, launch->block.data(),
+                          CU_LAUNCH_PARAM_END};
+    std::copy(std::begin(form), std::end(form), node.extra);
+    return;
+  }
+  for (const ParameterSlot& parameter : launch->kernel->parameters) {
+    node.arguments.push_back(launch->block.data() + parameter.offset);
+  }
+}
+
+/// The work of `node` when it is of type `Kind`.
+template <typename Kind>
+const Kind* work_of(CUgraphNode node) {
+  const GraphNode* found = find(state().nodes, node);
+  return found == nullptr ? nullptr : std::get_if<Kind>(&found->work);
+}
+
+template <typename Kind>
+CUresult give_params(CUgraphNode node, Kind* params) {
+  if (params == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const Lock lock;
+  const Kind* work = work_of<Kind>(node);
+  if (work == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *params = *work;
+  return CUDA_SUCCESS;
+}
+
+CUresult check_context(CUcontext context) {
+  return context == nullptr || context == the_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+}  // namespace
+
+CUresult add_node(CUgraph graph, const CUgraphNode* dependencies, std::size_t count, Work work,
+                  CUgraphNode* node) {
+  State& now = state();
+  Graph* owner = find(now.graphs, graph);
+  if (owner == nullptr || node == nullptr || (count != 0 && dependencies == nullptr)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::vector<CUgraphNode> before(dependencies, dependencies + count);
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const GraphNode* dependency = find(now.nodes, before[i]);
+    const auto here = before.begin() + static_cast<std::ptrdiff_t>(i);
+    if (dependency == nullptr || dependency->graph != graph ||
+        std::find(before.begin(), here, before[i]) != here) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  const auto handle = now.make_handle<CUgraphNode>();
+  GraphNode& added = now.nodes[handle];  // never moves while it lives
+  added.work = std::move(work);
+  added.graph = graph;
+  added.dependencies = std::move(before);
+  point_into_block(added);
+  owner->nodes.push_back(handle);
+  *node = handle;
+  return CUDA_SUCCESS;
+}
+
+void destroy_graph(CUgraph graph) {
+  State& now = state();
+  for (const CUgraphNode node : now.graphs.at(graph).nodes) {
+    now.nodes.erase(node);
+  }
+  now.graphs.erase(graph);
+}
+
+namespace entry {
+
+CUresult cuGraphCreate(CUgraph* graph, unsigned int flags) {
+  if (graph == nullptr || flags != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const Lock lock;
+  *graph = state().make_handle<CUgraph>();
+  state().graphs[*graph];
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphDestroy(CUgraph graph) {
+  const Lock lock;
+  if (find(state().graphs, graph) == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (const auto& [handle, stream] : state().streams) {
+    if (stream.capture == graph) {
+      return CUDA_ERROR_ILLEGAL_STATE;  // still being captured
+    }
+  }
+  destroy_graph(graph);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphClone(CUgraph* clone, CUgraph original) {
+  const Lock lock;
+  const Graph* source = find(state().graphs, original);
+  if (clone == nullptr || source == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::vector<CUgraphNode> sources = source->nodes;
+  *clone = state().make_handle<CUgraph>();
+  state().graphs[*clone];
+  std::unordered_map<CUgraphNode, CUgraphNode> twins;
+  for (const CUgraphNode node : sources) {
+    const GraphNode& from = state().nodes.at(node);
+    std::vector<CUgraphNode> dependencies;
+    for (const CUgraphNode dependency : from.dependencies) {
+      dependencies.push_back(twins.at(dependency));
+    }
+    const CUresult code = add_node(*clone, dependencies.data(), dependencies.size(),
+                                   Work(from.work), &twins[node]);
+    if (code != CUDA_SUCCESS) {
+      return code;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t* count) {
+  const Lock lock;
+  const Graph* found = find(state().graphs, graph);
+  if (found == nullptr || count == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (nodes == nullptr) {
+    *count = found->nodes.size();
+    return CUDA_SUCCESS;
+  }
+  const std::size_t given = std::min(*count, found->nodes.size());
+  std::copy_n(found->nodes.begin(), given, nodes);
+  std::fill(nodes + given, nodes + *count, nullptr);
+  *count = given;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data,
+                         std::size_t* count) {
+  const Lock lock;
+  const Graph* found = find(state().graphs, graph);
+  if (found == nullptr || count == nullptr || (from == nullptr) != (to == nullptr)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::size_t edges = 0;
+  for (const CUgraphNode node : found->nodes) {
+    for (const CUgraphNode dependency : state().nodes.at(node).dependencies) {
+      if (from != nullptr && edges < *count) {
+        from[edges] = dependency;
+        to[edges] = node;
+        if (data != nullptr) {
+          data[edges] = CUgraphEdgeData{};
+        }
+      }
+      ++edges;
+    }
+  }
+  if (from != nullptr) {
+    for (std::size_t i = edges; i < *count; ++i) {
+      from[i] = nullptr;
+      to[i] = nullptr;
+    }
+    edges = std::min(edges, *count);
+  }
+  *count = edges;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType* type) {
+  const Lock lock;
+  const GraphNode* found = find(state().nodes, node);
+  if (found == nullptr || type == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *type = type_of(found->work);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddKernelNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                              std::size_t count, const CUDA_KERNEL_NODE_PARAMS* params) {
+  if (params == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const Lock lock;
+  KernelWork work;
+  const CUresult code = make_kernel_work(*params, work);
+  return code == CUDA_SUCCESS ? add_node(graph, dependencies, count, std::move(work), node) : code;
+}
+
+CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                              std::size_t count, const CUDA_MEMCPY3D* params, CUcontext context) {
+  if (params == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const Lock lock;
+  CUresult code = check_context(context);
+  code = code == CUDA_SUCCESS ? check_copy(*params) : code;
+  return code == CUDA_SUCCESS ? add_node(graph, dependencies, count, *params, node) : code;
+}
+
+CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                              std::size_t count, const CUDA_MEMSET_NODE_PARAMS* params,
+                              CUcontext context) {
+  if (params == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const Lock lock;
+  CUresult code = check_context(context);
+  code = code == CUDA_SUCCESS ? check_fill(*params) : code;
+  return code == CUDA_SUCCESS ? add_node(graph, dependencies, count, *params, node) : code;
+}
+
+CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                             std::size_t count) {
+  const Lock lock;
+  return add_node(graph, dependencies, count, std::monostate{}, node);
+}
+
+CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                            std::size_t count, const CUDA_HOST_NODE_PARAMS* params) {
+  if (params == nullptr || params->fn == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const Lock lock;
+  return add_node(graph, dependencies, count, *params, node);
+}
+
+CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
+  const Lock lock;
+  GraphNode* found = find(state().nodes, node);
+  const auto* launch = found == nullptr ? nullptr : std::get_if<KernelWork>(&found->work);
+  if (launch == nullptr || params == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *params = CUDA_KERNEL_NODE_PARAMS{};
+  params->func = launch->function;
+  params->kern = launch->kernel_handle;
+  params->ctx = launch->function == nullptr ? the_context() : nullptr;
+  params->gridDimX = launch->grid[0];
+  params->gridDimY = launch->grid[1];
+  params->gridDimZ = launch->grid[2];
+  params->blockDimX = launch->threads[0];
+  params->blockDimY = launch->threads[1];
+  params->blockDimZ = launch->threads[2];
+  params->sharedMemBytes = launch->shared_bytes;
+  if (launch->form == ParameterForm::kPacked) {
+    params->extra = found->extra;
+  } else {
+    params->kernelParams = found->arguments.empty() ? nullptr : found->arguments.data();
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID attribute,
+                                       CUkernelNodeAttrValue* value) {
+  const Lock lock;
+  if (work_of<KernelWork>(node) == nullptr || value == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (attribute != CU_KERNEL_NODE_ATTRIBUTE_ACCESS_POLICY_WINDOW) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  *value = CUkernelNodeAttrValue{};  // no window
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* params) {
+  return give_params(node, params);
+}
+
+CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* params) {
+  return give_params(node, params);
+}
+
+}  // namespace entry
+}  // namespace pygraph::twin

@@ -1,0 +1,252 @@
+// Streams, their capture, and what can be put on them.
+#include "twin/entry.h"
+#include "twin/state.h"
+
+namespace pygraph::twin {
+namespace {
+
+void invalidate(Stream& stream) { stream.status = CU_STREAM_CAPTURE_STATUS_INVALIDATED; }
+
+bool is_legacy(CUstream stream) { return stream == nullptr || stream == CU_STREAM_LEGACY; }
+
+bool is_special(CUstream stream) { return is_legacy(stream) || stream == CU_STREAM_PER_THREAD; }
+
+/// Work on the legacy stream waits for all blocking streams, so it cannot be put there while one
+/// of them captures.
+CUresult refuse_implicit_dependency() {
+  CUresult code = CUDA_SUCCESS;
+  for (auto& [handle, stream] : state().streams) {
+    if (stream.status == CU_STREAM_CAPTURE_STATUS_ACTIVE &&
+        (stream.flags & CU_STREAM_NON_BLOCKING) == 0) {
+      invalidate(stream);
+      code = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+  }
+  return code;
+}
+
+/// Queues `work` on `stream`, or adds it to the graph that the stream captures.
+CUresult put(CUstream handle, Work work) {
+  if (is_special(handle)) {
+    if (const CUresult code = is_legacy(handle) ? refuse_implicit_dependency() : CUDA_SUCCESS;
+        code != CUDA_SUCCESS) {
+      return code;
+    }
+  }
+  Stream* stream = is_special(handle) ? nullptr : find(state().streams, handle);
+  if (stream == nullptr && !is_special(handle)) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (stream == nullptr || stream->status == CU_STREAM_CAPTURE_STATUS_NONE) {
+    enqueue(std::make_shared<const WorkList>(1, std::make_shared<const Work>(std::move(work))));
+    return CUDA_SUCCESS;
+  }
+  if (stream->status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  }
+  if (auto* launch = std::get_if<KernelWork>(&work)) {
+    add_padding_noise(*launch);
+  }
+  const std::size_t dependencies = stream->last == nullptr ? 0 : 1;
+  return add_node(stream->capture, &stream->last, dependencies, std::move(work), &stream->last);
+}
+
+CUresult refuse_capturing(Stream& stream) {
+  switch (stream.status) {
+    case CU_STREAM_CAPTURE_STATUS_ACTIVE:
+      invalidate(stream);
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    case CU_STREAM_CAPTURE_STATUS_INVALIDATED:
+      return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    default:
+      return CUDA_SUCCESS;
+  }
+}
+
+}  // namespace
+
+CUresult refuse_while_capturing() {
+  CUresult code = CUDA_SUCCESS;
+  for (auto& [handle, stream] : state().streams) {
+    if (const CUresult refusal = refuse_capturing(stream); refusal != CUDA_SUCCESS) {
+      code = refusal;
+    }
+  }
+  return code;
+}
+
+CUresult refuse_unsafe_call() {
+  CUresult code = CUDA_SUCCESS;
+  for (auto& [handle, stream] : state().streams) {
+    const bool governed = stream.mode == CU_STREAM_CAPTURE_MODE_GLOBAL ||
+                          (stream.mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
+                           stream.thread == std::this_thread::get_id());
+    if (stream.status == CU_STREAM_CAPTURE_STATUS_ACTIVE && governed) {
+      code = refuse_capturing(stream);
+    }
+  }
+  return code;
+}
+
+CUresult refuse_on_capturing_stream(CUstream handle) {
+  if (is_special(handle)) {
+    return is_legacy(handle) ? refuse_implicit_dependency() : CUDA_SUCCESS;
+  }
+  Stream* stream = find(state().streams, handle);
+  return stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : refuse_capturing(*stream);
+}
+
+namespace entry {
+
+CUresult cuStreamCreate(CUstream* handle, unsigned int flags) {
+  if (handle == nullptr || flags > CU_STREAM_NON_BLOCKING) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const Lock lock;
+  *handle = state().make_handle<CUstream>();
+  state().streams[*handle].flags = flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy(CUstream handle) {
+  const Lock lock;
+  const auto stream = state().streams.find(handle);
+  if (stream == state().streams.end()) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (stream->second.capture != nullptr) {
+    destroy_graph(stream->second.capture);
+  }
+  state().streams.erase(stream);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream handle) {
+  {
+    const Lock lock;
+    if (const CUresult code = refuse_on_capturing_stream(handle); code != CUDA_SUCCESS) {
+      return code;
+    }
+  }
+  return drain();
+}
+
+CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
+  const Lock lock;
+  if (is_special(handle)) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  Stream* stream = find(state().streams, handle);
+  if (stream == nullptr) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (stream->status != CU_STREAM_CAPTURE_STATUS_NONE) {
+    return CUDA_ERROR_ILLEGAL_STATE;
+  }
+  stream->status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  stream->mode = mode;
+  stream->thread = std::this_thread::get_id();
+  stream->capture = state().make_handle<CUgraph>();
+  stream->last = nullptr;
+  state().graphs[stream->capture];
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
+  const Lock lock;
+  if (graph == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *graph = nullptr;
+  Stream* stream = find(state().streams, handle);
+  if (stream == nullptr) {
+    return is_special(handle) ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (stream->status == CU_STREAM_CAPTURE_STATUS_NONE) {
+    return CUDA_ERROR_ILLEGAL_STATE;
+  }
+  if (stream->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+      stream->thread != std::this_thread::get_id()) {
+    invalidate(*stream);
+    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  }
+  const bool valid = stream->status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  if (valid) {
+    *graph = stream->capture;
+  } else {
+    destroy_graph(stream->capture);
+  }
+  stream->status = CU_STREAM_CAPTURE_STATUS_NONE;
+  stream->capture = nullptr;
+  stream->last = nullptr;
+  return valid ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+}
+
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  const Lock lock;
+  if (status == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const Stream* stream = find(state().streams, handle);
+  if (stream == nullptr && !is_special(handle)) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  *status = stream == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE : stream->status;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                        unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                        unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                        void** parameters, void** extra) {
+  CUDA_KERNEL_NODE_PARAMS launch{};
+  launch.func = function;
+  launch.gridDimX = grid_x;
+  launch.gridDimY = grid_y;
+  launch.gridDimZ = grid_z;
+  launch.blockDimX = block_x;
+  launch.blockDimY = block_y;
+  launch.blockDimZ = block_z;
+  launch.sharedMemBytes = shared_bytes;
+  launch.kernelParams = parameters;
+  launch.extra = extra;
+  const Lock lock;
+  KernelWork work;
+  const CUresult code = make_kernel_work(launch, work);
+  return code == CUDA_SUCCESS ? put(stream, std::move(work)) : code;
+}
+
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  if (bytes == 0) {
+    return CUDA_SUCCESS;
+  }
+  CUDA_MEMCPY3D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = from;
+  copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.dstDevice = to;
+  copy.WidthInBytes = bytes;
+  copy.Height = 1;
+  copy.Depth = 1;
+  const Lock lock;
+  const CUresult code = check_copy(copy);
+  return code == CUDA_SUCCESS ? put(stream, copy) : code;
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {
+  if (bytes == 0) {
+    return CUDA_SUCCESS;
+  }
+  CUDA_MEMSET_NODE_PARAMS fill{};
+  fill.dst = to;
+  fill.value = value;
+  fill.elementSize = 1;
+  fill.width = bytes;
+  fill.height = 1;
+  const Lock lock;
+  const CUresult code = check_fill(fill);
+  return code == CUDA_SUCCESS ? put(stream, fill) : code;
+}
+
+}  // namespace entry
+}  // namespace pygraph::twin

@@ -1,0 +1,91 @@
+"""The report: coverage arithmetic, what the texts must say, and the way through JSON."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import pygraph.report
+from pygraph.report import GraphReport, Report
+from pygraph.report.text import as_bytes
+
+
+def example() -> Report:
+    return Report(
+        graphs=[
+            GraphReport(
+                name="graph 0 (forward)",
+                state="graphed",
+                nodes=37,
+                kernels=36,
+                relocations=181,
+                proof="bit-equal",
+                arena_bytes=81 << 20,
+                calls=10,
+                replays=6,
+            ),
+            GraphReport(
+                name="graph 1 (forward)",
+                state="fallback",
+                reason="needs a value on the host [scalar]",
+                operator="aten._local_scalar_dense",
+                source="net.py:12",
+                calls=2,
+            ),
+        ],
+        environment={"torch": "2.11.0"},
+        events=["slow tensor access"],
+    )
+
+
+def test_coverage_counts_calls_of_all_graphs():
+    assert example().coverage() == 0.5
+    assert Report().coverage() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (81 << 20, "81.0 MiB"), (1 << 50, "1024.0 TiB")],
+)
+def test_sizes(count: int, text: str):
+    assert as_bytes(count) == text
+
+
+def test_text_says_what_blocked_and_where():
+    text = str(example())
+    assert "1 of 2 compiled graphs" in text
+    assert "net.py:12" in text and "aten._local_scalar_dense" in text
+    assert "181 relocations" in text and "bit-equal" in text
+    assert "slow tensor access" in text
+
+
+def test_rich_shows_the_same_and_keeps_brackets():
+    console = Console(width=220, record=True, file=open("/dev/null", "w"))
+    console.print(example())
+    text = console.export_text()
+    for part in ("net.py:12", "181", "bit-equal", "[scalar]", "slow tensor access"):
+        assert part in text
+
+
+def test_json_round_trip_and_unknown_names():
+    data = json.loads(json.dumps(example().to_dict()))
+    assert data["coverage"] == 0.5
+    data["graphs"][0]["from the future"] = 1
+    assert Report.from_dict(data) == example()
+
+
+def test_timings_are_not_shared_between_records():
+    GraphReport(name="a", state="warming").timings_ms["capture"] = 1.0
+    assert GraphReport(name="b", state="warming").timings_ms == {}
+
+
+def test_report_imports_nothing_of_the_rest():
+    for file in Path(pygraph.report.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                assert not name.startswith("torch")
+                assert not name.startswith("pygraph") or name.startswith("pygraph.report")

@@ -1,0 +1,127 @@
+"""Installs what is missing, and only that.
+
+    python tools/ensure.py build runtime torch cuda demo test lint     (any of these groups)
+
+The accepted ranges are pyproject.toml's; what falls outside is installed at the exact version in
+requirements/*.txt. An environment that satisfies the ranges costs no network access. torch is
+special: a present one is never replaced, and one outside the range is only reported (PyGraph then
+runs eagerly). So is cuda.h: any CUDA toolkit from 12.4 on will do, the wheel is the last resort.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+try:
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+except ImportError:  # a bare environment still has pip's copy
+    from pip._vendor.packaging.requirements import Requirement
+    from pip._vendor.packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+GROUPS = ("build", "runtime", "torch", "cuda", "demo", "test", "lint")
+CUDA_WHEEL = "nvidia-cuda-runtime"
+SPECIAL = {"torch": "torch", CUDA_WHEEL: "cuda"}  # groups of their own, wherever they are listed
+# Also accepted as a program on PATH, whoever installed it.
+PROGRAMS = {"cmake", "ninja", "clang-format", "clang-tidy"}
+
+
+def requirements(groups: list[str]) -> list[Requirement]:
+    """The requirements of some groups, as pyproject.toml states them."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = pyproject["project"]
+    lines = {"runtime": project["dependencies"], **project["optional-dependencies"]}
+    lines["build"] = lines["build"] + pyproject["build-system"]["requires"]
+    return [
+        requirement
+        for group in GROUPS
+        for requirement in map(Requirement, lines.get(group, []))
+        if SPECIAL.get(requirement.name, group) in groups
+    ]
+
+
+def found_version(name: str) -> str | None:
+    """The version of an installed distribution, or of a program on PATH."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    if name in PROGRAMS and (program := shutil.which(name)):
+        answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+        if answer.returncode == 0 and (match := re.search(r"\d+\.\d+(\.\d+)?", answer.stdout)):
+            return match.group()
+    return None
+
+
+def has_cuda_headers() -> bool:
+    script = ROOT / "cmake" / "CudaHeaders.cmake"
+    command = ["cmake", f"-DPYGRAPH_PYTHON={sys.executable}", "-P", str(script)]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def missing(groups: list[str]) -> list[Requirement]:
+    absent = []
+    for requirement in requirements(groups):
+        if requirement.name == CUDA_WHEEL and has_cuda_headers():
+            continue
+        found = found_version(requirement.name)
+        if found and requirement.specifier.contains(found, prereleases=True):
+            continue
+        if found and requirement.name == "torch":
+            print(
+                f"setup: torch: found {found}, needed {requirement.specifier}. Left as it is: "
+                "PyGraph will run eagerly with it.",
+                file=sys.stderr,
+            )
+            continue
+        absent.append(requirement)
+    return absent
+
+
+def pins() -> dict[str, str]:
+    """Canonical name -> "name==version", from requirements/*.txt."""
+    lines = [
+        line.split("#")[0].strip()
+        for file in sorted((ROOT / "requirements").glob("*.txt"))
+        for line in file.read_text().splitlines()
+    ]
+    return {canonicalize_name(Requirement(line).name): line for line in lines if line}
+
+
+def install(absent: list[Requirement]) -> int:
+    exact = pins()
+    wanted = [exact.get(canonicalize_name(r.name), str(r)) for r in absent]
+    print(f"setup: installing {', '.join(wanted)}", file=sys.stderr)
+    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    command += ["--quiet", "--retries", os.environ.get("PYGRAPH_PIP_RETRIES", "3"), *wanted]
+    return subprocess.run(command, check=False).returncode
+
+
+def main(arguments: list[str]) -> int:
+    unknown = set(arguments) - set(GROUPS)
+    if unknown or not arguments:
+        print(f"usage: ensure.py GROUP...   groups: {' '.join(GROUPS)}", file=sys.stderr)
+        return 2
+    # cuda is looked at last: finding cuda.h takes cmake.
+    for groups in ([g for g in arguments if g != "cuda"], [g for g in arguments if g == "cuda"]):
+        absent = missing(groups)
+        if absent and (code := install(absent)):
+            names = ", ".join(r.name for r in absent)
+            print(f"setup: could not install {names}", file=sys.stderr)
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
