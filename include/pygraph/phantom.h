@@ -40,8 +40,20 @@ class PhantomSpace {
   PhantomSpace(const PhantomSpace&) = delete;
   PhantomSpace& operator=(const PhantomSpace&) = delete;
 
-  /// Starts a capture in `placement`: forgets what was handed out there, keeps the mappings.
+  /// Starts a capture in `placement`: keeps the mappings, and hands the same addresses out again
+  /// unless some of them are still borrowed.
   void begin(Placement placement);
+
+  /// An allocation whose user gives it back one day (torch's allocator, which keeps books by
+  /// address and must not be given an address twice).
+  CUdeviceptr borrow(std::size_t bytes) {
+    const CUdeviceptr address = allocate(bytes);
+    ++borrowed_[placement_];
+    return address;
+  }
+  void give_back(CUdeviceptr address) noexcept {
+    --borrowed_[(address - base_) / (reserved_ / 2)];
+  }
 
   /// Hands out `bytes` whose address is `residue` modulo 1024 (512: exactly as aligned as torch's
   /// allocator guarantees, no more). A gap that no region covers separates neighbours, so that a
@@ -79,7 +91,8 @@ class PhantomSpace {
   CUmemGenericAllocationHandle physical_ = 0;
   std::size_t mapped_[2] = {0, 0};  ///< blocks mapped from the start of each placement
   std::size_t placement_ = 0;
-  std::size_t cursor_ = 0;  ///< bytes used from the placement's start
+  std::size_t cursors_[2] = {0, 0};   ///< bytes used from the start of each placement
+  std::size_t borrowed_[2] = {0, 0};  ///< allocations of each placement not given back
   std::vector<PhantomAllocation> allocations_;
 };
 

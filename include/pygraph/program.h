@@ -5,6 +5,12 @@
 // future launches only: "launches already in flight are not affected" (CUDA driver API, Graph
 // Management, cuGraphExecKernelNodeSetParams). A program does not own the memory it is bound to
 // and does not order itself after other streams.
+//
+// The graph is instantiated at the first update, when every region is bound, and not before: an
+// instantiated copy node may only move between memory that is mapped alike ("the memory operands'
+// mappings changed" is an error of cuGraphExecMemcpyNodeSetParams), and phantom memory is mapped
+// unlike cudaMalloc's. When a copy or fill moves to memory mapped in yet another way, the graph is
+// instantiated anew.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +28,8 @@ namespace pygraph {
 /// launch() refuses to run while a region with relocations is unbound.
 class Program {
  public:
-  /// Takes over `graph`, from which `image` was read, and instantiates it. `relocations` refer to
-  /// regions 0 .. region_count-1; several may lie in one word's node, none may overlap. Throws
-  /// DriverError (instantiate) or std::invalid_argument (a relocation outside its block).
+  /// Takes over `graph`, from which `image` was read. `relocations` refer to regions
+  /// 0 .. region_count-1. Throws std::invalid_argument (a relocation outside its block).
   Program(const Driver& driver, GraphHandle graph, Image image,
           std::span<const Relocation> relocations, std::size_t region_count);
 
@@ -44,10 +49,10 @@ class Program {
 
   /// Pushes the dirty nodes and launches on `stream`. Asynchronous. Throws DriverError naming the
   /// node when the driver refuses one: the program must not be used again (broken()), since the
-  /// driver may hold half of an update.
+  /// driver may hold half of an update. Throws std::logic_error while a region is unbound.
   void launch(CUstream stream);
 
-  /// Pushes the dirty nodes without launching.
+  /// Pushes the dirty nodes without launching; the first time, instantiates.
   void update();
 
   /// Where `region` is; kUnbound before the first bind.
@@ -58,6 +63,10 @@ class Program {
   [[nodiscard]] bool broken() const noexcept { return broken_; }
   /// Node updates pushed to the driver since construction.
   [[nodiscard]] std::uint64_t updates() const noexcept { return updates_; }
+  /// How often the graph was instantiated: 1 after the first update, more when copies moved
+  /// between kinds of memory.
+  [[nodiscard]] std::uint64_t instantiations() const noexcept { return instantiations_; }
+  /// Null before the first update.
   [[nodiscard]] CUgraphExec exec() const noexcept { return exec_.get(); }
 
  private:
@@ -74,8 +83,14 @@ class Program {
     bool dirty = false;
   };
 
+  /// Whether a node's parameters go into the graph or into its instantiated copy.
+  enum class Into : std::uint8_t { kGraph, kExec };
+
   void rebind(std::uint32_t region, CUdeviceptr address) noexcept;
-  CUresult push(Slot& slot);
+  CUresult push(Slot& slot, Into into);
+  CUresult push_kernel(Slot& slot, Into into);
+  void instantiate();
+  void refuse(CUresult code, std::uint32_t node);
 
   const Driver* driver_;
   GraphHandle graph_;
@@ -88,6 +103,7 @@ class Program {
   std::size_t unbound_ = 0;  ///< regions with relocations that nobody bound yet
   CUcontext context_ = nullptr;
   std::uint64_t updates_ = 0;
+  std::uint64_t instantiations_ = 0;
   bool broken_ = false;
 };
 

@@ -38,3 +38,13 @@ def __getattr__(name: str) -> Any:
         globals()[name] = value
         return value
     raise AttributeError(f"module 'pygraph' has no attribute {name!r}")
+
+
+import pygraph.plan  # noqa: E402
+import pygraph.report  # noqa: E402
+
+
+def report():  # noqa
+    from pygraph.adapter import registry
+
+    return registry.report()

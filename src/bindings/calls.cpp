@@ -149,6 +149,7 @@ void bind_calls(nb::module_& module) {
             return stolen(self.run(arguments.ptr(), poison));
           },
           nb::arg("arguments"), nb::arg("poison") = -1)
+      .def("reset_statistics", &GraphCall::reset_statistics)
       .def_prop_ro("replays", [](const GraphCall& self) { return self.statistics().replays; })
       .def_prop_ro("bytes_copied",
                    [](const GraphCall& self) { return self.statistics().bytes_copied; })

@@ -1,6 +1,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
@@ -60,6 +61,19 @@ std::unique_ptr<CapturedGraph> end_capture(std::uint64_t stream, bool twin) {
 }
 
 void bind_capture(nb::module_& module) {
+  nb::class_<StreamHandle>(module, "Stream", "A CUDA stream of the current context.")
+      .def("__init__",
+           [](StreamHandle* self, bool twin) {
+             const Driver& driver = choose_driver(twin);
+             CUstream stream = nullptr;
+             driver.check(driver.api.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
+                          "cuStreamCreate");
+             new (self) StreamHandle(driver, stream);
+           },
+           nb::arg("twin") = false)
+      .def_prop_ro("handle", [](const StreamHandle& self) {
+        return reinterpret_cast<std::uint64_t>(self.get());  // NOLINT
+      });
   nb::class_<CapturedGraph>(module, "CapturedGraph", "Owner of a captured CUgraph.")
       .def_prop_ro("handle", [](const CapturedGraph& self) {
         return reinterpret_cast<std::uint64_t>(self.graph.get());  // NOLINT
@@ -125,6 +139,7 @@ void bind_link(nb::module_& module) {
       .def("bound", [](const Program& self, std::uint32_t region) { return self.bound(region); })
       .def_prop_ro("dirty_nodes", &Program::dirty_nodes)
       .def_prop_ro("updates", &Program::updates)
+      .def_prop_ro("instantiations", &Program::instantiations)
       .def_prop_ro("node_count", &Program::node_count);
 }
 

@@ -6,6 +6,9 @@
 
 NB_MODULE(_engine, module) {
   module.doc() = "PyGraph's engine: captured CUDA graphs made relocatable, bound and launched.";
+  // Compiled models live in Dynamo's caches until the interpreter is gone; nanobind would call that
+  // a leak.
+  nanobind::set_leak_warnings(false);
   module.attr("version") = PYGRAPH_VERSION;
   pygraph::bindings::bind_driver(module);
   pygraph::bindings::bind_phantom(module);

@@ -3,7 +3,7 @@
 #include <nanobind/stl/vector.h>
 #include <sys/types.h>
 
-#include <atomic>
+#include <algorithm>
 #include <exception>
 #include <mutex>
 
@@ -15,12 +15,31 @@ namespace nb = nanobind;
 namespace pygraph::bindings {
 namespace {
 
-/// The space that torch's capture pool allocates from while a capture is on. Torch's allocator
-/// calls the C functions below from whatever thread allocates, hence the lock.
+/// The space that torch's capture pool allocates from while a capture is on, and every space that
+/// torch may still give memory back to. Torch's allocator calls the C functions below from
+/// whatever thread allocates, hence the lock.
 struct CaptureTarget {
   std::mutex mutex;
-  PhantomSpace* space = nullptr;
+  std::shared_ptr<PhantomSpace> space;
+  std::vector<std::weak_ptr<PhantomSpace>> known;
   std::size_t failures = 0;
+
+  void choose(std::shared_ptr<PhantomSpace> chosen) {
+    std::erase_if(known, [](const auto& other) { return other.expired(); });
+    space = std::move(chosen);
+    const auto same = [&](const auto& other) { return other.lock() == space; };
+    if (space && std::none_of(known.begin(), known.end(), same)) {
+      known.push_back(space);
+    }
+  }
+
+  void give_back(CUdeviceptr address) {
+    for (const auto& other : known) {
+      if (const auto owner = other.lock(); owner && owner->contains(address)) {
+        owner->give_back(address);
+      }
+    }
+  }
 };
 
 CaptureTarget& capture_target() {
@@ -63,15 +82,15 @@ void bind_phantom(nb::module_& module) {
 
   module.def(
       "set_capture_space",
-      [](PhantomSpace* space) {
+      [](std::shared_ptr<PhantomSpace> space) {
         CaptureTarget& target = capture_target();
         const std::lock_guard lock(target.mutex);
-        target.space = space;
+        target.choose(std::move(space));
         return std::exchange(target.failures, 0);
       },
       nb::arg("space").none(),
       "Routes pygraph_phantom_alloc to `space` (None: nowhere). Returns how many allocations "
-      "failed since the last call. The caller keeps `space` alive.");
+      "failed since the last call.");
 }
 
 }  // namespace pygraph::bindings
@@ -87,7 +106,7 @@ __attribute__((visibility("default"))) void* pygraph_phantom_alloc(ssize_t size,
   try {
     if (target.space != nullptr && size >= 0) {
       return reinterpret_cast<void*>(                                  // NOLINT
-          target.space->allocate(static_cast<std::size_t>(size), 512));
+          target.space->borrow(static_cast<std::size_t>(size)));
     }
   } catch (const std::exception&) {  // counted below
   }
@@ -95,7 +114,11 @@ __attribute__((visibility("default"))) void* pygraph_phantom_alloc(ssize_t size,
   return nullptr;
 }
 
-__attribute__((visibility("default"))) void pygraph_phantom_free(void* /*pointer*/, ssize_t /*size*/,
+__attribute__((visibility("default"))) void pygraph_phantom_free(void* pointer, ssize_t /*size*/,
                                                                  int /*device*/,
-                                                                 void* /*stream*/) noexcept {}
+                                                                 void* /*stream*/) noexcept {
+  auto& target = pygraph::bindings::capture_target();
+  const std::lock_guard lock(target.mutex);
+  target.give_back(reinterpret_cast<CUdeviceptr>(pointer));  // NOLINT
+}
 }

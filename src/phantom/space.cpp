@@ -54,7 +54,9 @@ PhantomSpace::~PhantomSpace() {
 
 void PhantomSpace::begin(Placement placement) {
   placement_ = static_cast<std::size_t>(placement);
-  cursor_ = 0;
+  if (borrowed_[placement_] == 0) {
+    cursors_[placement_] = 0;
+  }
   allocations_.clear();
 }
 
@@ -62,15 +64,17 @@ CUdeviceptr PhantomSpace::allocate(std::size_t bytes, std::size_t residue) {
   // Placement B leaves one more gap before every allocation, so no two regions are displaced by
   // the same amount between A and B.
   const std::size_t gap = placement_ == 0 ? kGap : 2 * kGap;
-  std::size_t start = round_up(cursor_ + gap, kResidueModulus) + residue % kResidueModulus;
+  std::size_t& cursor = cursors_[placement_];
+  const std::size_t start = round_up(cursor + gap, kResidueModulus) + residue % kResidueModulus;
+  const std::size_t half = reserved_ / 2;
   const std::size_t end = start + bytes;
-  if (end + kGap > reserved_ / 2) {
+  if (bytes > half || end + kGap > half) {
     throw std::length_error(fmt::format(
         "phantom memory is full: {} bytes asked for, {} of {} bytes of address space in use", bytes,
-        cursor_, reserved_ / 2));
+        cursor, reserved_ / 2));
   }
   map_to(placement_, end + kGap);
-  cursor_ = end;
+  cursor = end;
   const CUdeviceptr address = base_ + placement_ * (reserved_ / 2) + start;
   allocations_.push_back({address, bytes});
   return address;
@@ -83,18 +87,29 @@ void PhantomSpace::map_to(std::size_t placement, std::size_t end) {
     return;
   }
   const CUdeviceptr start = base_ + placement * (reserved_ / 2);
-  for (std::size_t block = first; block < blocks; ++block) {
-    driver_.check(driver_.api.cuMemMap(start + block * block_, block_, 0, physical_, 0), "cuMemMap",
-                  "phantom memory");
-    mapped_[placement] = block + 1;
+  // All or nothing: a block counts as mapped once it may be accessed, not before.
+  std::size_t end_mapped = first;
+  CUresult code = CUDA_SUCCESS;
+  const char* operation = "cuMemMap";
+  while (code == CUDA_SUCCESS && end_mapped < blocks) {
+    code = driver_.api.cuMemMap(start + end_mapped * block_, block_, 0, physical_, 0);
+    end_mapped += code == CUDA_SUCCESS ? 1 : 0;
   }
-  CUmemAccessDesc access{};
-  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.location.id = device_;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  driver_.check(
-      driver_.api.cuMemSetAccess(start + first * block_, (blocks - first) * block_, &access, 1),
-      "cuMemSetAccess", "phantom memory");
+  if (code == CUDA_SUCCESS) {
+    operation = "cuMemSetAccess";
+    CUmemAccessDesc access{};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = device_;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    code = driver_.api.cuMemSetAccess(start + first * block_, (blocks - first) * block_, &access, 1);
+  }
+  if (code != CUDA_SUCCESS) {
+    if (end_mapped != first) {
+      driver_.api.cuMemUnmap(start + first * block_, (end_mapped - first) * block_);
+    }
+    driver_.check(code, operation, "phantom memory");
+  }
+  mapped_[placement] = blocks;
 }
 
 void PhantomSpace::poison(std::uint8_t value) {

@@ -34,11 +34,6 @@ Program::Program(const Driver& driver, GraphHandle graph, Image image,
     check_relocation(relocation, image, region_count);
   }
   driver.check(driver.api.cuCtxGetCurrent(&context_), "cuCtxGetCurrent");
-  CUgraphExec exec = nullptr;
-  driver.check(driver.api.cuGraphInstantiate(&exec, graph_.get(), 0), "cuGraphInstantiate",
-               fmt::format("a graph of {} nodes", image.nodes.size()));
-  exec_ = ExecHandle(driver, exec);
-
   // From here on pointers into the blocks are kept: `nodes_` must not be resized again.
   nodes_.resize(image.nodes.size());
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
@@ -92,37 +87,48 @@ void Program::rebind(std::uint32_t region, CUdeviceptr address) noexcept {
   }
 }
 
-CUresult Program::push(Slot& slot) {
+CUresult Program::push_kernel(Slot& slot, Into into) {
   const Node& node = slot.node;
+  CUDA_KERNEL_NODE_PARAMS launch{};
+  launch.func = node.shape.function;
+  launch.kern = node.shape.kernel;
+  launch.ctx = node.shape.context;
+  launch.gridDimX = node.shape.grid[0];
+  launch.gridDimY = node.shape.grid[1];
+  launch.gridDimZ = node.shape.grid[2];
+  launch.blockDimX = node.shape.block[0];
+  launch.blockDimY = node.shape.block[1];
+  launch.blockDimZ = node.shape.block[2];
+  launch.sharedMemBytes = node.shape.shared_bytes;
+  if (node.form == ParameterForm::kPacked) {
+    launch.extra = slot.extra;
+  } else {
+    launch.kernelParams = slot.arguments.data();
+  }
+  const DriverApi& api = driver_->api;
+  return into == Into::kGraph ? api.cuGraphKernelNodeSetParams(node.handle, &launch)
+                              : api.cuGraphExecKernelNodeSetParams(exec_.get(), node.handle, &launch);
+}
+
+CUresult Program::push(Slot& slot, Into into) {
+  const Node& node = slot.node;
+  const DriverApi& api = driver_->api;
   switch (node.kind) {
-    case NodeKind::kKernel: {
-      CUDA_KERNEL_NODE_PARAMS launch{};
-      launch.func = node.shape.function;
-      launch.kern = node.shape.kernel;
-      launch.ctx = node.shape.context;
-      launch.gridDimX = node.shape.grid[0];
-      launch.gridDimY = node.shape.grid[1];
-      launch.gridDimZ = node.shape.grid[2];
-      launch.blockDimX = node.shape.block[0];
-      launch.blockDimY = node.shape.block[1];
-      launch.blockDimZ = node.shape.block[2];
-      launch.sharedMemBytes = node.shape.shared_bytes;
-      if (node.form == ParameterForm::kPacked) {
-        launch.extra = slot.extra;
-      } else {
-        launch.kernelParams = slot.arguments.data();
-      }
-      return driver_->api.cuGraphExecKernelNodeSetParams(exec_.get(), node.handle, &launch);
-    }
+    case NodeKind::kKernel:
+      return push_kernel(slot, into);
     case NodeKind::kMemcpy: {
       CUDA_MEMCPY3D copy;
       std::memcpy(&copy, node.block.data(), sizeof copy);
-      return driver_->api.cuGraphExecMemcpyNodeSetParams(exec_.get(), node.handle, &copy, context_);
+      return into == Into::kGraph
+                 ? api.cuGraphMemcpyNodeSetParams(node.handle, &copy)
+                 : api.cuGraphExecMemcpyNodeSetParams(exec_.get(), node.handle, &copy, context_);
     }
     case NodeKind::kMemset: {
       CUDA_MEMSET_NODE_PARAMS fill;
       std::memcpy(&fill, node.block.data(), sizeof fill);
-      return driver_->api.cuGraphExecMemsetNodeSetParams(exec_.get(), node.handle, &fill, context_);
+      return into == Into::kGraph
+                 ? api.cuGraphMemsetNodeSetParams(node.handle, &fill)
+                 : api.cuGraphExecMemsetNodeSetParams(exec_.get(), node.handle, &fill, context_);
     }
     case NodeKind::kEmpty:
       break;
@@ -130,34 +136,64 @@ CUresult Program::push(Slot& slot) {
   return CUDA_SUCCESS;
 }
 
-void Program::update() {
-  for (const std::uint32_t index : dirty_) {
-    Slot& slot = nodes_[index];
-    const CUresult code = push(slot);
-    if (code != CUDA_SUCCESS) [[unlikely]] {
-      broken_ = true;
-      driver_->check(code, "cuGraphExecNodeSetParams",
-                     fmt::format("node {} ({})", index,
-                                 slot.node.kind == NodeKind::kKernel
-                                     ? kernel_name(*driver_, slot.node.shape)
-                                     : "copy or fill"));
+void Program::instantiate() {
+  for (std::uint32_t index = 0; index < nodes_.size(); ++index) {
+    if (const CUresult code = push(nodes_[index], Into::kGraph); code != CUDA_SUCCESS) {
+      refuse(code, index);
     }
-    slot.dirty = false;
+  }
+  CUgraphExec exec = nullptr;
+  const CUresult code = driver_->api.cuGraphInstantiate(&exec, graph_.get(), 0);
+  if (code != CUDA_SUCCESS) {
+    broken_ = true;
+    driver_->check(code, "cuGraphInstantiate", fmt::format("a graph of {} nodes", nodes_.size()));
+  }
+  // An exec that is still running is freed when it is done (driver API, cuGraphExecDestroy).
+  exec_ = ExecHandle(*driver_, exec);
+  ++instantiations_;
+}
+
+void Program::refuse(CUresult code, std::uint32_t node) {
+  broken_ = true;
+  const Node& refused = nodes_[node].node;
+  const char* what = refused.kind == NodeKind::kMemcpy ? "copy" : "fill";
+  driver_->check(code, "setting node parameters",
+                 fmt::format("node {} ({})", node,
+                             refused.kind == NodeKind::kKernel
+                                 ? kernel_name(*driver_, refused.shape)
+                                 : what));
+}
+
+void Program::update() {
+  if (unbound_ != 0) [[unlikely]] {
+    throw std::logic_error(fmt::format(
+        "update of a program with {} unbound regions; bind every region first", unbound_));
+  }
+  bool fresh = !exec_;
+  for (std::size_t i = 0; i < dirty_.size() && !fresh; ++i) {
+    const CUresult code = push(nodes_[dirty_[i]], Into::kExec);
+    if (code != CUDA_SUCCESS) [[unlikely]] {
+      if (nodes_[dirty_[i]].node.kind == NodeKind::kKernel) {
+        refuse(code, dirty_[i]);
+      }
+      fresh = true;
+    }
+  }
+  if (fresh) {
+    instantiate();
+  }
+  for (const std::uint32_t index : dirty_) {
+    nodes_[index].dirty = false;
   }
   updates_ += dirty_.size();
   dirty_.clear();
 }
 
 void Program::launch(CUstream stream) {
-  if (unbound_ != 0) [[unlikely]] {
-    throw std::logic_error(
-        fmt::format("launch of a program with {} unbound regions; bind every region first",
-                    unbound_));
-  }
   if (broken_) [[unlikely]] {
     throw std::logic_error("launch of a program that the driver refused to update");
   }
-  if (!dirty_.empty()) {
+  if (!dirty_.empty() || !exec_) {
     update();
   }
   const CUresult code = driver_->api.cuGraphLaunch(exec_.get(), stream);

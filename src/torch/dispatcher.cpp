@@ -50,6 +50,9 @@ PyObject* Dispatcher::call(PyObject* arguments) {
       if (!calls_[i]->accepts(arguments)) {
         continue;
       }
+      if (calls_[i]->being_captured()) {
+        break;
+      }
       if (i != 0) {
         std::rotate(calls_.begin(), calls_.begin() + static_cast<std::ptrdiff_t>(i),
                     calls_.begin() + static_cast<std::ptrdiff_t>(i) + 1);

@@ -163,6 +163,16 @@ bool GraphCall::accepts(PyObject* arguments) const noexcept {
   return true;
 }
 
+bool GraphCall::being_captured() const noexcept {
+  void* stream = nullptr;
+  if (device_ == Device::kTwin || torch_api().current_stream(device_index_, &stream) != 0) {
+    return false;
+  }
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  driver_->api.cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 TensorHandle GraphCall::empty(std::int64_t rank, const std::int64_t* sizes,
                               const std::int64_t* strides, std::int32_t dtype) const {
   const TorchApi& api = torch_api();

@@ -87,12 +87,17 @@ class GraphCall {
   /// and the tensors stand where it expects tensors.
   [[nodiscard]] bool accepts(PyObject* arguments) const noexcept;
 
+  /// Whether the current stream is being captured by somebody: a launch would then become part of
+  /// their graph, with memory that is only ours for the length of this call.
+  [[nodiscard]] bool being_captured() const noexcept;
+
   /// Runs the graph on the current stream and returns a new tuple of results. `poison`
   /// (0..255) fills the arena and the outputs beforehand, for the proof; negative: not. Throws DriverError,
   /// std::runtime_error. Does not clear `arguments`.
   PyObject* run(PyObject* arguments, int poison = -1);
 
   [[nodiscard]] const CallStatistics& statistics() const noexcept { return statistics_; }
+  void reset_statistics() noexcept { statistics_ = {}; }
   [[nodiscard]] const Program& program() const noexcept { return program_; }
   [[nodiscard]] std::uint64_t arena_bytes() const noexcept { return arena_bytes_; }
   int traverse(visitproc visit, void* arg) const;

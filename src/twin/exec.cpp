@@ -27,16 +27,33 @@ void replace(Exec& exec, std::size_t place, Work work) {
   (*exec.works)[place] = std::make_shared<const Work>(std::move(work));
 }
 
+bool in_reservation(CUdeviceptr address) {
+  auto after = state().reservations.upper_bound(address);
+  if (after == state().reservations.begin()) {
+    return false;
+  }
+  const auto& [start, bytes] = *std::prev(after);
+  return address - start < bytes;
+}
+
+/// "CUDA_ERROR_INVALID_VALUE if the memory operands' mappings changed": seen on the real driver
+/// when a node moves between cuMemMap's and cuMemAlloc's memory.
+bool mapped_alike(CUdeviceptr before, CUdeviceptr after) {
+  return in_reservation(before) == in_reservation(after);
+}
+
 /// Whether an exec's copy may become `after`: "both the instantiation-time and the new operands
 /// must be 1-dimensional" (cuGraphExecMemcpyNodeSetParams), and of unchanged type of memory.
 bool may_become(const CUDA_MEMCPY3D& before, const CUDA_MEMCPY3D& after) {
   const auto flat = [](const CUDA_MEMCPY3D& copy) { return copy.Height <= 1 && copy.Depth <= 1; };
   return flat(before) && flat(after) && before.srcMemoryType == after.srcMemoryType &&
-         before.dstMemoryType == after.dstMemoryType;
+         before.dstMemoryType == after.dstMemoryType &&
+         mapped_alike(before.srcDevice, after.srcDevice) &&
+         mapped_alike(before.dstDevice, after.dstDevice);
 }
 
 bool may_become(const CUDA_MEMSET_NODE_PARAMS& before, const CUDA_MEMSET_NODE_PARAMS& after) {
-  return before.height <= 1 && after.height <= 1;
+  return before.height <= 1 && after.height <= 1 && mapped_alike(before.dst, after.dst);
 }
 
 CUresult check(const CUDA_MEMCPY3D& copy) { return check_copy(copy); }

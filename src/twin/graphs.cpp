@@ -50,6 +50,19 @@ const Kind* work_of(CUgraphNode node) {
   return found == nullptr ? nullptr : std::get_if<Kind>(&found->work);
 }
 
+template <typename Kind, typename Check>
+CUresult take_params(CUgraphNode node, const Kind* params, Check check) {
+  const Lock lock;
+  if (params == nullptr || work_of<Kind>(node) == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (const CUresult code = check(*params); code != CUDA_SUCCESS) {
+    return code;
+  }
+  state().nodes.at(node).work = *params;
+  return CUDA_SUCCESS;
+}
+
 template <typename Kind>
 CUresult give_params(CUgraphNode node, Kind* params) {
   if (params == nullptr) {
@@ -308,6 +321,30 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* params) {
 
 CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* params) {
   return give_params(node, params);
+}
+
+CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+  const Lock lock;
+  KernelWork work;
+  if (params == nullptr || work_of<KernelWork>(node) == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (const CUresult code = make_kernel_work(*params, work); code != CUDA_SUCCESS) {
+    return code;
+  }
+  GraphNode& changed = state().nodes.at(node);
+  changed.arguments.clear();
+  changed.work = std::move(work);
+  point_into_block(changed);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* params) {
+  return take_params(node, params, check_copy);
+}
+
+CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params) {
+  return take_params(node, params, check_fill);
 }
 
 }  // namespace entry

@@ -19,8 +19,8 @@ import torch
 
 from pygraph import _engine
 from pygraph.adapter.uncaptured import Uncaptured
-from pygraph.capture import linker, proof, space
-from pygraph.capture.policy import LADDER
+from pygraph.capture import linker, proof, reference, space
+from pygraph.capture.policy import LADDER, Policy
 from pygraph.capture.record import CaptureFailed
 from pygraph.report import GraphReport
 
@@ -122,47 +122,40 @@ class Graphed:
         return result
 
     def _deploy(self, signature: _Signature, arguments: list[Any]) -> Any:
-        """Runs the callable once for the caller, and on the way tries to get a proven graph."""
-        outputs: Sequence[Any] | None = None
-        reasons: list[str] = []
+        """Runs the callable once for the caller, and then tries to get a proven graph."""
         changing = [i for i in range(len(arguments)) if i not in self.static]
+        run = reference.take(self.uncaptured, arguments, changing, self.mutated)
+        reasons: list[str] = []
         with space.capture_lock:
             for policy in LADDER:
                 try:
-                    started = time.perf_counter()
-                    linked = linker.link(
-                        self.uncaptured.function,
-                        arguments,
-                        changing,
-                        self.mutated,
-                        self.device,
-                        policy,
-                    )
-                    self._time("link", started)
-                    started = time.perf_counter()
-                    proven = proof.prove(
-                        linked.call,
-                        self.uncaptured,
-                        arguments,
-                        changing,
-                        self.mutated,
-                        space.space_of(self.device),
-                    )
-                    self._time("proof", started)
-                except _EXPECTED as error:
+                    linked, verdict = self._link_and_prove(run, changing, policy)
+                except Exception as error:  # whatever it is, the program goes on
                     self._note_failure(error)
-                    reasons.append(str(error))
+                    reasons.append(str(error) if isinstance(error, _EXPECTED) else repr(error))
                     break  # less relocation does not help a callable that cannot be captured
-                outputs = proven.outputs
-                self.report.proof = proven.verdict
-                if proven.holds:
+                self.report.proof = verdict
+                if not verdict.startswith("failed"):
                     self._adopt(signature, linked, arguments, reasons)
-                    return outputs
-                reasons.append(f"{policy}: {proven.verdict}")
-                if self.mutated:
-                    break  # another proof would run the callable, and its writes, again
+                    return run.outputs
+                reasons.append(f"{policy}: {verdict}")
         self._give_up("; ".join(reasons))
-        return self.uncaptured(list(arguments)) if outputs is None else outputs
+        return run.outputs
+
+    def _link_and_prove(
+        self, run: reference.Reference, changing: Sequence[int], policy: Policy
+    ) -> tuple[linker.LinkedCall, str]:
+        started = time.perf_counter()
+        linked = linker.link(
+            self.uncaptured.function, run.arguments, changing, run.mutated, self.device, policy
+        )
+        self._time("link", started)
+        started = time.perf_counter()
+        verdict = proof.prove(
+            linked.call, self.uncaptured, run, changing, space.space_of(self.device)
+        )
+        self._time("proof", started)
+        return linked, verdict
 
     # ------------------------------------------------------------------ bookkeeping
 
@@ -187,6 +180,7 @@ class Graphed:
         tensor_count = sum(isinstance(argument, torch.Tensor) for argument in arguments)
         report.constants = sum(isinstance(arguments[i], torch.Tensor) for i in self.static)
         report.inputs = tensor_count - report.constants
+        linked.call.reset_statistics()  # the proof's runs are not the program's
         self.dispatcher.add(linked.call)
         log.info("%s: %d nodes linked, %s", report.name, report.nodes, report.proof)
 
@@ -197,6 +191,8 @@ class Graphed:
         log.warning("%s runs without a CUDA graph: %s", self.report.name, reason)
 
     def _note_failure(self, error: Exception) -> None:
+        if not isinstance(error, _EXPECTED):
+            log.error("%s: unexpected failure while linking", self.report.name, exc_info=error)
         operator = getattr(error, "operator", None)
         self.report.operator = operator
         self.report.source = self._find_source(operator) or getattr(error, "source", None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -101,7 +102,9 @@ def _capture(
             _engine.end_capture(stream)
         if not isinstance(error, Exception):
             raise
-        raise CaptureFailed(*reasons.explain(error, mode.last_operator)) from error
+        failure = CaptureFailed(*reasons.explain(error, mode.last_operator))
+        traceback.clear_frames(error.__traceback__)  # they hold phantom tensors
+        raise failure from None
     try:
         graph = _engine.end_capture(stream)
     except _engine.DriverError as error:

@@ -37,11 +37,14 @@ def alignment_mask(address: int) -> int:
     return min(lowest, MAXIMUM_ALIGNMENT) - 1
 
 
-def at_address(like: torch.Tensor, address: int, nbytes: int) -> torch.Tensor:
+def at_address(
+    like: torch.Tensor, address: int, nbytes: int, device: torch.device | None = None
+) -> torch.Tensor:
     """A tensor with the dtype, sizes and strides of `like` on memory at `address`, which the
     caller keeps valid."""
-    storage = torch._C._construct_storage_from_data_pointer(address, like.device, nbytes)
-    return torch.empty(0, dtype=like.dtype, device=like.device).set_(
+    device = device or like.device
+    storage = torch._C._construct_storage_from_data_pointer(address, device, nbytes)
+    return torch.empty(0, dtype=like.dtype, device=device).set_(
         storage, 0, like.shape, like.stride()
     )
 

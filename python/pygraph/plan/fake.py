@@ -14,12 +14,13 @@ A program that reads values (`.item()`) gets a stand-in, so that what comes behi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+import torch
 
 aten = torch.ops.aten
 
@@ -89,7 +90,7 @@ class Stand:
     """Replaces tensors by fake ones, each by the same one however often it occurs.
 
     A program that is on a GPU already (or on "meta") keeps its devices, so that a tensor that was
-    left on the CPU is found. One that is wholly on the CPU is taken as a program that will be moved.
+    left on the CPU is found. One that is wholly on the CPU is taken as one that will be moved.
     """
 
     def __init__(self, mode: StandInMode, device: str, move_all: bool) -> None:
@@ -119,11 +120,16 @@ class Stand:
         return fake.requires_grad_(tensor.requires_grad and tensor.is_leaf)
 
 
-def is_fake(tensor: Any) -> bool:
-    return isinstance(tensor, FakeTensor)
+def mode_of(tensors: Iterable[Any]) -> StandInMode:
+    """The mode that a model was built in, if it was: fake tensors of two modes do not mix."""
+    for tensor in tensors:
+        if isinstance(tensor, FakeTensor) and isinstance(tensor.fake_mode, StandInMode):
+            tensor.fake_mode.guesses.clear()
+            return tensor.fake_mode
+    return StandInMode()
 
 
-def on_cpu_only(tensors: Iterator[Any]) -> bool:
+def on_cpu_only(tensors: Iterable[Any]) -> bool:
     return all(tensor.device.type == "cpu" for tensor in tensors)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-
 from pygraph.plan.model import KINDS, Argument, Finding, GraphPlan
 from pygraph.plan.source import of_node
 
@@ -44,10 +43,6 @@ def _sort_input(found: GraphPlan, node: Any, keeps_address: bool) -> None:
     argument = _argument(node.name, value)
     if value.device.type == "cpu":
         found.host_inputs.append(argument)
-        if node.users:
-            user = next(iter(node.users))
-            source, code = of_node(user)
-            found.findings.append(Finding("cpu input", str(user.target), source, code))
     elif keeps_address:
         found.constants.append(argument)
     else:

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 TORCH = str(Path(torch.__file__).parent)
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*(?:\n[ \t]+(?P<code>\S[^\n]*))?')
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*(?:\n[ \t]+(?P<code>\S[^\n]*))?'
+)
 
 Line = tuple[str | None, str | None]
 """("file.py:123", the text of that line); both None where unknown."""

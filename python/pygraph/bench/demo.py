@@ -1,0 +1,156 @@
+"""`pygraph demo`: what PyGraph does on this machine.
+
+With a GPU every model is run in every mode, checked, timed and written down. Without one the same
+models are planned, and the engine runs on its CPU twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+import torch
+from pygraph.bench import chart, modes, record, table
+from pygraph.bench.device import Device
+from pygraph.bench.environment import command_line, environment
+from pygraph.bench.measure import Effort
+from pygraph.bench.models import MEASURED, WORKLOADS, Workload
+from pygraph.bench.record import Record
+from pygraph.bench.run import Options, run_workload
+from pygraph.report import Report
+
+OUT = Path("demo-out")
+NAME = "first-light"
+BUDGET_S = 120.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for on the command line."""
+
+    models: tuple[str, ...] = MEASURED
+    modes: tuple[str, ...] = tuple(modes.MODES)
+    out: Path = OUT
+    name: str = NAME
+    budget_s: float = BUDGET_S
+    """For the timing loops of all models together; compiling comes on top."""
+    quick: bool = False
+    cold: bool = False
+
+    def workloads(self) -> list[Workload]:
+        return [WORKLOADS[name] for name in self.models]
+
+    def effort(self) -> Effort:
+        seconds = self.budget_s / max(1, len(self.models))
+        return Effort(seconds / 4, rounds=3, least=5) if self.quick else Effort(seconds)
+
+
+def demo(request: Request, console: Console | None = None) -> int:
+    """Show what there is to see; 0 if nothing failed."""
+    console = console or Console()
+    if torch.cuda.is_available():
+        return _with_gpu(request, console)
+    from pygraph.bench.without_gpu import show_without_gpu
+
+    return show_without_gpu(request.workloads(), request.out, console)
+
+
+def _with_gpu(request: Request, console: Console) -> int:
+    device = Device("cuda")
+    found = environment()
+    torch.set_float32_matmul_precision("highest")
+    console.print(Text(f"{found['gpu']}, driver {found['driver']}, torch {found['torch']}"))
+    records = _run_all(request, device, console)
+    content = record.document(records, found, command_line())
+    data, picture = (request.out / f"{request.name}.{end}" for end in ("json", "png"))
+    record.write(data, content)
+    show(records, console)
+    _show_reports(records, console)
+    drawn = _draw(records, found, picture, console)
+    for line in table.summary_lines(content["summary"]):
+        console.print(Text(line, style="bold"))
+    for line in content["summary"]["failed"]:
+        console.print(Text(f"failed: {line}", style="red"))
+    console.print(Text(f"written: {data}" + (f", {picture}" if drawn else ""), style="dim"))
+    return 1 if content["summary"]["failed"] else 0
+
+
+def _run_all(request: Request, device: Device, console: Console) -> list[Record]:
+    options = Options(effort=request.effort(), modes=request.modes, cold=request.cold)
+    steps = len(request.modes) + 2
+    records: list[Record] = []
+    columns = (
+        TextColumn("{task.description:<48}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=steps * len(request.models))
+        for place, workload in enumerate(request.workloads()):
+            progress.update(task, completed=place * steps)
+
+            def advance(what: str, name: str = workload.name) -> None:
+                progress.update(task, advance=1, description=f"{name}: {what}")
+
+            own = run_workload(workload, device, options, advance)
+            records += own
+            _say_how_it_went(own, progress.console)
+            broken = device.broken()
+            if broken is not None:
+                records += _not_reached(request, place + 1, f"the GPU failed before: {broken}")
+                break
+        progress.update(task, completed=steps * len(request.models), description="done")
+    return records
+
+
+def _not_reached(request: Request, first: int, reason: str) -> list[Record]:
+    return [
+        Record(workload.name, workload.batch, mode, error=reason)
+        for workload in request.workloads()[first:]
+        for mode in request.modes
+    ]
+
+
+def _say_how_it_went(records: Sequence[Record], console: Console) -> None:
+    """One line per model as soon as it is done, so that a run that is cut short tells something."""
+    parts = [
+        f"{each.mode} {each.latency_us:,.0f} us" if each.timed else f"{each.mode} failed"
+        for each in records
+    ]
+    console.print(Text(f"{records[0].workload}: " + ", ".join(parts)))
+    for each in records:
+        if each.error:
+            console.print(Text(f"  {each.mode}: {each.error}", style="red"))
+
+
+def show(records: Sequence[Record], console: Console) -> None:
+    for make in (
+        table.latency_table,
+        table.host_table,
+        table.memory_table,
+        table.check_table,
+    ):
+        console.print(make(records))
+
+
+def _show_reports(records: Sequence[Record], console: Console) -> None:
+    for each in records:
+        if "report" in each.extra:
+            console.print(Text(f"{each.workload}, as PyGraph reports it", style="bold"))
+            console.print(Report.from_dict({**each.extra["report"], "environment": {}}))
+
+
+def _draw(
+    records: Sequence[Record], found: dict[str, object], path: Path, console: Console
+) -> bool:
+    try:
+        return chart.draw(records, found, path)
+    except ImportError as error:
+        console.print(Text(f"no chart: {error}", style="yellow"))
+        return False

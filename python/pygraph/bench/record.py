@@ -1,0 +1,154 @@
+"""What is stored of a measurement, and the summary over the models."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pygraph.bench.measure import Samples, geomean, percentile
+from pygraph.bench.models import WORKLOADS
+
+REQUIRED = (
+    "workload",
+    "batch",
+    "mode",
+    "latency_us",
+    "host_us",
+    "pipelined_us",
+    "bytes_copied",
+    "peak_mib",
+    "compile_s",
+    "correct",
+)
+
+RATIOS = {
+    "pygraph/floor": ("pygraph", "floor"),
+    "reduce-overhead/floor": ("reduce-overhead", "floor"),
+    "default/floor": ("default", "floor"),
+    "reduce-overhead/pygraph": ("reduce-overhead", "pygraph"),
+    "default/pygraph": ("default", "pygraph"),
+    "eager/pygraph": ("eager", "pygraph"),
+}
+"""Ratios of latencies. Over pygraph: how many times faster pygraph is. Over the floor: how far a
+mode is from the limit."""
+
+
+@dataclass
+class Record:
+    """One model in one mode. Times are None where a mode is wrong or raised: it is not timed."""
+
+    workload: str
+    batch: int
+    mode: str
+    correct: bool = False
+    latency_us: float | None = None
+    """The median, as are `host_us` and `pipelined_us`."""
+    latency_p10_us: float | None = None
+    latency_p90_us: float | None = None
+    latency_worst_us: float | None = None
+    host_us: float | None = None
+    pipelined_us: float | None = None
+    samples: int = 0
+    bytes_copied: float | None = None
+    """Per call, to bring inputs in place or results out."""
+    peak_mib: float | None = None
+    """Allocated by torch in the steady state, what other modes hold not counted."""
+    reserved_mib: float | None = None
+    """The same of the memory that torch's allocator holds."""
+    compile_s: float | None = None
+    """Up to the steady state. Modes share Inductor's caches unless they were told not to, and then
+    the first that compiles pays for all."""
+    error: str | None = None
+    relative_error: float | None = None
+    """Against eager."""
+    fresh: bool | None = None
+    bit_equal_to_default: bool | None = None
+    max_difference_to_default: float | None = None
+    default_spread: float | None = None
+    """Largest difference between two runs of the default mode."""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def take(self, samples: Samples) -> None:
+        """Condense the samples of the clocks."""
+        self.samples = len(samples.latency)
+        self.latency_us = percentile(samples.latency, 50)
+        self.latency_p10_us = percentile(samples.latency, 10)
+        self.latency_p90_us = percentile(samples.latency, 90)
+        self.latency_worst_us = max(samples.latency)
+        self.host_us = percentile(samples.host, 50)
+        self.pipelined_us = percentile(samples.pipelined, 50)
+
+    @property
+    def timed(self) -> bool:
+        return self.correct and self.latency_us is not None
+
+
+def _ratios(records: Sequence[Record], field_name: str, models: set[str]) -> dict[str, Any]:
+    values = {
+        (record.workload, record.mode): getattr(record, field_name)
+        for record in records
+        if record.timed and record.workload in models
+    }
+    found: dict[str, Any] = {}
+    for label, (over, under) in RATIOS.items():
+        pairs = [
+            values[name, over] / values[name, under]
+            for name in sorted(models)
+            if values.get((name, over)) and values.get((name, under))
+        ]
+        found[label] = {"geomean": geomean(pairs), "models": len(pairs)}
+    return found
+
+
+def summarize(records: Sequence[Record]) -> dict[str, Any]:
+    """Geometric means over the real models, and what went wrong."""
+    names = {record.workload for record in records}
+    real = {name for name in names if name not in WORKLOADS or WORKLOADS[name].real}
+    failed = [record for record in records if not record.correct]
+    compared = [record for record in records if record.bit_equal_to_default is not None]
+    ours = [record for record in compared if record.mode == "pygraph"]
+    return {
+        "latency": _ratios(records, "latency_us", real),
+        "host": _ratios(records, "host_us", real),
+        "counts": {
+            "models": len(names),
+            "real_models": len(real),
+            "records": len(records),
+            "timed": sum(record.timed for record in records),
+            "failed": len(failed),
+            "pygraph_bit_equal": sum(bool(record.bit_equal_to_default) for record in ours),
+            "pygraph_compared": len(ours),
+        },
+        "failed": [f"{record.workload}, {record.mode}: {record.error}" for record in failed],
+    }
+
+
+def document(
+    records: Sequence[Record], environment: Mapping[str, Any], command: str
+) -> dict[str, Any]:
+    return {
+        "env": dict(environment),
+        "command": command,
+        "records": [asdict(record) for record in records],
+        "summary": summarize(records),
+    }
+
+
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # JSON has no infinity: an error that could not be given a size is stored as null.
+    path.write_text(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value

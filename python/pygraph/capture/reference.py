@@ -1,0 +1,86 @@
+"""What the uncaptured callable makes of one call: its results, and what it does to its arguments.
+
+The caller gets these results whatever becomes of the capture, so later runs of the same call (the
+proof's) must not disturb them. They could: a compiled callable may write arguments that nobody
+declared as mutated (Inductor reuses the memory of a partition's input for its output, and returns
+it). So every argument that changes from call to call is compared with a copy from before the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from pygraph.capture import tensors
+
+Function = Callable[[list[Any]], Any]
+
+
+@dataclasses.dataclass
+class Reference:
+    """One real run. `mutated` are the arguments that the callable writes."""
+
+    arguments: Sequence[Any]
+    outputs: Sequence[Any]  #: as returned; may share memory with arguments
+    expected: list[Any]  #: the same values, safe from later runs
+    mutated: frozenset[int]
+    before: dict[int, torch.Tensor]  #: values of the mutated arguments
+    after: dict[int, torch.Tensor]
+
+    def rewind(self) -> None:
+        """Gives the mutated arguments the values from before the run."""
+        self._write(self.before)
+
+    def finish(self) -> None:
+        """Gives the mutated arguments (and outputs that share their memory) the values from after
+        the run: as if it had happened once."""
+        self._write(self.after)
+
+    def _write(self, values: dict[int, torch.Tensor]) -> None:
+        for index, value in values.items():
+            tensors.bytes_of(self.arguments[index]).copy_(tensors.bytes_of(value))
+
+
+def take(
+    function: Function, arguments: Sequence[Any], changing: Iterable[int], declared: Iterable[int]
+) -> Reference:
+    """Runs `function(arguments)` once. `declared` are arguments known to be written, `changing`
+    those that might be."""
+    candidates = sorted({*changing, *declared})
+    before = {
+        index: tensors.static_copy(arguments[index])
+        for index in candidates
+        if isinstance(arguments[index], torch.Tensor) and arguments[index].is_cuda
+    }
+    outputs = list(function(list(arguments)))
+    mutated = frozenset(
+        index
+        for index, value in before.items()
+        if index in declared or not tensors.same_bits(value, arguments[index])
+    )
+    after = {index: tensors.static_copy(arguments[index]) for index in mutated}
+    storages = {
+        arguments[index].untyped_storage().data_ptr()
+        for index in mutated
+        if arguments[index].numel()
+    }
+    return Reference(
+        arguments,
+        outputs,
+        [_safe(output, storages) for output in outputs],
+        mutated,
+        {index: before[index] for index in mutated},
+        after,
+    )
+
+
+def _safe(output: Any, storages: set[int]) -> Any:
+    shares = (
+        isinstance(output, torch.Tensor)
+        and output.is_cuda
+        and output.untyped_storage().data_ptr() in storages
+    )
+    return tensors.static_copy(output) if shares else output

@@ -1,0 +1,108 @@
+"""Commands: demo, plan, info.
+
+torch takes seconds to import, so the modules that need it are imported inside the commands, and
+`pygraph --help` answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="CUDA graphs for PyTorch: automatic, copy-free, deployed only where they pay.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+
+Models = Annotated[str | None, typer.Option(help="Models, separated by commas. Default: all.")]
+Modes = Annotated[str | None, typer.Option(help="Modes, separated by commas. Default: all.")]
+Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+Name = Annotated[str, typer.Option(help="Name of the results' files, without an ending.")]
+Budget = Annotated[
+    float, typer.Option(min=1.0, help="Seconds for all timing loops; compiling comes on top.")
+]
+Quick = Annotated[bool, typer.Option(help="Fewer rounds and samples, for a first look.")]
+Cold = Annotated[
+    bool, typer.Option(help="Compile each mode without Inductor's caches, to compare the times.")
+]
+
+
+@app.command()
+def demo(
+    models: Models = None,
+    modes: Modes = None,
+    out: Out = Path("demo-out"),
+    name: Name = "first-light",
+    budget: Budget = 120.0,
+    quick: Quick = False,
+    cold_compile: Cold = False,
+) -> None:
+    """Measure models in all modes on the GPU; without one, plan them and run the CPU twin."""
+    from pygraph.bench import models as known
+    from pygraph.bench import modes as ways
+    from pygraph.bench.demo import Request
+    from pygraph.bench.demo import demo as run
+
+    try:
+        request = Request(
+            models=tuple(workload.name for workload in known.find(models)),
+            modes=tuple(ways.find(modes)),
+            out=out,
+            name=name,
+            budget_s=budget,
+            quick=quick,
+            cold=cold_compile,
+        )
+    except KeyError as error:
+        raise typer.BadParameter(str(error.args[0])) from error
+    raise typer.Exit(run(request))
+
+
+@app.command()
+def plan(
+    model: Annotated[str, typer.Option(help="The model to plan.")],
+    json: Annotated[bool, typer.Option(help="Print JSON.")] = False,
+) -> None:
+    """Say what would be captured of a model, without a GPU and without running it."""
+    from rich.console import Console
+
+    from pygraph.bench import models as known
+    from pygraph.bench.without_gpu import plan_workload
+
+    try:
+        found = plan_workload(known.find(model)[0])
+    except KeyError as error:
+        raise typer.BadParameter(str(error.args[0])) from error
+    except known.Unavailable as reason:
+        typer.echo(f"{model} cannot be planned here: {reason}", err=True)
+        raise typer.Exit(1) from reason
+    if json:
+        from json import dumps
+
+        typer.echo(dumps(found.to_dict(), indent=1))
+    else:
+        Console().print(found)
+    raise typer.Exit(1 if found.error else 0)
+
+
+@app.command()
+def info() -> None:
+    """Say what PyGraph found on this machine: torch, driver, engine, and the hook it uses."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from pygraph.adapter.registry import info as find_out
+
+    table = Table(show_header=False)
+    for key, value in find_out().items():
+        table.add_row(Text(str(key)), Text(str(value)))
+    Console().print(table)
+
+
+def main() -> None:
+    app(prog_name="pygraph")

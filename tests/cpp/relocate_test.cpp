@@ -1,0 +1,198 @@
+// Images are built by hand here: the comparison needs no driver.
+#include "pygraph/relocate.h"
+
+#include <cstring>
+
+#include "support.h"
+
+namespace pygraph {
+namespace {
+
+using testing::message_of;
+
+constexpr CUdeviceptr kPhantom = 0x7000'0000'0000;
+constexpr CUdeviceptr kPhantomEnd = kPhantom + 0x1'0000'0000;
+constexpr CUdeviceptr kPlaceB = 0x8000'0000;
+
+/// The regions of most tests: two, displaced by different amounts.
+const std::vector<Region> kRegions = {{kPhantom + 0x1000, kPhantom + kPlaceB + 0x2000, 0x100},
+                                      {kPhantom + 0x5000, kPhantom + kPlaceB + 0x8000, 0x200}};
+
+Node node_of(const std::vector<std::uint64_t>& words) {
+  Node node;
+  node.kind = NodeKind::kKernel;
+  node.form = ParameterForm::kPacked;
+  node.block.resize(words.size() * 8);
+  std::memcpy(node.block.data(), words.data(), node.block.size());
+  for (std::uint32_t i = 0; i < words.size(); ++i) {
+    node.words.push_back(8 * i);
+  }
+  return node;
+}
+
+Image image_of(const std::vector<std::vector<std::uint64_t>>& nodes) {
+  Image image;
+  for (const auto& words : nodes) {
+    image.nodes.push_back(node_of(words));
+  }
+  for (std::uint32_t i = 1; i < nodes.size(); ++i) {
+    image.edges.emplace_back(i - 1, i);
+  }
+  return image;
+}
+
+LinkTable compare(const std::vector<std::vector<std::uint64_t>>& a,
+                  const std::vector<std::vector<std::uint64_t>>& b,
+                  const std::vector<Region>& regions = kRegions) {
+  return relocate(image_of(a), image_of(b), regions, kPhantom, kPhantomEnd);
+}
+
+TEST(Relocate, WordsThatMoveWithTheirRegion) {
+  const Region& first = kRegions[0];
+  const Region& second = kRegions[1];
+  const LinkTable table = compare({{first.a, 42, second.a + 0x10}, {second.a}},
+                                  {{first.b, 42, second.b + 0x10}, {second.b}});
+  ASSERT_TRUE(table.sound());
+  EXPECT_EQ(table.relocations,
+            (std::vector<Relocation>{{0, 0, 0, 0}, {0, 16, 1, 0x10}, {1, 0, 1, 0}}));
+  EXPECT_EQ(table.words, 4U);
+  EXPECT_EQ(table.coincidences, 0U);
+  EXPECT_EQ(table.noise, 0U);
+}
+
+TEST(Relocate, RegionsMayStandInAnyOrder) {
+  const std::vector<Region> reversed(kRegions.rbegin(), kRegions.rend());
+  const LinkTable table = compare({{kRegions[0].a}}, {{kRegions[0].b}}, reversed);
+  EXPECT_EQ(table.relocations, (std::vector<Relocation>{{0, 0, 1, 0}}));
+}
+
+TEST(Relocate, OnePastTheEndBelongsToTheRegionThatEnds) {
+  const Region& region = kRegions[0];
+  const LinkTable table = compare({{region.a + region.bytes}}, {{region.b + region.bytes}});
+  EXPECT_EQ(table.relocations, (std::vector<Relocation>{{0, 0, 0, 0x100}}));
+}
+
+TEST(Relocate, StartOfARegionIsNotTheEndOfItsNeighbour) {
+  const std::vector<Region> touching = {{kPhantom, kPhantom + 0x2000, 0x100},
+                                        {kPhantom + 0x100, kPhantom + 0x5000, 0x100}};
+  const LinkTable table = compare({{kPhantom + 0x100}}, {{kPhantom + 0x5000}}, touching);
+  EXPECT_EQ(table.relocations, (std::vector<Relocation>{{0, 0, 1, 0}}));
+}
+
+TEST(Relocate, EmptyRegionIsItsStartOnly) {
+  const std::vector<Region> empty = {{kPhantom, kPhantom + 0x2000, 0}};
+  EXPECT_EQ(compare({{kPhantom}}, {{kPhantom + 0x2000}}, empty).relocations.size(), 1U);
+  EXPECT_FALSE(compare({{kPhantom + 1}}, {{kPhantom + 0x2001}}, empty).sound());
+}
+
+TEST(Relocate, CoincidenceIsLeftAlone) {
+  const LinkTable table = compare({{kRegions[0].a + 8}}, {{kRegions[0].a + 8}});
+  EXPECT_TRUE(table.sound());
+  EXPECT_TRUE(table.relocations.empty());
+  EXPECT_EQ(table.coincidences, 1U);
+}
+
+TEST(Relocate, NumbersThatDoNotChangeAreNothing) {
+  const LinkTable table = compare({{7, 0, ~0ULL}}, {{7, 0, ~0ULL}});
+  EXPECT_TRUE(table.sound());
+  EXPECT_TRUE(table.relocations.empty());
+  EXPECT_EQ(table.coincidences + table.noise, 0U);
+}
+
+TEST(Relocate, PaddingThatChangesIsNoise) {
+  const LinkTable table = compare({{0x1234'0000'0001, kRegions[0].a}},
+                                  {{0x9999'0000'0001, kRegions[0].b}});
+  EXPECT_TRUE(table.sound());
+  EXPECT_EQ(table.noise, 1U);
+  EXPECT_EQ(table.relocations.size(), 1U);
+}
+
+TEST(Relocate, AddressThatMovesWithAnotherRegionIsAProblem) {
+  const LinkTable table = compare({{kRegions[0].a}}, {{kRegions[1].b}});
+  ASSERT_FALSE(table.sound());
+  EXPECT_NE(table.problems[0].find("node 0 offset 0"), std::string::npos) << table.problems[0];
+}
+
+TEST(Relocate, AddressThatMovesByAnotherAmountIsAProblem) {
+  EXPECT_FALSE(compare({{kRegions[0].a + 8}}, {{kRegions[0].b + 16}}).sound());
+}
+
+TEST(Relocate, PhantomWordOutsideEveryRegionIsAProblem) {
+  const CUdeviceptr stray = kPhantom + 0x3000;
+  EXPECT_FALSE(compare({{stray}}, {{stray + kPlaceB}}).sound());
+  EXPECT_TRUE(compare({{kPhantomEnd}}, {{kPhantomEnd + 1}}).sound()) << "just outside: noise";
+}
+
+TEST(Relocate, DifferentStructureIsAProblem) {
+  const auto refused = [](const Image& a, const Image& b) {
+    const LinkTable table = relocate(a, b, kRegions, kPhantom, kPhantomEnd);
+    return !table.sound() && table.relocations.empty();
+  };
+  const Image one = image_of({{1, 2}});
+  EXPECT_TRUE(refused(one, image_of({{1, 2}, {3}}))) << "another count";
+  EXPECT_TRUE(refused(one, image_of({{1}}))) << "another block size";
+
+  Image changed = one;
+  changed.nodes[0].kind = NodeKind::kMemset;
+  EXPECT_TRUE(refused(one, changed)) << "another kind";
+  changed = one;
+  changed.nodes[0].form = ParameterForm::kArray;
+  EXPECT_TRUE(refused(one, changed)) << "another form";
+  changed = one;
+  changed.nodes[0].shape.grid[1] = 5;
+  EXPECT_TRUE(refused(one, changed)) << "another grid";
+  changed = one;
+  changed.nodes[0].shape.shared_bytes = 5;
+  EXPECT_TRUE(refused(one, changed)) << "another shared memory";
+
+  Image chain = image_of({{1}, {1}, {1}});
+  Image fork = chain;
+  fork.edges = {{0, 1}, {0, 2}};
+  EXPECT_TRUE(refused(chain, fork)) << "other edges";
+}
+
+TEST(Relocate, ChangedSizeOfACopyIsAProblem) {
+  CUDA_MEMCPY3D copy{};
+  copy.srcDevice = kRegions[0].a;
+  copy.dstDevice = kRegions[1].a;
+  copy.WidthInBytes = 64;
+  const auto image = [](const CUDA_MEMCPY3D& params) {
+    Image made;
+    Node node;
+    node.kind = NodeKind::kMemcpy;
+    node.form = ParameterForm::kStruct;
+    node.block.resize(sizeof params);
+    std::memcpy(node.block.data(), &params, sizeof params);
+    node.words = {offsetof(CUDA_MEMCPY3D, srcDevice), offsetof(CUDA_MEMCPY3D, dstDevice)};
+    made.nodes.push_back(node);
+    return made;
+  };
+  CUDA_MEMCPY3D moved = copy;
+  moved.srcDevice = kRegions[0].b;
+  moved.dstDevice = kRegions[1].b;
+  EXPECT_TRUE(relocate(image(copy), image(moved), kRegions, kPhantom, kPhantomEnd).sound());
+  moved.WidthInBytes = 32;
+  EXPECT_FALSE(relocate(image(copy), image(moved), kRegions, kPhantom, kPhantomEnd).sound());
+}
+
+TEST(Relocate, OverlapIsRefusedByName) {
+  const auto overlap = [](const std::vector<Region>& regions) {
+    return message_of<std::invalid_argument>([&] { (void)compare({{1}}, {{1}}, regions); });
+  };
+  const std::string in_a =
+      overlap({{0x9000, 0x100, 8}, {0x1000, 0x2000, 0x100}, {0x10ff, 0x3000, 0x100}});
+  EXPECT_NE(in_a.find("regions 1 and 2"), std::string::npos) << in_a;
+  EXPECT_NE(in_a.find("capture A"), std::string::npos) << in_a;
+  const std::string in_b = overlap({{0x1000, 0x2000, 0x100}, {0x1100, 0x2080, 0x100}});
+  EXPECT_NE(in_b.find("capture B"), std::string::npos) << in_b;
+  EXPECT_NO_THROW((void)compare({{1}}, {{1}}, {{0x1000, 0x2000, 0x100}, {0x1100, 0x3000, 1}}));
+}
+
+TEST(Relocate, WithoutRegions) {
+  EXPECT_TRUE(compare({{1, 2}}, {{1, 2}}, {}).sound());
+  EXPECT_FALSE(compare({{kPhantom}}, {{kPhantom + kPlaceB}}, {}).sound());
+  EXPECT_TRUE(compare({}, {}, {}).sound()) << "no nodes either";
+}
+
+}  // namespace
+}  // namespace pygraph

@@ -1,0 +1,178 @@
+"""What cannot be captured or proven falls back, says why, and leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from helpers import Mlp, assert_same, only_graph, randn
+
+import pygraph
+
+Compile = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def operators() -> Iterator[Any]:
+    """Custom operators that a capture cannot take."""
+    with torch.library._scoped_library("pygraph_test", "DEF") as library:
+        calls = {"n": 0}
+
+        def synchronize(x: torch.Tensor) -> torch.Tensor:
+            torch.cuda.synchronize()
+            return x * 2
+
+        def read_value(x: torch.Tensor) -> torch.Tensor:
+            return x * float(x.sum().item())
+
+        def allocate_unusually(x: torch.Tensor) -> torch.Tensor:
+            calls["n"] += 1
+            sizes = [1 << 21, 3 << 21, 5 << 21, 7 << 21, 11 << 21]
+            torch.empty(sizes[calls["n"] % 5], dtype=torch.uint8, device=x.device)
+            return x * 2
+
+        def draw(x: torch.Tensor) -> torch.Tensor:
+            return x + torch.rand_like(x)
+
+        def raise_in_capture(x: torch.Tensor) -> torch.Tensor:
+            if torch.cuda.is_current_stream_capturing():
+                raise ValueError("this operator dislikes captures")
+            return x * 2
+
+        for operator in (synchronize, read_value, allocate_unusually, draw, raise_in_capture):
+            name = operator.__name__
+            library.define(f"{name}(Tensor x) -> Tensor")
+            library.impl(name, operator, "CUDA")
+            torch.library.register_fake(
+                f"pygraph_test::{name}", torch.empty_like, lib=library
+            )
+        yield torch.ops.pygraph_test
+
+
+def state() -> tuple[Any, ...]:
+    torch.cuda.synchronize()
+    return (
+        torch.cuda.get_rng_state().tolist(),
+        torch.cuda.current_stream().cuda_stream,
+        torch.cuda.is_current_stream_capturing(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("synchronize", "not allow during a capture"),
+        ("read_value", "not allow during a capture"),
+        ("raise_in_capture", "dislikes captures"),
+    ],
+)
+def test_a_failing_capture_rolls_back(
+    compiled: Compile, operators: Any, name: str, expected: str
+) -> None:
+    operator = getattr(operators, name)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(operator(x + 1))
+
+    fast = compiled(function)
+    x = randn(8, 8)
+    before = state()
+    for _ in range(5):
+        assert_same(fast(x), function(x))
+    assert state() == before
+    graph = only_graph()
+    assert graph.state == "fallback"
+    assert graph.replays == 0
+    assert graph.reason is not None and expected in graph.reason
+    assert graph.operator is not None and name in graph.operator
+    assert graph.source is not None and "test_faults.py" in graph.source
+    # The process is as before: other work captures and draws random numbers.
+    torch.rand(4, device="cuda")
+    model = Mlp().cuda()
+    other = compiled(model)
+    for _ in range(4):
+        y = randn(4, 64)
+        assert_same(other(y), model(y))
+    assert pygraph.report().graphs[-1].state == "graphed"
+
+
+def test_unusual_allocation_falls_back(compiled: Compile, operators: Any) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return operators.allocate_unusually(x) + 1
+
+    fast = compiled(function)
+    for _ in range(5):
+        x = randn(8, 8)
+        assert_same(fast(x), x * 2 + 1)
+    graph = only_graph()
+    assert graph.state == "fallback"
+    assert graph.reason is not None and "allocate" in graph.reason
+
+
+def test_random_numbers_fall_back(compiled: Compile, operators: Any) -> None:
+    fast = compiled(lambda x: operators.draw(x) * 2)
+    x = torch.zeros(64, device="cuda")
+    drawn = [fast(x) for _ in range(5)]
+    assert not any(torch.equal(a, b) for a, b in zip(drawn, drawn[1:], strict=False))
+    graph = only_graph()
+    assert graph.state == "fallback"
+    assert graph.reason is not None and "random" in graph.reason
+
+
+def test_memory_of_a_failed_capture_comes_back(compiled: Compile, operators: Any) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return operators.synchronize(torch.relu(x @ x))
+
+    x = randn(2048, 2048)
+    function(x)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    fast = compiled(function)
+    for _ in range(4):
+        fast(x)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= before + (2 << 20)
+
+
+def test_a_wrong_link_is_caught_by_the_proof(
+    compiled: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One region is bound beside its place: the proof must see it, and the ladder must answer."""
+    from pygraph.capture import linker
+
+    original = linker._argument_specs
+
+    def wrong(*args: Any) -> Any:
+        specs = original(*args)
+        patched = [s for s in specs if s.kind == linker._engine.ArgumentKind.PATCHED]
+        if len(patched) > 1:
+            patched[0].region, patched[1].region = patched[1].region, patched[0].region
+        return specs
+
+    monkeypatch.setattr(linker, "_argument_specs", wrong)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * 3 - y
+
+    fast = compiled(function)
+    for _ in range(6):
+        x, y = randn(64), randn(64)
+        assert_same(fast(x, y), function(x, y))
+    graph = only_graph()
+    assert graph.state != "graphed"
+    assert graph.reason is not None and "differs" in graph.reason
+
+
+def test_a_training_step_runs_without_graphs(compiled: Compile) -> None:
+    model = Mlp().cuda()
+    fast = compiled(model)
+    with torch.enable_grad():
+        for _ in range(3):
+            loss = fast(randn(4, 64)).square().mean()
+            loss.backward()
+    assert all(p.grad is not None for p in model.parameters())
+    assert all("training" in (g.reason or "") for g in pygraph.report().graphs)

@@ -1,0 +1,179 @@
+"""Plans: graphs, breaks and obstacles, each with the line that is to blame."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pygraph.plan import plan  # noqa: E402
+from pygraph.plan.fake import StandInMode, built_without_memory  # noqa: E402
+from pygraph.plan.source import of_text  # noqa: E402
+
+# Dynamo's traces hold what the file said when it was read: lines are found by their markers.
+SOURCE = inspect.getsource(sys.modules[__name__]).splitlines()
+
+
+def line_of(marker: str) -> str:
+    (number,) = [n for n, line in enumerate(SOURCE, 1) if line.endswith(f"# {marker}")]
+    return f"test_plan.py:{number}"
+
+
+class Plain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 4)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x, scale=1.0):
+        return self.linear(x).relu() * scale
+
+
+class Awkward(Plain):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.arange(4.0)  # an attribute, not a buffer: .to() leaves it behind
+
+    def forward(self, x):
+        y = self.linear(x)
+        if y.sum().item() > 0:  # marker: item
+            y = y + self.table.to(y.device)  # marker: hoist
+        y = y * torch.sqrt(torch.tensor(2.0))  # marker: cpu operator
+        y = torch.nn.functional.dropout(y, 0.5, training=True)  # marker: random
+        y = y[y > 0]  # marker: mask
+        return y.sum().cpu()  # marker: result
+
+
+class Counting(Plain):
+    def forward(self, x):
+        self.seen.add_(1)
+        return self.linear(x)
+
+
+def test_a_plain_model_is_one_graph():
+    found = plan(Plain(), torch.randn(2, 8), {"scale": 3.0})
+    assert found.error is None and found.capturable and found.breaks == []
+    (graph,) = found.graphs
+    assert sorted(each.shape for each in graph.constants) == [(4,), (4, 8)]
+    assert [each.shape for each in graph.patched] == [(2, 8)]
+    assert [(each.shape, each.nbytes) for each in graph.outputs] == [((2, 4), 32)]
+    assert graph.operators > 2 and 0 < graph.views < graph.operators
+    assert found.scalars == ["3.0"]
+
+
+def test_the_model_gets_its_own_tensors_back():
+    model = Plain()
+    before = dict(model.named_parameters()) | dict(model.named_buffers())
+    plan(model, torch.randn(2, 8))
+    after = dict(model.named_parameters()) | dict(model.named_buffers())
+    assert all(after[name] is tensor for name, tensor in before.items())
+    assert model(torch.ones(2, 8)).shape == (2, 4)
+
+
+def test_breaks_and_obstacles_with_their_lines():
+    found = plan(Awkward(), torch.randn(2, 8))
+    assert found.error is None and not found.capturable
+    breaks = {each.source: each for each in found.breaks}
+    assert set(breaks) == {line_of("marker: item"), line_of("marker: mask")}
+    assert "item()" in breaks[line_of("marker: item")].reason
+    assert "nonzero" in (breaks[line_of("marker: mask")].explanation or "")
+    assert len(found.graphs) == 3
+    places = {(each.kind, each.source) for each in found.findings}
+    assert ("host to device", line_of("marker: hoist")) in places
+    assert ("cpu operator", line_of("marker: cpu operator")) in places
+    assert ("random numbers", line_of("marker: random")) in places
+    assert ("device to host", line_of("marker: result")) in places
+    assert any("1 (or True)" in note for note in found.notes)
+
+
+def test_random_numbers_do_not_split_a_graph_and_eval_draws_none():
+    dropout = torch.nn.Dropout(0.5)
+    training = plan(dropout.train(), torch.randn(4))
+    assert [each.kind for each in training.findings] == ["random numbers"]
+    assert training.capturable
+    assert plan(dropout.eval(), torch.randn(4)).findings == []
+
+
+def test_a_cpu_tensor_beside_gpu_tensors_is_found():
+    model = Plain().to("meta")
+    x = torch.randn(2, 8, device="meta")
+    (graph,) = plan(model, (x,), {"scale": torch.ones(())}).graphs
+    assert [each.shape for each in graph.host_inputs] == [()]
+    assert [(each.kind, each.operator) for each in graph.findings] == [
+        ("cpu input", "aten.mul.Tensor")
+    ]
+    # Wholly on the CPU, the same program is taken as one that will be moved.
+    assert plan(Plain(), (torch.randn(2, 8),), {"scale": torch.ones(())}).capturable
+
+
+def test_written_inputs_are_counted():
+    (graph,) = plan(Counting(), torch.randn(2, 8)).graphs
+    assert graph.mutated == 1
+
+
+def test_training_has_a_backward():
+    found = plan(Plain(), torch.randn(2, 8), training=True)
+    assert [graph.name.partition("(")[2] for graph in found.graphs] == ["forward)", "backward)"]
+    backward = found.graphs[1]
+    assert [each.shape for each in backward.patched] == [(2, 4)]
+    assert backward.constants, "the saved tensors stay where they are"
+
+
+def test_a_failing_program_is_reported_not_raised():
+    def wrong(x):
+        return x @ torch.ones(3, 3, device=x.device)  # marker: wrong
+
+    found = plan(wrong, torch.randn(2, 8))
+    assert found.error is not None and not found.capturable
+    assert line_of("marker: wrong") in found.error
+
+
+def test_no_path_of_this_machine_in_a_plan():
+    found = plan(Awkward(), torch.randn(2, 8))
+    for text in (str(found), repr(found.to_dict())):
+        assert "test_plan.py:" in text
+        assert str(__file__) not in text and "site-packages" not in text
+
+
+def test_planning_again_finds_the_same():
+    first, second = (plan(Awkward(), torch.randn(2, 8)) for _ in range(2))
+    assert first.graphs == second.graphs and first.breaks == second.breaks
+
+
+def test_a_model_without_memory():
+    def build():
+        return torch.nn.Sequential(*(torch.nn.Linear(1 << 17, 1 << 17) for _ in range(8)))
+
+    found = plan(built_without_memory(build), torch.empty(1, 1 << 17, device="meta").cpu)
+    assert found.error is not None  # a method is no tensor: the model itself fails
+    with StandInMode():
+        x = torch.empty(1, 1 << 17)
+    found = plan(built_without_memory(build), x)
+    assert found.error is None
+    assert sum(each.nbytes for each in found.graphs[0].constants) > 1 << 38
+
+
+def test_questions_about_values_end():
+    with StandInMode() as mode:
+        flag, rounds = torch.ones((), dtype=torch.bool), 0
+        while flag and rounds < 1000:
+            rounds += 1
+        assert 0 < rounds < 1000
+        assert torch.randn(3, 2).nonzero().shape == (6, 2)
+        assert torch.randn(3, 2)[torch.ones(3, 2) > 0].shape == (6,)
+        assert torch.randn(3, 2).masked_select(torch.ones(3, 1) > 0).shape == (6,)
+    assert sum(mode.guesses.values()) >= rounds
+
+
+def test_the_innermost_line_outside_torch():
+    inside = f'  File "{torch.__file__}", line 5, in f\n    deep\n'
+    trace = '  File "/a/outer.py", line 1, in f\n    outer()\n  File "/a/b.py", line 22, in g\n'
+    assert of_text(trace + "    x + y\n" + inside) == ("b.py:22", "x + y")
+    assert of_text(inside) == (None, None)
+
+
+def test_plan_is_importable_without_torch():
+    code = "import sys; from pygraph.plan import plan; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
