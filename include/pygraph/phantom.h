@@ -75,6 +75,8 @@ class PhantomSpace {
   [[nodiscard]] std::size_t reserved_bytes() const noexcept { return reserved_; }
   [[nodiscard]] std::size_t physical_bytes() const noexcept { return block_; }
   [[nodiscard]] std::size_t mappings() const noexcept { return mapped_[0] + mapped_[1]; }
+  /// Allocations that were borrowed and not given back, in both placements.
+  [[nodiscard]] std::size_t borrowed() const noexcept { return borrowed_[0] + borrowed_[1]; }
   /// What the current capture was given, in order.
   [[nodiscard]] const std::vector<PhantomAllocation>& allocations() const noexcept {
     return allocations_;

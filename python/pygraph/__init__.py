@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pygraph.adapter.backend import backend
     from pygraph.adapter.registry import info, report, reset
-    from pygraph.plan import plan
+    from pygraph.planning import plan
 
 __all__ = ["__version__", "backend", "info", "plan", "report", "reset"]
 
@@ -22,7 +22,7 @@ _HOMES = {
     "info": "pygraph.adapter.registry",
     "report": "pygraph.adapter.registry",
     "reset": "pygraph.adapter.registry",
-    "plan": "pygraph.plan",
+    "plan": "pygraph.planning",
 }
 
 
@@ -38,13 +38,3 @@ def __getattr__(name: str) -> Any:
         globals()[name] = value
         return value
     raise AttributeError(f"module 'pygraph' has no attribute {name!r}")
-
-
-import pygraph.plan  # noqa: E402
-import pygraph.report  # noqa: E402
-
-
-def report():  # noqa
-    from pygraph.adapter import registry
-
-    return registry.report()

@@ -16,27 +16,32 @@ namespace pygraph::bindings {
 namespace {
 
 /// The space that torch's capture pool allocates from while a capture is on, and every space that
-/// torch may still give memory back to. Torch's allocator calls the C functions below from
-/// whatever thread allocates, hence the lock.
+/// torch has memory of. Torch's allocator calls the C functions below from whatever thread
+/// allocates, hence the lock.
 struct CaptureTarget {
   std::mutex mutex;
   std::shared_ptr<PhantomSpace> space;
-  std::vector<std::weak_ptr<PhantomSpace>> known;
+  /// Owners: an address range must not be reserved again while torch's books still have it.
+  std::vector<std::shared_ptr<PhantomSpace>> lenders;
   std::size_t failures = 0;
 
   void choose(std::shared_ptr<PhantomSpace> chosen) {
-    std::erase_if(known, [](const auto& other) { return other.expired(); });
+    std::erase_if(lenders, [](const auto& lender) { return lender->borrowed() == 0; });
     space = std::move(chosen);
-    const auto same = [&](const auto& other) { return other.lock() == space; };
-    if (space && std::none_of(known.begin(), known.end(), same)) {
-      known.push_back(space);
+  }
+
+  void* borrow(std::size_t bytes) {
+    const CUdeviceptr address = space->borrow(bytes);
+    if (std::find(lenders.begin(), lenders.end(), space) == lenders.end()) {
+      lenders.push_back(space);
     }
+    return reinterpret_cast<void*>(address);  // NOLINT
   }
 
   void give_back(CUdeviceptr address) {
-    for (const auto& other : known) {
-      if (const auto owner = other.lock(); owner && owner->contains(address)) {
-        owner->give_back(address);
+    for (const auto& lender : lenders) {
+      if (lender->contains(address)) {
+        lender->give_back(address);
       }
     }
   }
@@ -77,6 +82,7 @@ void bind_phantom(nb::module_& module) {
       .def_prop_ro("base", &PhantomSpace::base)
       .def_prop_ro("reserved_bytes", &PhantomSpace::reserved_bytes)
       .def_prop_ro("physical_bytes", &PhantomSpace::physical_bytes)
+      .def_prop_ro("borrowed", &PhantomSpace::borrowed)
       .def_prop_ro("mappings", &PhantomSpace::mappings)
       .def_prop_ro("allocations", &allocations, "(address, bytes) in the order given out.");
 
@@ -105,8 +111,7 @@ __attribute__((visibility("default"))) void* pygraph_phantom_alloc(ssize_t size,
   const std::lock_guard lock(target.mutex);
   try {
     if (target.space != nullptr && size >= 0) {
-      return reinterpret_cast<void*>(                                  // NOLINT
-          target.space->borrow(static_cast<std::size_t>(size)));
+      return target.borrow(static_cast<std::size_t>(size));
     }
   } catch (const std::exception&) {  // counted below
   }

@@ -2,7 +2,9 @@
 #include <nanobind/stl/vector.h>
 
 #include "../twin/demonstrate.h"
+#include "../twin/samples.h"
 #include "bindings.h"
+#include "pygraph/twin.h"
 
 namespace nb = nanobind;
 
@@ -20,6 +22,31 @@ void bind_twin(nb::module_& module) {
       .def_ro("lower_bound_bytes", &Demonstration::lower_bound_bytes)
       .def_ro("proof", &Demonstration::proof)
       .def_ro("moved_equal", &Demonstration::moved_equal);
+  // Sample kernels of the twin, launched on a stream handle, so that Python can capture something.
+  module.def(
+      "twin_saxpy",
+      [](std::uint64_t stream, std::uint64_t out, std::uint64_t x, std::uint64_t y, float a,
+         std::uint32_t n) {
+        twin::samples::saxpy(twin::driver(), reinterpret_cast<CUstream>(stream), out, x,  // NOLINT
+                             y, a, n);
+      },
+      nb::arg("stream"), nb::arg("out"), nb::arg("x"), nb::arg("y"), nb::arg("a"), nb::arg("n"),
+      "out = a * x + y over n floats.");
+  module.def(
+      "twin_relu",
+      [](std::uint64_t stream, std::uint64_t out, std::uint64_t in, std::uint32_t n) {
+        twin::samples::relu(twin::driver(), reinterpret_cast<CUstream>(stream), out, in,  // NOLINT
+                            n);
+      },
+      nb::arg("stream"), nb::arg("out"), nb::arg("input"), nb::arg("n"),
+      "out = max(input, 0) over n floats.");
+  module.def(
+      "twin_fail",
+      [](const std::string& symbol, int code, int nth) {
+        twin::Faults::fail(symbol, static_cast<CUresult>(code), nth);
+      },
+      nb::arg("symbol"), nb::arg("code"), nb::arg("nth") = 1, "See twin.h, Faults::fail.");
+  module.def("twin_reset_faults", &twin::Faults::reset);
   module.def("demonstrate_twin", &twin::demonstrate,
              "Captures, links, proves and moves a small network on the CPU twin.");
 }

@@ -1,5 +1,7 @@
 #include "pygraph/link.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace pygraph {
@@ -27,6 +29,22 @@ std::vector<Buffer> scratch_buffers(std::span<const LinkRegion> regions, const L
   return buffers;
 }
 
+/// A scratch region gets room for its used bytes only: a word that points further would point into
+/// its neighbour in the arena.
+void refuse_beyond_used(std::span<const LinkRegion> regions, LinkTable& table) {
+  for (const Relocation& relocation : table.relocations) {
+    const LinkRegion& region = regions[relocation.region];
+    if (region.role == RegionRole::kScratch &&
+        static_cast<std::size_t>(relocation.addend) > region.used_bytes) {
+      table.problems.push_back(
+          fmt::format("node {} offset {} points {} bytes into scratch region {}, of which only {} "
+                      "are said to be used",
+                      relocation.node, relocation.offset, relocation.addend, relocation.region,
+                      region.used_bytes));
+    }
+  }
+}
+
 }  // namespace
 
 LinkedGraph link(const Driver& driver, CUgraph a, CUgraph b, std::span<const LinkRegion> regions,
@@ -52,6 +70,10 @@ LinkedGraph link(const Driver& driver, CUgraph a, CUgraph b, std::span<const Lin
   linked.mentions.assign(regions.size(), 0);
   for (const Relocation& relocation : linked.table.relocations) {
     ++linked.mentions[relocation.region];
+  }
+  refuse_beyond_used(regions, linked.table);
+  if (!linked.table.sound()) {
+    return linked;
   }
   std::vector<std::uint32_t> buffer_of;
   const std::vector<Buffer> buffers = scratch_buffers(regions, linked.table, buffer_of);

@@ -13,7 +13,7 @@ constexpr std::uint32_t kWord = sizeof(std::uint64_t);
 
 void check_relocation(const Relocation& relocation, const Image& image, std::size_t region_count) {
   if (relocation.node >= image.nodes.size() ||
-      relocation.offset + kWord > image.nodes[relocation.node].block.size() ||
+      std::size_t{relocation.offset} + kWord > image.nodes[relocation.node].block.size() ||
       relocation.offset % kWord != 0) {
     throw std::invalid_argument(
         fmt::format("relocation of node {} at byte {} lies outside the node's parameter block",

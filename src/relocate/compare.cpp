@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
@@ -56,6 +57,30 @@ class RegionIndex {
   std::vector<std::uint32_t> order_;
 };
 
+template <typename Struct>
+Struct as(const Node& node) {
+  Struct params;
+  std::memcpy(&params, node.block.data(), sizeof params);
+  return params;
+}
+
+// Only what the driver uses is compared: the unused fields of its structs (host pointers, arrays)
+// need not agree.
+bool same_extent(const Node& left, const Node& right) {
+  const auto a = as<CUDA_MEMCPY3D>(left);
+  const auto b = as<CUDA_MEMCPY3D>(right);
+  return a.WidthInBytes == b.WidthInBytes && a.Height == b.Height && a.Depth == b.Depth &&
+         a.srcXInBytes == b.srcXInBytes && a.dstXInBytes == b.dstXInBytes &&
+         a.srcMemoryType == b.srcMemoryType && a.dstMemoryType == b.dstMemoryType;
+}
+
+bool same_fill(const Node& left, const Node& right) {
+  const auto a = as<CUDA_MEMSET_NODE_PARAMS>(left);
+  const auto b = as<CUDA_MEMSET_NODE_PARAMS>(right);
+  return a.width == b.width && a.height == b.height && a.elementSize == b.elementSize &&
+         a.value == b.value;
+}
+
 /// Why the two nodes do not do the same work; empty when they do.
 std::string difference(const Node& a, const Node& b) {
   if (a.kind != b.kind || a.form != b.form) {
@@ -66,6 +91,12 @@ std::string difference(const Node& a, const Node& b) {
   }
   if (!(a.shape == b.shape)) {
     return "another kernel or launch shape";
+  }
+  if (a.kind == NodeKind::kMemcpy && !same_extent(a, b)) {
+    return "a copy of another extent";
+  }
+  if (a.kind == NodeKind::kMemset && !same_fill(a, b)) {
+    return "a fill of another extent or value";
   }
   return {};
 }

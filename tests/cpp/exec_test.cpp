@@ -62,6 +62,7 @@ TEST_P(Exec, TakesTheNodesOfItsOwnGraphOnly) {
 
 TEST_P(Exec, CloneIsAGraphOfItsOwn) {
   const DeviceMemory memory(driver(), kBytes);
+  memory.fill(0);
   GraphHandle graph = bed().capture([&] {
     bed().affine({memory.address(), memory.address(), 0, 1, kFloats});
     bed().affine({memory.address(), memory.address(), 2, 1, kFloats});
@@ -84,6 +85,7 @@ TEST_P(Exec, CloneIsAGraphOfItsOwn) {
 
 TEST_P(Exec, WholeGraphUpdate) {
   const DeviceMemory memory(driver(), kBytes);
+  memory.fill(0);
   const auto capture = [&](float shift, int kernels) {
     return bed().capture([&] {
       for (int i = 0; i < kernels; ++i) {

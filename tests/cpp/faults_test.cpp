@@ -56,6 +56,7 @@ TEST_F(FaultsTest, EveryEntryPointCanFailAndIsThere) {
     EXPECT_NO_THROW(
         Faults::fail(twin::symbol_name(static_cast<twin::Symbol>(i)), CUDA_ERROR_UNKNOWN));
   }
+  Faults::reset();
 }
 
 TEST_F(FaultsTest, PaddingNoiseChangesPaddingOnly) {

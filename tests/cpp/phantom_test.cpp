@@ -21,9 +21,7 @@ class Phantom : public testing::OnBothDrivers {
   }
   void TearDown() override {
     space_.reset();
-    if (!IsSkipped()) {
-      OnBothDrivers::TearDown();
-    }
+    OnBothDrivers::TearDown();
   }
   PhantomSpace& space() { return *space_; }
 

@@ -183,6 +183,35 @@ TEST_P(ProgramOnBoth, CopiesAndFillsMoveToo) {
   EXPECT_EQ(captured.read<std::uint8_t>(), std::vector<std::uint8_t>(192, 0));
 }
 
+TEST_P(ProgramOnBoth, CopiesMoveBetweenKindsOfMemory) {
+  // cuMemAlloc's memory and mapped memory: the driver refuses such an update of a copy node, and
+  // the program instantiates anew.
+  const DeviceMemory plain(driver(), 128);
+  PhantomSpace space(driver(), 0, testing::small_phantom());
+  const CUdeviceptr mapped = space.allocate(64);
+  GraphHandle graph = bed().capture([&] {
+    driver().check(driver().api.cuMemcpyDtoDAsync(plain.address() + 64, plain.address(), 64,
+                                                  bed().stream()),
+                   "cuMemcpyDtoDAsync");
+  });
+  const Image image = read_image(driver(), graph.get());
+  const std::vector<Relocation> relocations = {{0, image.nodes[0].words[0], 0, 0},
+                                               {0, image.nodes[0].words[1], 1, 0}};
+  Program program(driver(), std::move(graph), image, relocations, 2);
+  std::uint8_t value = 1;
+  for (const CUdeviceptr from : {plain.address(), mapped, plain.address()}) {
+    driver().check(driver().api.cuMemsetD8(from, ++value, 64), "cuMemsetD8");
+    program.bind(0, from);
+    program.bind(1, plain.address() + 64);
+    program.launch(bed().stream());
+    bed().synchronize();
+    EXPECT_EQ(plain.read<std::uint8_t>().back(), value);
+  }
+  if (on_twin()) {
+    EXPECT_EQ(program.instantiations(), 3U);
+  }
+}
+
 TEST_P(ProgramOnBoth, PackedBlocksMoveInEitherOrder) {
   const DeviceMemory captured(driver(), 64);
   for (const auto order :
@@ -264,26 +293,37 @@ PYGRAPH_ON_BOTH_DRIVERS(ProgramOnBoth);
 
 class ProgramFaults : public testing::OnTwin {};
 
-TEST_F(ProgramFaults, RefusedUpdateBreaksTheProgramAndNamesTheNode) {
+TEST_F(ProgramFaults, RefusedNodeBreaksTheProgramAndIsNamed) {
+  // The first update goes into the graph, later ones into its instantiated copy.
+  for (const char* symbol : {"cuGraphKernelNodeSetParams", "cuGraphExecKernelNodeSetParams"}) {
+    Chain chain = make_chain(bed(), 4);
+    Program program = chain.program(driver());
+    const std::vector<DeviceMemory> first = chain_memory(bed(), chain, 1);
+    const std::vector<DeviceMemory> second = chain_memory(bed(), chain, 1);
+    bind_all(program, first);
+    if (symbol == std::string("cuGraphExecKernelNodeSetParams")) {
+      program.update();
+      bind_all(program, second);
+    }
+    twin::Faults::fail(symbol, CUDA_ERROR_INVALID_VALUE, 3);
+    EXPECT_FALSE(program.broken());
+    const std::string text = message_of<DriverError>([&] { program.launch(bed().stream()); });
+    EXPECT_NE(text.find("node 2"), std::string::npos) << text;
+    EXPECT_NE(text.find("sample_affine"), std::string::npos) << text;
+    EXPECT_TRUE(program.broken());
+    EXPECT_THROW(program.launch(bed().stream()), std::logic_error) << "never again";
+  }
+}
+
+TEST_F(ProgramFaults, FailedInstantiationBreaksTheProgramAndLeavesNothing) {
   Chain chain = make_chain(bed(), 4);
   Program program = chain.program(driver());
   const std::vector<DeviceMemory> memory = chain_memory(bed(), chain, 1);
   bind_all(program, memory);
-  twin::Faults::fail("cuGraphExecKernelNodeSetParams", CUDA_ERROR_INVALID_VALUE, 3);
-  EXPECT_FALSE(program.broken());
-  const std::string text = message_of<DriverError>([&] { program.launch(bed().stream()); });
-  EXPECT_NE(text.find("node 2"), std::string::npos) << text;
-  EXPECT_NE(text.find("sample_affine"), std::string::npos) << text;
-  EXPECT_TRUE(program.broken());
-  EXPECT_THROW(program.launch(bed().stream()), std::logic_error) << "never again";
-}
-
-TEST_F(ProgramFaults, FailedInstantiationLeavesNothing) {
-  Chain chain = make_chain(bed(), 4);
   twin::Faults::fail("cuGraphInstantiate", CUDA_ERROR_OUT_OF_MEMORY);
-  const std::size_t execs = twin::census().execs;
-  EXPECT_THROW((void)chain.program(driver()), DriverError);
-  EXPECT_EQ(twin::census().execs, execs);
+  EXPECT_THROW(program.launch(bed().stream()), DriverError);
+  EXPECT_EQ(twin::census().execs, 0U);
+  EXPECT_TRUE(program.broken());
 }
 
 TEST_F(ProgramFaults, FailedLaunchCanBeRepeated) {

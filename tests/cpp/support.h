@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,18 @@
 #include "pygraph/twin.h"
 #include "twin/device_memory.h"
 #include "twin/testbed.h"
+
+namespace pygraph::twin {
+
+/// For messages of failed tests.
+inline void PrintTo(const Census& census, std::ostream* out) {
+  *out << census.allocations << " allocations of " << census.allocated_bytes << " bytes, "
+       << census.graphs << " graphs, " << census.execs << " execs, " << census.streams
+       << " streams, " << census.mappings << " mappings, " << census.reservations
+       << " reservations";
+}
+
+}  // namespace pygraph::twin
 
 namespace pygraph::testing {
 
@@ -67,8 +80,10 @@ class OnBothDrivers : public ::testing::TestWithParam<Testbed::Kind> {
     bed_.emplace(GetParam());
   }
   void TearDown() override {
-    bed_.reset();
-    EXPECT_EQ(twin::census(), before_) << "driver objects leaked";
+    if (bed_) {
+      bed_.reset();
+      EXPECT_EQ(twin::census(), before_) << "driver objects leaked";
+    }
   }
 
   [[nodiscard]] const Testbed& bed() const { return *bed_; }

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import pygraph
-from pygraph.report import GraphReport
+from pygraph.reporting import GraphReport
 
 
 class Mlp(torch.nn.Module):

@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pygraph.plan import plan  # noqa: E402
-from pygraph.plan.fake import StandInMode, built_without_memory  # noqa: E402
-from pygraph.plan.source import of_text  # noqa: E402
+from pygraph.planning import plan  # noqa: E402
+from pygraph.planning.fake import StandInMode, built_without_memory  # noqa: E402
+from pygraph.planning.source import of_text  # noqa: E402
 
 # Dynamo's traces hold what the file said when it was read: lines are found by their markers.
 SOURCE = inspect.getsource(sys.modules[__name__]).splitlines()
@@ -146,8 +146,6 @@ def test_a_model_without_memory():
     def build():
         return torch.nn.Sequential(*(torch.nn.Linear(1 << 17, 1 << 17) for _ in range(8)))
 
-    found = plan(built_without_memory(build), torch.empty(1, 1 << 17, device="meta").cpu)
-    assert found.error is not None  # a method is no tensor: the model itself fails
     with StandInMode():
         x = torch.empty(1, 1 << 17)
     found = plan(built_without_memory(build), x)
@@ -175,5 +173,5 @@ def test_the_innermost_line_outside_torch():
 
 
 def test_plan_is_importable_without_torch():
-    code = "import sys; from pygraph.plan import plan; assert 'torch' not in sys.modules"
+    code = "import sys; from pygraph.planning import plan; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

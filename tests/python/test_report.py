@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pygraph.report import GraphReport, Report, model
-from pygraph.report.text import as_bytes
+from pygraph.reporting import GraphReport, Report, model
+from pygraph.reporting.text import as_bytes
 
 
 def example() -> Report:
@@ -94,4 +94,4 @@ def test_report_imports_nothing_of_the_rest():
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             for name in names:
                 assert not name.startswith("torch")
-                assert not name.startswith("pygraph") or name.startswith("pygraph.report")
+                assert not name.startswith("pygraph") or name.startswith("pygraph.reporting")

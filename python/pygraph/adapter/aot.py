@@ -23,7 +23,9 @@ def compile_graph(
 
     def inference(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         function = _boxed(graph)
-        device = next((x.device.index for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
+        device = next(
+            (x.device.index for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None
+        )
         if wrap is None or device is None:
             return function
         return _Boxed(

@@ -22,7 +22,7 @@ from pygraph.adapter.uncaptured import Uncaptured
 from pygraph.capture import linker, proof, reference, space
 from pygraph.capture.policy import LADDER, Policy
 from pygraph.capture.record import CaptureFailed
-from pygraph.report import GraphReport
+from pygraph.reporting import GraphReport
 
 log = logging.getLogger("pygraph")
 
@@ -69,7 +69,7 @@ class Graphed:
 
     def entry(self) -> Callable[[list[Any]], Any]:
         """What Inductor calls. Keeps this object alive."""
-        return self.dispatcher  # type: ignore[no-any-return]
+        return self.dispatcher
 
     def refresh_report(self) -> GraphReport:
         """The report with the counters of this moment."""
@@ -173,8 +173,17 @@ class Graphed:
         report.reason = "; ".join(reasons) or None
         figures = linked.figures
         for field in (
-            "nodes", "kernels", "edges", "relocations", "coincidences", "noise", "outputs",
-            "arena_bytes", "output_bytes", "private_pool_bytes", "capture_bytes",
+            "nodes",
+            "kernels",
+            "edges",
+            "relocations",
+            "coincidences",
+            "noise",
+            "outputs",
+            "arena_bytes",
+            "output_bytes",
+            "private_pool_bytes",
+            "capture_bytes",
         ):
             setattr(report, field, figures[field])
         tensor_count = sum(isinstance(argument, torch.Tensor) for argument in arguments)

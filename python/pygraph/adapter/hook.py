@@ -95,7 +95,7 @@ def _call(
 def _make_policy() -> Any:
     from torch._inductor import cudagraph_utils
 
-    class Policy(cudagraph_utils.CUDAGraphPolicy):  # type: ignore[misc]
+    class Policy(cudagraph_utils.CUDAGraphPolicy):
         def cudagraphify(
             self,
             model: Callable[..., Any],

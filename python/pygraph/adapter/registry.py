@@ -13,7 +13,7 @@ from pygraph import _engine
 from pygraph.adapter import versions
 from pygraph.adapter.graphed import Graphed
 from pygraph.capture import space
-from pygraph.report import GraphReport, Report
+from pygraph.reporting import GraphReport, Report
 
 _graphs: weakref.WeakSet[Graphed] = weakref.WeakSet()
 _plain: list[GraphReport] = []

@@ -6,15 +6,16 @@ models are planned, and the engine runs on its CPU twin.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-import torch
 from pygraph.bench import chart, modes, record, table
 from pygraph.bench.device import Device
 from pygraph.bench.environment import command_line, environment
@@ -22,11 +23,12 @@ from pygraph.bench.measure import Effort
 from pygraph.bench.models import MEASURED, WORKLOADS, Workload
 from pygraph.bench.record import Record
 from pygraph.bench.run import Options, run_workload
-from pygraph.report import Report
+from pygraph.reporting import Report
 
 OUT = Path("demo-out")
 NAME = "first-light"
 BUDGET_S = 120.0
+WIDTH = 160
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,15 @@ class Request:
         return Effort(seconds / 4, rounds=3, least=5) if self.quick else Effort(seconds)
 
 
+def terminal() -> Console:
+    """A console, wide enough for the tables where its output goes to a file."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)
+
+
 def demo(request: Request, console: Console | None = None) -> int:
     """Show what there is to see; 0 if nothing failed."""
-    console = console or Console()
+    console = console or terminal()
     if torch.cuda.is_available():
         return _with_gpu(request, console)
     from pygraph.bench.without_gpu import show_without_gpu
@@ -65,10 +73,14 @@ def _with_gpu(request: Request, console: Console) -> int:
     found = environment()
     torch.set_float32_matmul_precision("highest")
     console.print(Text(f"{found['gpu']}, driver {found['driver']}, torch {found['torch']}"))
-    records = _run_all(request, device, console)
-    content = record.document(records, found, command_line())
     data, picture = (request.out / f"{request.name}.{end}" for end in ("json", "png"))
-    record.write(data, content)
+    content: dict[str, Any] = {}
+
+    def save(records: Sequence[Record]) -> None:
+        content.update(record.document(records, found, command_line()))
+        record.write(data, content)
+
+    records = _run_all(request, device, console, save)
     show(records, console)
     _show_reports(records, console)
     drawn = _draw(records, found, picture, console)
@@ -80,7 +92,10 @@ def _with_gpu(request: Request, console: Console) -> int:
     return 1 if content["summary"]["failed"] else 0
 
 
-def _run_all(request: Request, device: Device, console: Console) -> list[Record]:
+def _run_all(
+    request: Request, device: Device, console: Console, save: Callable[[Sequence[Record]], None]
+) -> list[Record]:
+    """All models; what is known is saved after each, so that a run cut short leaves something."""
     options = Options(effort=request.effort(), modes=request.modes, cold=request.cold)
     steps = len(request.modes) + 2
     records: list[Record] = []
@@ -104,6 +119,8 @@ def _run_all(request: Request, device: Device, console: Console) -> list[Record]
             broken = device.broken()
             if broken is not None:
                 records += _not_reached(request, place + 1, f"the GPU failed before: {broken}")
+            save(records)
+            if broken is not None:
                 break
         progress.update(task, completed=steps * len(request.models), description="done")
     return records
@@ -118,7 +135,7 @@ def _not_reached(request: Request, first: int, reason: str) -> list[Record]:
 
 
 def _say_how_it_went(records: Sequence[Record], console: Console) -> None:
-    """One line per model as soon as it is done, so that a run that is cut short tells something."""
+    """One line per model as soon as it is done."""
     parts = [
         f"{each.mode} {each.latency_us:,.0f} us" if each.timed else f"{each.mode} failed"
         for each in records

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,5 +67,5 @@ class Device:
         return None
 
 
-def nbytes(tensors: Any) -> int:
+def nbytes(tensors: Iterable[Any]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch._dynamo
 
-import torch
 from pygraph.bench.device import Device, nbytes
 from pygraph.bench.isolate import isolated
-from pygraph.report import WARMING
+from pygraph.reporting import WARMING
 
 Tensors = tuple[Any, ...]
 Step = Callable[..., Tensors]

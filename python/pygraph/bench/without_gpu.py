@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-import torch
 from pygraph.bench import record
 from pygraph.bench.environment import command_line, environment
 from pygraph.bench.models import STAND_INS, WORKLOADS, Unavailable, Workload
-from pygraph.plan import Plan, plan
-from pygraph.plan.fake import built_without_memory
-from pygraph.plan.text import as_table
+from pygraph.planning import Plan, plan
+from pygraph.planning.fake import built_without_memory
+from pygraph.planning.text import as_table
 
 
 def plan_workload(workload: Workload) -> Plan:
@@ -74,10 +74,10 @@ def show_twin(console: Console) -> dict[str, Any] | None:
 
 
 def _figures(result: Any) -> dict[str, Any]:
+    """The public attributes of what the twin returned, whichever kind of record that is."""
     if isinstance(result, dict):
         return dict(result)
-    names = getattr(result, "__dataclass_fields__", None) or vars(result)
-    return {name: getattr(result, name) for name in names}
+    return {name: getattr(result, name) for name in dir(result) if not name.startswith("_")}
 
 
 def _shown(value: Any) -> str:

@@ -32,9 +32,7 @@ class _KeepResults(TorchDispatchMode):
         self.kept = kept
         self.last_operator: str | None = None
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.last_operator = str(func)
         result = func(*args, **(kwargs or {}))
         self.kept.extend(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
@@ -56,9 +54,9 @@ def generated_globals(function: Any, depth: int = _SEARCH_DEPTH) -> list[dict[st
         for attribute in ("__func__", "__wrapped__"):
             visit(getattr(item, attribute, None), left)
         names = getattr(item, "__globals__", None)
-        if isinstance(names, dict) and any(name in names for name in _ALLOCATORS):
-            if all(names is not other for other in found):
-                found.append(names)
+        generated = isinstance(names, dict) and any(name in names for name in _ALLOCATORS)
+        if generated and all(names is not other for other in found):
+            found.append(names)
         for cell in getattr(item, "__closure__", None) or ():
             with contextlib.suppress(ValueError):  # an empty cell
                 visit(cell.cell_contents, left - 1)

@@ -99,7 +99,9 @@ def link(
         "capture_bytes": taken,
         "private_pool_bytes": space.pool_bytes(a.pool) if policy.private_scratch else 0,
     }
-    specs = _argument_specs(arguments, a, in_place, frozenset(changing), region_of_argument, mutated)
+    specs = _argument_specs(
+        arguments, a, in_place, frozenset(changing), region_of_argument, mutated
+    )
     call = _engine.GraphCall.make(
         linked, False, device, specs, outputs.blocks, outputs.results, outputs.objects
     )
@@ -271,13 +273,10 @@ def _plan_fresh(
     result.index = block_index
     start = capture.segments[segment].address if segment is not None else output.data_ptr()
     result.byte_offset = output.data_ptr() - start
-    whole = (
-        segment is None
-        or (
-            sharing[segment] == 1
-            and result.byte_offset == 0
-            and tensors.extent_bytes(output) >= block_bytes
-        )
+    whole = segment is None or (
+        sharing[segment] == 1
+        and result.byte_offset == 0
+        and tensors.extent_bytes(output) >= block_bytes
     )
     result.kind = _engine.ResultKind.WHOLE if whole else _engine.ResultKind.VIEW
 
@@ -294,14 +293,16 @@ def _plan_copied(output: torch.Tensor, result: _engine.ResultSpec, plan: _Output
 
 
 def _argument_of(output: torch.Tensor, capture: Capture) -> int | None:
+    """The argument that an output is, or shares memory with."""
     for index, argument in enumerate(capture.inputs):
         if output is argument:
             return index
+    if not output.numel():
+        return None
     address = output.data_ptr()
     for index, place in enumerate(capture.places):
-        if place and output.numel():
-            if place <= address < place + tensors.extent_bytes(capture.inputs[index]):
-                return index
+        if place and place <= address < place + tensors.extent_bytes(capture.inputs[index]):
+            return index
     return None
 
 

@@ -73,7 +73,7 @@ def _run_graph(
         if isinstance(inputs[index], torch.Tensor) and inputs[index].numel():
             inputs[index] = tensors.static_copy(inputs[index])
     phantom.poison(poison)
-    results = call.run(inputs, poison)
+    results: Sequence[Any] = call.run(inputs, poison)
     found = [*results, *(inputs[index] for index in reference.after)]
     if not _intact(phantom, poison, reference.arguments):
         return "failed: the graph wrote to memory that it does not own"

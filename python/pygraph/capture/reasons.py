@@ -20,9 +20,7 @@ _KNOWN = (
 )
 
 
-def explain(
-    error: BaseException, operator: str | None
-) -> tuple[str, str | None, str | None]:
+def explain(error: BaseException, operator: str | None) -> tuple[str, str | None, str | None]:
     """(reason, operator, source) for an exception raised while capturing."""
     text = str(error).strip().splitlines()
     first = text[0] if text else type(error).__name__

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,6 +83,8 @@ def record(
             space.private_pool(device) if private_pool else space.phantom_pool(phantom, device)
         )
         stack.enter_context(torch.cuda.stream(stream))
+        # Whatever happens, phantom tensors die before their pool does.
+        stack.push(functools.partial(_forget_on_error, kept, inputs))
         mode = stack.enter_context(hold_buffers(function, kept))
         graph, outputs = _capture(function, list(inputs), stream.cuda_stream, mode)
         uses = events()
@@ -89,6 +92,14 @@ def record(
         _segment(address, size, uses) for address, size in phantom.allocations[first_segment:]
     ]
     return Capture(graph, places, segments, outputs, inputs, kept, pool)
+
+
+def _forget_on_error(
+    kept: list[Any], inputs: list[Any], kind: type[BaseException] | None, *_: Any
+) -> None:
+    if kind is not None:
+        kept.clear()
+        inputs.clear()
 
 
 def _capture(
@@ -102,9 +113,9 @@ def _capture(
             _engine.end_capture(stream)
         if not isinstance(error, Exception):
             raise
-        failure = CaptureFailed(*reasons.explain(error, mode.last_operator))
+        explained = reasons.explain(error, mode.last_operator)
         traceback.clear_frames(error.__traceback__)  # they hold phantom tensors
-        raise failure from None
+        raise CaptureFailed(*explained) from None
     try:
         graph = _engine.end_capture(stream)
     except _engine.DriverError as error:

@@ -18,7 +18,9 @@ def extent_bytes(tensor: torch.Tensor) -> int:
     """Bytes from a strided tensor's first element to behind its last; 0 when it has none."""
     if tensor.numel() == 0:
         return 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     return (last + 1) * tensor.element_size()
 
 

@@ -68,9 +68,8 @@ def plan(
     json: Annotated[bool, typer.Option(help="Print JSON.")] = False,
 ) -> None:
     """Say what would be captured of a model, without a GPU and without running it."""
-    from rich.console import Console
-
     from pygraph.bench import models as known
+    from pygraph.bench.demo import terminal
     from pygraph.bench.without_gpu import plan_workload
 
     try:
@@ -85,7 +84,7 @@ def plan(
 
         typer.echo(dumps(found.to_dict(), indent=1))
     else:
-        Console().print(found)
+        terminal().print(found)
     raise typer.Exit(1 if found.error else 0)
 
 

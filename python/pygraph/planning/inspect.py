@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from pygraph.plan.model import KINDS, Argument, Finding, GraphPlan
-from pygraph.plan.source import of_node
+
+from pygraph.planning.model import KINDS, Argument, Finding, GraphPlan
+from pygraph.planning.source import of_node
 
 
 def inspect(name: str, graph_module: Any, static: Sequence[int], mutated: int) -> GraphPlan:

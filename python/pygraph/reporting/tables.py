@@ -8,12 +8,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from pygraph.report.text import as_bytes, environment_line, headline
+from pygraph.reporting.text import as_bytes, environment_line, headline
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from pygraph.report.model import GraphReport, Report
+    from pygraph.reporting.model import GraphReport, Report
 
 STYLES = {
     "graphed": "green",

@@ -136,11 +136,11 @@ class Report:
         )
 
     def __str__(self) -> str:
-        from pygraph.report.text import as_text
+        from pygraph.reporting.text import as_text
 
         return as_text(self)
 
     def __rich__(self) -> RenderableType:
-        from pygraph.report.tables import as_tables
+        from pygraph.reporting.tables import as_tables
 
         return as_tables(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pygraph.report.model import GraphReport, Report
+    from pygraph.reporting.model import GraphReport, Report
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 

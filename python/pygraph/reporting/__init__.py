@@ -4,6 +4,6 @@ The adapter fills these classes while a program runs, everything else only print
 the rest of the package is imported here, so that a report can be read wherever it was saved.
 """
 
-from pygraph.report.model import FALLBACK, GRAPHED, PARTLY, STATES, WARMING, GraphReport, Report
+from pygraph.reporting.model import FALLBACK, GRAPHED, PARTLY, STATES, WARMING, GraphReport, Report
 
 __all__ = ["FALLBACK", "GRAPHED", "PARTLY", "STATES", "WARMING", "GraphReport", "Report"]

@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from pygraph.plan.fake import Stand, mode_of, on_cpu_only, replaced, stand_in_device
-from pygraph.plan.inspect import inspect
-from pygraph.plan.model import Break, GraphPlan, Plan
-from pygraph.plan.source import of_frames, of_text
+
+from pygraph.planning.fake import Stand, mode_of, on_cpu_only, replaced, stand_in_device
+from pygraph.planning.inspect import inspect
+from pygraph.planning.model import Break, GraphPlan, Plan
+from pygraph.planning.source import of_frames, of_text
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def trace(
     training: bool,
     device: str | None,
 ) -> Plan:
-    """See `pygraph.plan.plan`."""
+    """See `pygraph.planning.plan`."""
     if isinstance(args, torch.Tensor):
         args = (args,)
     kwargs = dict(kwargs or {})

@@ -161,11 +161,11 @@ class Plan:
         return {**asdict(self), "capturable": self.capturable}
 
     def __str__(self) -> str:
-        from pygraph.plan.text import as_text
+        from pygraph.planning.text import as_text
 
         return as_text(self)
 
     def __rich__(self) -> RenderableType:
-        from pygraph.plan.text import as_rich
+        from pygraph.planning.text import as_rich
 
         return as_rich(self)

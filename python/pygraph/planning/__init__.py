@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pygraph.plan.model import KINDS, Argument, Break, Finding, GraphPlan, Kind, Plan
+from pygraph.planning.model import KINDS, Argument, Break, Finding, GraphPlan, Kind, Plan
 
 __all__ = [
     "KINDS",
@@ -45,6 +45,6 @@ def plan(
     nothing: `Plan.error` says what happened.
     """
     # Imported here: torch takes seconds to load, and the names above need none of it.
-    from pygraph.plan.trace import trace
+    from pygraph.planning.trace import trace
 
     return trace(model, args, kwargs, name, training, device)

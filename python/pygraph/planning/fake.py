@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 aten = torch.ops.aten
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pygraph.plan.model import KINDS, Argument, GraphPlan, Plan
+from pygraph.planning.model import KINDS, Argument, GraphPlan, Plan
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

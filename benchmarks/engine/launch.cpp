@@ -1,0 +1,47 @@
+// What a call pays for its launch: CPU time, the device waited for outside the timing.
+#include "workload.h"
+
+namespace pygraph::benchmarks {
+namespace {
+
+using benchmark::State;
+
+/// Program::launch with nothing to update.
+void launch(State& state) {
+  Bound bound(chain(static_cast<std::size_t>(state.range(0)), 1));
+  time_calls(state, [&] { bound.program().launch(bed().stream()); });
+  state.SetLabel(driver_label());
+}
+BENCHMARK(launch)->Arg(1)->Arg(100)->Arg(1000)->UseManualTime();
+
+/// The driver's own call, which `launch` cannot beat.
+void raw_launch(State& state) {
+  Bound bound(chain(static_cast<std::size_t>(state.range(0)), 1));
+  const Driver& driver = bed().driver();
+  const CUgraphExec exec = bound.program().exec();
+  time_calls(state, [&] {
+    driver.check(driver.api.cuGraphLaunch(exec, bed().stream()), "cuGraphLaunch");
+  });
+  state.SetLabel(driver_label());
+}
+BENCHMARK(raw_launch)->Arg(1)->Arg(100)->Arg(1000)->UseManualTime();
+
+/// A whole call of a 1000-node graph of which so many inputs moved.
+void call_with_moved_inputs(State& state) {
+  constexpr std::size_t kNodes = 1000;
+  const auto inputs = static_cast<std::size_t>(state.range(0));
+  Bound bound(chain(kNodes, inputs));
+  bool second = false;
+  time_calls(state, [&] {
+    second = !second;
+    for (std::size_t i = 0; i < inputs; ++i) {
+      bound.program().bind(static_cast<std::uint32_t>(i), bound.input(i, second));
+    }
+    bound.program().launch(bed().stream());
+  });
+  state.SetLabel(driver_label());
+}
+BENCHMARK(call_with_moved_inputs)->Arg(1)->Arg(10)->Arg(100)->UseManualTime();
+
+}  // namespace
+}  // namespace pygraph::benchmarks

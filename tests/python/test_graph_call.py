@@ -1,0 +1,223 @@
+"""The host path on the CPU twin: the same C++ that runs on every call, with CPU tensors as device
+memory and sample kernels that the twin really executes."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from pygraph import _engine
+from pygraph.adapter import versions
+
+N = 32
+INVALID_VALUE = 1
+
+
+@pytest.fixture(autouse=True)
+def calibrated() -> Iterator[None]:
+    assert versions.tensor_access() == "direct"
+    yield
+    _engine.twin_reset_faults()
+
+
+def capture(space: Any, placement: Any) -> tuple[Any, list[int]]:
+    """x, w -> relu(2 x + w) through scratch; regions: x, w, scratch, out."""
+    space.begin(placement)
+    x, w, scratch, out = (space.allocate(4 * N) for _ in range(4))
+    stream = _engine.Stream(twin=True)
+    _engine.begin_capture(stream.handle, twin=True)
+    _engine.twin_saxpy(stream.handle, scratch, x, w, 2.0, N)
+    _engine.twin_relu(stream.handle, out, scratch, N)
+    return _engine.end_capture(stream.handle, twin=True), [x, w, scratch, out]
+
+
+def link() -> Any:
+    space = _engine.PhantomSpace(0, reserve_bytes=1 << 28, block_bytes=1 << 21, twin=True)
+    a, in_a = capture(space, _engine.Placement.A)
+    b, in_b = capture(space, _engine.Placement.B)
+    own, scratch = _engine.RegionRole.OWN, _engine.RegionRole.SCRATCH
+    regions = [
+        (left, right, 4 * N, role, 4 * N)
+        for left, right, role in zip(in_a, in_b, (own, own, scratch, own), strict=True)
+    ]
+    linked = _engine.link(
+        a.handle, b.handle, regions, space.base, space.base + space.reserved_bytes, twin=True
+    )
+    assert not linked.problems
+    return linked
+
+
+def argument(kind: Any, region: int = _engine.NO_REGION, **fields: Any) -> Any:
+    spec = _engine.ArgumentSpec()
+    spec.kind, spec.region, spec.bytes = kind, region, 4 * N
+    for name, value in fields.items():
+        setattr(spec, name, value)
+    return spec
+
+
+def make(arguments: list[Any] | None = None) -> Any:
+    patched = _engine.ArgumentKind.PATCHED
+    arguments = arguments or [
+        argument(patched, 0, alignment_mask=15),
+        argument(patched, 1, alignment_mask=15),
+    ]
+    block = _engine.OutputBlock()
+    block.region, block.bytes = 3, 4 * N
+    result = _engine.ResultSpec()
+    result.kind, result.sizes, result.strides = _engine.ResultKind.WHOLE, [4, 8], [8, 1]
+    result.set_dtype_of(torch.empty(0))
+    return _engine.GraphCall.make(link(), True, 0, arguments, [block], [result], [None])
+
+
+def expected(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.relu(2 * x + w).view(4, 8)
+
+
+def test_addresses_are_patched_and_outputs_kept() -> None:
+    call = make()
+    inputs = [(torch.randn(N), torch.randn(N)) for _ in range(20)]
+    kept = [call.run([x, w])[0] for x, w in inputs]
+    for (x, w), out in zip(inputs, kept, strict=True):
+        assert torch.equal(out, expected(x, w))
+    assert call.replays == 20
+    assert call.bytes_copied == 0
+
+
+def test_an_unmoved_call_updates_nothing_but_what_is_fresh() -> None:
+    call = make()
+    x, w = torch.randn(N), torch.randn(N)
+    call.run([x, w])
+    first = call.updates
+    call.run([x, w])
+    assert call.updates - first <= 2  # scratch and output may move; both nodes at most
+
+
+def test_a_misaligned_argument_is_copied() -> None:
+    call = make()
+    x, w = torch.randn(N + 1)[1:], torch.randn(N)
+    assert torch.equal(call.run([x, w])[0], expected(x, w))
+    assert (call.copies, call.bytes_copied) == (1, 4 * N)
+    x = torch.randn(N)
+    assert torch.equal(call.run([x, w])[0], expected(x, w))
+    assert call.copies == 1
+
+
+def test_poison_does_not_show_in_the_result() -> None:
+    call = make()
+    x, w = torch.randn(N), torch.randn(N)
+    for poison in (0xFF, 0x3C):
+        assert torch.equal(call.run([x, w], poison)[0], expected(x, w))
+
+
+def test_integers_must_be_those_of_the_capture() -> None:
+    patched = _engine.ArgumentKind.PATCHED
+    call = make(
+        [
+            argument(patched, 0),
+            argument(_engine.ArgumentKind.INTEGER, value=7),
+            argument(patched, 1),
+        ]
+    )
+    x, w = torch.randn(N), torch.randn(N)
+    assert call.accepts([x, 7, w])
+    assert not call.accepts([x, 8, w])
+    assert not call.accepts([x, 7])
+    assert not call.accepts([7, 7, w])
+    with pytest.raises(ValueError, match="captured with"):
+        call.run([x, 8, w])
+
+
+def test_a_fixed_argument_must_not_move() -> None:
+    w = torch.randn(N)
+    call = make(
+        [
+            argument(_engine.ArgumentKind.PATCHED, 0),
+            argument(_engine.ArgumentKind.FIXED, address=w.data_ptr()),
+        ]
+    )
+    assert call.accepts([torch.randn(N), w])
+    assert not call.accepts([torch.randn(N), w.clone()])
+
+
+class Slow:
+    """The Python side of a dispatcher."""
+
+    def __init__(self) -> None:
+        self.missed: list[Any] = []
+        self.failures: list[str] = []
+        self.dispatcher = _engine.Dispatcher(self.miss, self.fail)
+
+    def miss(self, arguments: list[Any]) -> Any:
+        self.missed.append(list(arguments))
+        return ("missed",)
+
+    def fail(self, arguments: list[Any], message: str) -> Any:
+        self.failures.append(message)
+        return ("failed", *arguments)
+
+
+def test_the_dispatcher_serves_hits_and_passes_misses_on() -> None:
+    slow = Slow()
+    x, w = torch.randn(N), torch.randn(N)
+    assert slow.dispatcher([x, w]) == ("missed",)
+    slow.dispatcher.add(make())
+    arguments = [x, w]
+    (out,) = slow.dispatcher(arguments)
+    assert torch.equal(out, expected(x, w))
+    assert arguments == []  # torch's boxed calling convention
+    assert slow.dispatcher([x]) == ("missed",)
+    assert slow.dispatcher.calls == 3
+    with pytest.raises(TypeError, match="list"):
+        slow.dispatcher((x, w))
+
+
+@pytest.mark.parametrize(
+    "symbol", ["cuGraphLaunch", "cuGraphInstantiate", "cuGraphExecKernelNodeSetParams"]
+)
+def test_a_failing_driver_call_ends_in_the_callable(symbol: str) -> None:
+    slow = Slow()
+    slow.dispatcher.add(make())
+    x, w = torch.randn(N), torch.randn(N)
+    if symbol != "cuGraphInstantiate":
+        slow.dispatcher([x, w])
+    _engine.twin_fail(symbol, INVALID_VALUE)
+    x = torch.randn(N)
+    result = slow.dispatcher([x, w])
+    assert result[0] == "failed"
+    assert result[1] is x
+    assert "CUDA_ERROR_INVALID_VALUE" in slow.failures[0]
+    assert slow.dispatcher([x, w]) == ("missed",)  # the graph was dropped
+
+
+def test_cycles_through_the_dispatcher_are_collected() -> None:
+    slow = Slow()
+    slow.dispatcher.add(make())
+    gone = weakref.ref(slow)
+    del slow
+    gc.collect()
+    assert gone() is None
+
+
+def test_ten_thousand_calls_leave_no_references() -> None:
+    call = make()
+    x, w = torch.randn(N), torch.randn(N)
+    for _ in range(100):
+        call.run([x, w])
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(10_000):
+        call.run([x, w])
+    gc.collect()
+    assert len(gc.get_objects()) <= before + 10
+
+
+def test_a_linked_graph_becomes_a_program_only_once() -> None:
+    linked = link()
+    linked.program()
+    with pytest.raises(RuntimeError, match="already"):
+        linked.program()
