@@ -17,8 +17,8 @@ void bind_unchanged(State& state) {
     }
     benchmark::ClobberMemory();
   }
-  state.counters["per_region"] = Counter(static_cast<double>(regions),
-                                         Counter::kIsIterationInvariantRate | Counter::kInvert);
+  state.counters["per_region"] =
+      Counter(static_cast<double>(regions), Counter::kIsIterationInvariantRate | Counter::kInvert);
   state.SetLabel(driver_label());
 }
 BENCHMARK(bind_unchanged)->Arg(1)->Arg(32)->Arg(400);
@@ -33,8 +33,8 @@ void bind_and_update(State& state) {
     bound.program().bind(0, bound.input(0, second));
     bound.program().update();
   }
-  state.counters["per_node"] = Counter(static_cast<double>(nodes),
-                                       Counter::kIsIterationInvariantRate | Counter::kInvert);
+  state.counters["per_node"] =
+      Counter(static_cast<double>(nodes), Counter::kIsIterationInvariantRate | Counter::kInvert);
   state.SetLabel(driver_label());
 }
 BENCHMARK(bind_and_update)->Arg(1)->Arg(16)->Arg(256);
@@ -48,8 +48,8 @@ void bind_only(State& state) {
     second = !second;
     bound.program().bind(0, bound.input(0, second));
   }
-  state.counters["per_node"] = Counter(static_cast<double>(nodes),
-                                       Counter::kIsIterationInvariantRate | Counter::kInvert);
+  state.counters["per_node"] =
+      Counter(static_cast<double>(nodes), Counter::kIsIterationInvariantRate | Counter::kInvert);
   state.SetLabel(driver_label());
 }
 BENCHMARK(bind_only)->Arg(1)->Arg(16)->Arg(256);

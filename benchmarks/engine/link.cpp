@@ -49,6 +49,7 @@ void compare_captures(State& state) {
   const Image a = read_image(bed().driver(), captures.a.get());
   const Image b = read_image(bed().driver(), captures.b.get());
   std::vector<Region> places;
+  places.reserve(captures.regions.size());
   for (const LinkRegion& region : captures.regions) {
     places.push_back(region.place);
   }

@@ -61,8 +61,7 @@ Workload chain(std::size_t nodes, std::size_t inputs) {
 Captures capture(const Workload& workload) {
   Captures made;
   made.space = std::make_unique<PhantomSpace>(
-      bed().driver(), 0,
-      PhantomSpace::Options{std::size_t{1} << 30, std::size_t{2} << 20});
+      bed().driver(), 0, PhantomSpace::Options{std::size_t{1} << 30, std::size_t{2} << 20});
   const auto in_a = place(*made.space, Placement::kA, workload.regions());
   made.a = capture_at(workload, in_a);
   const auto in_b = place(*made.space, Placement::kB, workload.regions());

@@ -63,6 +63,11 @@ struct Census {
 };
 Census census();
 
+/// Lets copies and fills use host memory that the twin did not allocate, as on a GPU with
+/// CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS: torch's CPU tensors can then stand in for device
+/// memory. Off by default, so that a stray address is an error.
+void pageable_memory_access(bool on);
+
 /// Finishes everything that was launched.
 void synchronize();
 

@@ -46,6 +46,8 @@ void bind_twin(nb::module_& module) {
         twin::Faults::fail(symbol, static_cast<CUresult>(code), nth);
       },
       nb::arg("symbol"), nb::arg("code"), nb::arg("nth") = 1, "See twin.h, Faults::fail.");
+  module.def("twin_pageable_memory_access", &twin::pageable_memory_access, nb::arg("on"),
+             "See twin.h: CPU tensors stand in for device memory.");
   module.def("twin_reset_faults", &twin::Faults::reset);
   module.def("demonstrate_twin", &twin::demonstrate,
              "Captures, links, proves and moves a small network on the CPU twin.");

@@ -61,8 +61,7 @@ LinkedGraph link(const Driver& driver, CUgraph a, CUgraph b, std::span<const Lin
   for (const LinkRegion& region : regions) {
     places.push_back(region.place);
   }
-  linked.table =
-      relocate(linked.image, read_image(driver, b), places, phantom_begin, phantom_end);
+  linked.table = relocate(linked.image, read_image(driver, b), places, phantom_begin, phantom_end);
   if (!linked.table.sound()) {
     return linked;
   }

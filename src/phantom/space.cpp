@@ -101,7 +101,8 @@ void PhantomSpace::map_to(std::size_t placement, std::size_t end) {
     access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access.location.id = device_;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    code = driver_.api.cuMemSetAccess(start + first * block_, (blocks - first) * block_, &access, 1);
+    code =
+        driver_.api.cuMemSetAccess(start + first * block_, (blocks - first) * block_, &access, 1);
   }
   if (code != CUDA_SUCCESS) {
     if (end_mapped != first) {

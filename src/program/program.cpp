@@ -106,8 +106,9 @@ CUresult Program::push_kernel(Slot& slot, Into into) {
     launch.kernelParams = slot.arguments.data();
   }
   const DriverApi& api = driver_->api;
-  return into == Into::kGraph ? api.cuGraphKernelNodeSetParams(node.handle, &launch)
-                              : api.cuGraphExecKernelNodeSetParams(exec_.get(), node.handle, &launch);
+  return into == Into::kGraph
+             ? api.cuGraphKernelNodeSetParams(node.handle, &launch)
+             : api.cuGraphExecKernelNodeSetParams(exec_.get(), node.handle, &launch);
 }
 
 CUresult Program::push(Slot& slot, Into into) {
@@ -157,11 +158,10 @@ void Program::refuse(CUresult code, std::uint32_t node) {
   broken_ = true;
   const Node& refused = nodes_[node].node;
   const char* what = refused.kind == NodeKind::kMemcpy ? "copy" : "fill";
-  driver_->check(code, "setting node parameters",
-                 fmt::format("node {} ({})", node,
-                             refused.kind == NodeKind::kKernel
-                                 ? kernel_name(*driver_, refused.shape)
-                                 : what));
+  driver_->check(
+      code, "setting node parameters",
+      fmt::format("node {} ({})", node,
+                  refused.kind == NodeKind::kKernel ? kernel_name(*driver_, refused.shape) : what));
 }
 
 void Program::update() {

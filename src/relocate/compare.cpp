@@ -14,7 +14,8 @@ namespace {
 /// Regions sorted by their address in capture A, for finding the one that holds a word.
 class RegionIndex {
  public:
-  explicit RegionIndex(std::span<const Region> regions) : regions_(regions), order_(regions.size()) {
+  explicit RegionIndex(std::span<const Region> regions)
+      : regions_(regions), order_(regions.size()) {
     std::iota(order_.begin(), order_.end(), 0U);
     refuse_overlap([](const Region& region) { return region.b; }, "B");
     refuse_overlap([](const Region& region) { return region.a; }, "A");  // leaves order_ by A
@@ -108,8 +109,8 @@ LinkTable relocate(const Image& a, const Image& b, std::span<const Region> regio
   LinkTable table;
   const RegionIndex index(regions);
   if (a.nodes.size() != b.nodes.size()) {
-    table.problems.push_back(fmt::format("capture A has {} nodes, its probe {}", a.nodes.size(),
-                                         b.nodes.size()));
+    table.problems.push_back(
+        fmt::format("capture A has {} nodes, its probe {}", a.nodes.size(), b.nodes.size()));
     return table;
   }
   if (a.edges != b.edges) {

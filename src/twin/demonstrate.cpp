@@ -132,8 +132,7 @@ Demonstration demonstrate() {
 
   std::vector<LinkRegion> regions;
   for (std::size_t piece = 0; piece < network::kPieces; ++piece) {
-    const RegionRole role =
-        network::is_scratch(piece) ? RegionRole::kScratch : RegionRole::kOwn;
+    const RegionRole role = network::is_scratch(piece) ? RegionRole::kScratch : RegionRole::kOwn;
     regions.push_back(
         {{in_a[piece], in_b[piece], network::bytes(piece)}, role, network::bytes(piece)});
   }
@@ -147,15 +146,18 @@ Demonstration demonstrate() {
   shown.noise = linked.table.noise;
   shown.arena_bytes = linked.layout.bytes;
   shown.lower_bound_bytes = linked.layout.lower_bound;
-  say(fmt::format("captured: a three-layer network, {} nodes ({} kernels, {} copy, {} fill), in "
-                  "phantom memory: {} regions, {} MiB of addresses, one block of {} MiB behind them",
-                  shown.nodes, linked.image.count(NodeKind::kKernel),
-                  linked.image.count(NodeKind::kMemcpy), linked.image.count(NodeKind::kMemset),
-                  regions.size(), space.reserved_bytes() >> 20, space.physical_bytes() >> 20));
-  say(fmt::format("probed: the same work captured again with every region elsewhere; of {} words "
+  say(fmt::format(
+      "captured: a three-layer network, {} nodes ({} kernels, {} copy, {} fill), in "
+      "phantom memory: {} regions, {} MiB of addresses, one block of {} MiB behind them",
+      shown.nodes, linked.image.count(NodeKind::kKernel), linked.image.count(NodeKind::kMemcpy),
+      linked.image.count(NodeKind::kMemset), regions.size(), space.reserved_bytes() >> 20,
+      space.physical_bytes() >> 20));
+  say(
+      fmt::format("probed: the same work captured again with every region elsewhere; of {} words "
                   "compared, {} moved with a region and are relocations",
                   linked.table.words, shown.relocations));
-  say(fmt::format("left alone: {} number that only looks like an address, {} words of "
+  say(
+      fmt::format("left alone: {} number that only looks like an address, {} words of "
                   "uninitialised padding",
                   shown.coincidences, shown.noise));
   if (!linked.table.sound()) {
@@ -163,7 +165,8 @@ Demonstration demonstrate() {
     say("not linked: " + shown.proof);
     return shown;
   }
-  say(fmt::format("laid out: scratch needs an arena of {} bytes (apart it would take {}; what must "
+  say(
+      fmt::format("laid out: scratch needs an arena of {} bytes (apart it would take {}; what must "
                   "live at once: {})",
                   shown.arena_bytes, separate_bytes(), shown.lower_bound_bytes));
 

@@ -16,9 +16,7 @@ CUcontext the_context() {
 
 namespace entry {
 
-CUresult cuInit(unsigned int flags) {
-  return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
+CUresult cuInit(unsigned int flags) { return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
 
 CUresult cuDriverGetVersion(int* version) {
   if (version == nullptr) {

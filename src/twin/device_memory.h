@@ -23,9 +23,7 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
   DeviceMemory(DeviceMemory&& other) noexcept
-      : driver_(other.driver_),
-        address_(std::exchange(other.address_, 0)),
-        bytes_(other.bytes_) {}
+      : driver_(other.driver_), address_(std::exchange(other.address_, 0)), bytes_(other.bytes_) {}
   DeviceMemory& operator=(DeviceMemory&&) = delete;
 
   [[nodiscard]] CUdeviceptr address() const noexcept { return address_; }
@@ -34,9 +32,8 @@ class DeviceMemory {
   /// Synchronous copies; `values` must fit.
   template <typename T>
   void write(const std::vector<T>& values) const {
-    driver_->check(
-        driver_->api.cuMemcpyHtoD(address_, values.data(), values.size() * sizeof(T)),
-        "cuMemcpyHtoD");
+    driver_->check(driver_->api.cuMemcpyHtoD(address_, values.data(), values.size() * sizeof(T)),
+                   "cuMemcpyHtoD");
   }
   template <typename T>
   [[nodiscard]] std::vector<T> read() const {

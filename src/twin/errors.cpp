@@ -9,8 +9,7 @@ struct ErrorText {
   const char* text;
 };
 
-#define PYGRAPH_ERROR(code, text) \
-  { code, #code, text }
+#define PYGRAPH_ERROR(code, text) {code, #code, text}
 
 /// The codes that the twin returns or that tests inject; names and sentences as the driver's.
 constexpr ErrorText kErrors[] = {
@@ -25,7 +24,8 @@ constexpr ErrorText kErrors[] = {
     PYGRAPH_ERROR(CUDA_ERROR_INVALID_CONTEXT, "invalid device context"),
     PYGRAPH_ERROR(CUDA_ERROR_MAP_FAILED, "mapping of buffer object failed"),
     PYGRAPH_ERROR(CUDA_ERROR_INVALID_PTX, "a PTX JIT compilation failed"),
-    PYGRAPH_ERROR(CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state"),
+    PYGRAPH_ERROR(CUDA_ERROR_ILLEGAL_STATE,
+                  "the operation cannot be performed in the present state"),
     PYGRAPH_ERROR(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"),
     PYGRAPH_ERROR(CUDA_ERROR_NOT_FOUND, "named symbol not found"),
     PYGRAPH_ERROR(CUDA_ERROR_NOT_READY, "device not ready"),
@@ -36,22 +36,23 @@ constexpr ErrorText kErrors[] = {
     PYGRAPH_ERROR(CUDA_ERROR_NOT_SUPPORTED, "operation not supported"),
     PYGRAPH_ERROR(CUDA_ERROR_SYSTEM_NOT_READY, "system not yet initialized"),
     PYGRAPH_ERROR(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-          "operation not permitted when stream is capturing"),
+                  "operation not permitted when stream is capturing"),
     PYGRAPH_ERROR(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
-          "operation failed due to a previous error during capture"),
+                  "operation failed due to a previous error during capture"),
     PYGRAPH_ERROR(CUDA_ERROR_STREAM_CAPTURE_MERGE,
-          "operation would result in a merge of separate capture sequences"),
-    PYGRAPH_ERROR(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began"),
+                  "operation would result in a merge of separate capture sequences"),
+    PYGRAPH_ERROR(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+                  "capture was not ended in the same stream as it began"),
     PYGRAPH_ERROR(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work"),
     PYGRAPH_ERROR(CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
-          "dependency created on uncaptured work in another stream"),
+                  "dependency created on uncaptured work in another stream"),
     PYGRAPH_ERROR(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
-          "operation would make the legacy stream depend on a capturing blocking stream"),
+                  "operation would make the legacy stream depend on a capturing blocking stream"),
     PYGRAPH_ERROR(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
-          "attempt to terminate a thread-local capture sequence from another thread"),
+                  "attempt to terminate a thread-local capture sequence from another thread"),
     PYGRAPH_ERROR(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
-          "the graph update was not performed because it included changes which violated "
-          "constraints specific to instantiated graph update"),
+                  "the graph update was not performed because it included changes which violated "
+                  "constraints specific to instantiated graph update"),
     PYGRAPH_ERROR(CUDA_ERROR_UNKNOWN, "unknown error"),
 };
 

@@ -157,11 +157,12 @@ CUresult cuGraphClone(CUgraph* clone, CUgraph original) {
   for (const CUgraphNode node : sources) {
     const GraphNode& from = state().nodes.at(node);
     std::vector<CUgraphNode> dependencies;
+    dependencies.reserve(from.dependencies.size());
     for (const CUgraphNode dependency : from.dependencies) {
       dependencies.push_back(twins.at(dependency));
     }
-    const CUresult code = add_node(*clone, dependencies.data(), dependencies.size(),
-                                   Work(from.work), &twins[node]);
+    const CUresult code =
+        add_node(*clone, dependencies.data(), dependencies.size(), Work(from.work), &twins[node]);
     if (code != CUDA_SUCCESS) {
       return code;
     }

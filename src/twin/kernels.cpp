@@ -26,8 +26,7 @@ std::vector<ParameterSlot> all_padding(const std::vector<ParameterSlot>& paramet
   std::uint32_t end = 0;
   for (const ParameterSlot& parameter : parameters) {
     if (parameter.offset < end || parameter.size == 0) {
-      throw std::invalid_argument(
-          "kernel parameters must ascend, not overlap and not be empty");
+      throw std::invalid_argument("kernel parameters must ascend, not overlap and not be empty");
     }
     if (parameter.offset > end) {
       inside.push_back({end, parameter.offset - end});

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "pygraph/twin.h"
 #include "twin/entry.h"
 #include "twin/state.h"
 
@@ -79,7 +80,18 @@ CUresult synchronous(CUdeviceptr device, std::size_t bytes, const void* host, Co
 
 }  // namespace
 
+void pageable_memory_access(bool on) {
+  const Lock lock;
+  state().pageable_access = on;
+}
+
 bool accessible(CUdeviceptr address, std::size_t bytes) {
+  const auto reservation = entry_below(state().reservations, address);
+  const bool reserved = reservation != state().reservations.end() &&
+                        address - reservation->first < reservation->second;
+  if (state().pageable_access && !reserved && address != 0) {
+    return true;
+  }
   // A range may span neighbouring mappings, as on the driver.
   while (true) {
     const Range range = range_of(address);

@@ -81,9 +81,8 @@ void launch(const Driver& driver, CUstream stream, const Addresses& at, std::uin
                   kWidth2);
   add_bias(driver, stream, at[kBiased3], at[kProduct3], at[kBias3], kWidth3);
   samples::saxpy(driver, stream, at[kTotal], at[kBiased3], at[kTotal], 1, kBatch * kWidth3);
-  driver.check(
-      driver.api.cuMemcpyDtoDAsync(at[kOutput], at[kTotal], bytes(kOutput), stream),
-      "cuMemcpyDtoDAsync", "the output");
+  driver.check(driver.api.cuMemcpyDtoDAsync(at[kOutput], at[kTotal], bytes(kOutput), stream),
+               "cuMemcpyDtoDAsync", "the output");
 }
 
 std::vector<float> contents(std::size_t piece, std::uint32_t round) {

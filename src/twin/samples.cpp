@@ -92,16 +92,15 @@ Functions make_functions() {
   made.affine =
       register_kernel("sample_affine", {{0, 8}, {8, 8}, {16, 4}, {20, 4}, {24, 4}}, run_affine);
   made.relu = register_kernel("sample_relu", {{0, 8}, {8, 8}, {16, 4}}, run_relu);
-  made.matmul = register_kernel(
-      "sample_matmul", {{0, 8}, {8, 8}, {16, 8}, {24, 4}, {28, 4}, {32, 4}}, run_matmul);
+  made.matmul = register_kernel("sample_matmul",
+                                {{0, 8}, {8, 8}, {16, 8}, {24, 4}, {28, 4}, {32, 4}}, run_matmul);
   made.packed_matmul = register_kernel_with_padding(
       "sample_packed_matmul", {{0, sizeof(MatmulBlock)}},
       {{offsetof(MatmulBlock, padding), sizeof(std::uint32_t)}}, run_packed_matmul);
-  made.add = register_kernel_with_padding(
-      "sample_add", {{0, sizeof(AddArguments)}},
-      {{kScaleEnd, offsetof(AddArguments, left) - kScaleEnd},
-       {kTagEnd, offsetof(AddArguments, count) - kTagEnd}},
-      run_add);
+  made.add = register_kernel_with_padding("sample_add", {{0, sizeof(AddArguments)}},
+                                          {{kScaleEnd, offsetof(AddArguments, left) - kScaleEnd},
+                                           {kTagEnd, offsetof(AddArguments, count) - kTagEnd}},
+                                          run_add);
   made.copy = register_kernel("sample_copy", {{0, 8}, {8, 8}, {16, 4}}, run_copy);
   return made;
 }
@@ -149,10 +148,10 @@ void packed_matmul(const Driver& driver, CUstream stream, MatmulBlock block, boo
                                &bytes, CU_LAUNCH_PARAM_END};
   void* size_then_pointer[] = {CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_BUFFER_POINTER,
                                &block, CU_LAUNCH_PARAM_END};
-  driver.check(driver.api.cuLaunchKernel(functions().packed_matmul, 1, 1, 1, 128, 1, 1, 0, stream,
-                                         nullptr,
-                                         size_first ? size_then_pointer : pointer_then_size),
-               "cuLaunchKernel", "sample_packed_matmul");
+  driver.check(
+      driver.api.cuLaunchKernel(functions().packed_matmul, 1, 1, 1, 128, 1, 1, 0, stream, nullptr,
+                                size_first ? size_then_pointer : pointer_then_size),
+      "cuLaunchKernel", "sample_packed_matmul");
 }
 
 void add(const Driver& driver, CUstream stream, AddArguments arguments) {

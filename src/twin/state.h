@@ -107,6 +107,7 @@ struct State {
   std::unordered_map<CUgraph, Graph> graphs;
   std::unordered_map<CUgraphNode, GraphNode> nodes;
   std::unordered_map<CUgraphExec, Exec> execs;
+  bool pageable_access = false;  ///< see pageable_memory_access
   std::size_t context_users = 0;
 
   std::deque<std::shared_ptr<const WorkList>> queue;

@@ -93,10 +93,9 @@ void Testbed::affine(const AffineBlock& given, ParameterOrder order) const {
   void** extra = order == ParameterOrder::kPointerThenSize ? pointer_first : size_first;
   const bool array = order == ParameterOrder::kArray;
   const unsigned int grid = (block.count + kThreads - 1) / kThreads;
-  driver_.check(
-      driver_.api.cuLaunchKernel(affine_, grid, 1, 1, kThreads, 1, 1, 0, stream_.get(),
-                                 array ? parameters : nullptr, array ? nullptr : extra),
-      "cuLaunchKernel", "affine");
+  driver_.check(driver_.api.cuLaunchKernel(affine_, grid, 1, 1, kThreads, 1, 1, 0, stream_.get(),
+                                           array ? parameters : nullptr, array ? nullptr : extra),
+                "cuLaunchKernel", "affine");
 }
 
 GraphHandle Testbed::capture(const std::function<void()>& work) const {

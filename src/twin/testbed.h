@@ -21,9 +21,9 @@ struct AffineBlock {
 };
 
 enum class ParameterOrder : std::uint8_t {
-  kArray,             ///< a pointer per parameter
-  kPointerThenSize,   ///< packed in `extra`
-  kSizeThenPointer,   ///< packed in `extra`
+  kArray,            ///< a pointer per parameter
+  kPointerThenSize,  ///< packed in `extra`
+  kSizeThenPointer,  ///< packed in `extra`
 };
 
 /// Not thread-safe.

@@ -71,10 +71,10 @@ TEST(Driver, RealDriverIsUsableOrSaysWhyNot) {
 
 TEST(Driver, ErrorNamesCodeOperationObjectAndRemedy) {
   const Driver& driver = twin::driver();
-  const std::string text = message_of<DriverError>([&] {
-    driver.check(CUDA_ERROR_OUT_OF_MEMORY, "cuMemAlloc", "the arena", "free something");
-  });
-  for (const char* part : {"CUDA_ERROR_OUT_OF_MEMORY", "cuMemAlloc", "the arena", "free something"}) {
+  const std::string text = message_of<DriverError>(
+      [&] { driver.check(CUDA_ERROR_OUT_OF_MEMORY, "cuMemAlloc", "the arena", "free something"); });
+  for (const char* part :
+       {"CUDA_ERROR_OUT_OF_MEMORY", "cuMemAlloc", "the arena", "free something"}) {
     EXPECT_TRUE(contains(text, part)) << part << " is not in: " << text;
   }
   try {

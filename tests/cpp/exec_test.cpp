@@ -36,7 +36,8 @@ class Exec : public testing::OnBothDrivers {
 TEST_P(Exec, TakesTheNodesOfItsOwnGraphOnly) {
   const DeviceMemory memory(driver(), kBytes);
   const auto capture = [&] {
-    return bed().capture([&] { bed().affine({memory.address(), memory.address(), 0, 1, kFloats}); });
+    return bed().capture(
+        [&] { bed().affine({memory.address(), memory.address(), 0, 1, kFloats}); });
   };
   const GraphHandle graph = capture();
   const GraphHandle other = capture();
@@ -171,6 +172,24 @@ TEST_F(ExecOnTwin, DestroyedObjectsAreRecognised) {
   EXPECT_EQ(api.cuGraphDestroy(graph), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(api.cuGraphLaunch(exec, bed().stream()), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(api.cuGraphExecDestroy(exec), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(ExecOnTwin, DependenciesMustBeNodesOfTheGraphAndStandOnce) {
+  const DriverApi& api = driver().api;
+  CUgraph graphs[2] = {};
+  CUgraphNode nodes[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(api.cuGraphCreate(&graphs[i], 0), CUDA_SUCCESS);
+    ASSERT_EQ(api.cuGraphAddEmptyNode(&nodes[i], graphs[i], nullptr, 0), CUDA_SUCCESS);
+  }
+  const GraphHandle first(driver(), graphs[0]);
+  const GraphHandle second(driver(), graphs[1]);
+  CUgraphNode added = nullptr;
+  EXPECT_EQ(api.cuGraphAddEmptyNode(&added, graphs[0], &nodes[1], 1), CUDA_ERROR_INVALID_VALUE);
+  const CUgraphNode twice[] = {nodes[0], nodes[0]};
+  EXPECT_EQ(api.cuGraphAddEmptyNode(&added, graphs[0], twice, 2), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(api.cuGraphAddEmptyNode(&added, graphs[0], nullptr, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(api.cuGraphAddEmptyNode(&added, graphs[0], &nodes[0], 1), CUDA_SUCCESS);
 }
 
 TEST_F(ExecOnTwin, RegistrationRefusesImpossibleLayouts) {

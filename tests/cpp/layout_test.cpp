@@ -65,6 +65,14 @@ TEST(Layout, BranchesDoNotShare) {
   EXPECT_EQ(layout.bytes, 2048U) << "what comes after the join reuses either";
 }
 
+TEST(Layout, LowerBoundCountsOnlyWhatMustBeLive) {
+  // 0 forks into 1 and 2. The first buffer may be done with (0, 2) before 1 starts, or not.
+  const std::vector<Buffer> buffers = {{1024, {0, 2}}, {512, {1}}};
+  const Layout layout = lay_out(buffers, NodeOrder(graph_of(3, {{0, 1}, {0, 2}})));
+  EXPECT_EQ(layout.lower_bound, 1024U);
+  EXPECT_EQ(layout.bytes, 1536U);
+}
+
 TEST(Layout, NodesWithoutEdgesAreConcurrent) {
   const std::vector<Buffer> buffers = {{512, {0}}, {512, {1}}};
   EXPECT_EQ(lay_out(buffers, NodeOrder(graph_of(2, {}))).bytes, 1024U);

@@ -105,8 +105,8 @@ TEST_P(Link, ScratchThatReachesBeyondItsUsedBytesIsNotSqueezed) {
   const GraphHandle b = capture_at(Placement::kB, in_b);
   std::vector<LinkRegion> given = regions(in_a, in_b);
   given[1].used_bytes = 64;
-  const LinkedGraph linked = link(driver(), a.get(), b.get(), given, space.base(),
-                                  space.base() + space.reserved_bytes());
+  const LinkedGraph linked =
+      link(driver(), a.get(), b.get(), given, space.base(), space.base() + space.reserved_bytes());
   EXPECT_FALSE(linked.table.sound());
 }
 

@@ -77,8 +77,7 @@ TEST_P(ProgramOnBoth, UnboundRegionsAreRefused) {
   for (std::uint32_t region = 0; region < 3; ++region) {
     program.bind(region, memory[region].address());
   }
-  const std::string text =
-      message_of<std::logic_error>([&] { program.launch(bed().stream()); });
+  const std::string text = message_of<std::logic_error>([&] { program.launch(bed().stream()); });
   EXPECT_NE(text.find("1 unbound"), std::string::npos) << text;
   program.bind(3, memory[3].address());
   EXPECT_NO_THROW(program.launch(bed().stream()));
@@ -190,9 +189,9 @@ TEST_P(ProgramOnBoth, CopiesMoveBetweenKindsOfMemory) {
   PhantomSpace space(driver(), 0, testing::small_phantom());
   const CUdeviceptr mapped = space.allocate(64);
   GraphHandle graph = bed().capture([&] {
-    driver().check(driver().api.cuMemcpyDtoDAsync(plain.address() + 64, plain.address(), 64,
-                                                  bed().stream()),
-                   "cuMemcpyDtoDAsync");
+    driver().check(
+        driver().api.cuMemcpyDtoDAsync(plain.address() + 64, plain.address(), 64, bed().stream()),
+        "cuMemcpyDtoDAsync");
   });
   const Image image = read_image(driver(), graph.get());
   const std::vector<Relocation> relocations = {{0, image.nodes[0].words[0], 0, 0},

@@ -100,8 +100,8 @@ TEST(Relocate, NumbersThatDoNotChangeAreNothing) {
 }
 
 TEST(Relocate, PaddingThatChangesIsNoise) {
-  const LinkTable table = compare({{0x1234'0000'0001, kRegions[0].a}},
-                                  {{0x9999'0000'0001, kRegions[0].b}});
+  const LinkTable table =
+      compare({{0x1234'0000'0001, kRegions[0].a}}, {{0x9999'0000'0001, kRegions[0].b}});
   EXPECT_TRUE(table.sound());
   EXPECT_EQ(table.noise, 1U);
   EXPECT_EQ(table.relocations.size(), 1U);

@@ -100,9 +100,9 @@ inline std::string kind_name(const ::testing::TestParamInfo<Testbed::Kind>& info
   return info.param == Testbed::Kind::kTwin ? "twin" : "real";
 }
 
-#define PYGRAPH_ON_BOTH_DRIVERS(Suite)                                                   \
-  INSTANTIATE_TEST_SUITE_P(Drivers, Suite,                                               \
-                           ::testing::Values(::pygraph::testing::Testbed::Kind::kTwin,   \
+#define PYGRAPH_ON_BOTH_DRIVERS(Suite)                                                  \
+  INSTANTIATE_TEST_SUITE_P(Drivers, Suite,                                              \
+                           ::testing::Values(::pygraph::testing::Testbed::Kind::kTwin,  \
                                              ::pygraph::testing::Testbed::Kind::kReal), \
                            ::pygraph::testing::kind_name)
 

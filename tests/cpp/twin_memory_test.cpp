@@ -138,16 +138,14 @@ TEST_F(TwinMemory, ThreadsShareTheTwin) {
       for (int i = 0; i < 20; ++i) {
         const DeviceMemory memory(bed.driver(), 128);
         memory.write(std::vector<float>(32, value));
-        GraphHandle graph = bed.capture([&] {
-          bed.affine({memory.address() + 64, memory.address(), 2, value, 16});
-        });
+        GraphHandle graph = bed.capture(
+            [&] { bed.affine({memory.address() + 64, memory.address(), 2, value, 16}); });
         CUgraphExec exec = nullptr;
         bed.driver().api.cuGraphInstantiate(&exec, graph.get(), 0);
         const ExecHandle owner(bed.driver(), exec);
         bed.driver().api.cuGraphLaunch(exec, bed.stream());
         bed.synchronize();
-        wrong[static_cast<std::size_t>(thread)] +=
-            memory.read<float>().back() == 3 * value ? 0 : 1;
+        wrong[static_cast<std::size_t>(thread)] += memory.read<float>().back() == 3 * value ? 0 : 1;
       }
     });
   }

@@ -21,7 +21,9 @@ INVALID_VALUE = 1
 @pytest.fixture(autouse=True)
 def calibrated() -> Iterator[None]:
     assert versions.tensor_access() == "direct"
+    _engine.twin_pageable_memory_access(True)
     yield
+    _engine.twin_pageable_memory_access(False)
     _engine.twin_reset_faults()
 
 
