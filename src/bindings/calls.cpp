@@ -3,6 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "../torch/dispatcher.h"
+#include "../torch/entry.h"
 #include "../torch/graph_call.h"
 #include "../torch/torch_api.h"
 #include "bindings.h"
@@ -13,6 +14,7 @@ namespace nb = nanobind;
 namespace pygraph::bindings {
 namespace {
 
+using torch_bridge::Arguments;
 using torch_bridge::ArgumentSpec;
 using torch_bridge::Dispatcher;
 using torch_bridge::GraphCall;
@@ -111,7 +113,44 @@ std::shared_ptr<GraphCall> make_call(Linked& linked, bool twin, int device_index
 
 }  // namespace
 
+namespace {
+
+void require_entry(nb::handle entry) {
+  if (!PyObject_TypeCheck(entry.ptr(), torch_bridge::entry_type())) {
+    throw nb::type_error("an Entry is needed");
+  }
+}
+
+void bind_entry(nb::module_& module) {
+  module.def(
+      "make_entry", [](nb::handle slow) { return stolen(torch_bridge::make_entry(slow.ptr())); },
+      nb::arg("slow"), "A callable that goes to `slow` until it is connected; see entry.h.");
+  module.def(
+      "connect_entry",
+      [](nb::handle entry, nb::handle dispatcher, Py_ssize_t argument_count, nb::handle order,
+         nb::handle results) {
+        require_entry(entry);
+        if (!torch_bridge::connect_entry(entry.ptr(), dispatcher.ptr(),
+                                         nb::cast<Dispatcher&>(dispatcher), argument_count,
+                                         order.ptr(), results.ptr())) {
+          throw nb::python_error();
+        }
+      },
+      nb::arg("entry"), nb::arg("dispatcher"), nb::arg("argument_count"), nb::arg("order"),
+      nb::arg("results"));
+  module.def(
+      "set_entry_slow",
+      [](nb::handle entry, nb::handle slow) {
+        require_entry(entry);
+        torch_bridge::set_entry_slow(entry.ptr(), slow.ptr());
+      },
+      nb::arg("entry"), nb::arg("slow"));
+}
+
+}  // namespace
+
 void bind_calls(nb::module_& module) {
+  bind_entry(module);
   module.def(
       "calibrate",
       [](nb::handle tensor, std::uint64_t cdata, std::uint64_t data_ptr, nb::handle type) {
@@ -137,16 +176,17 @@ void bind_calls(nb::module_& module) {
       .def("accepts",
            [](const GraphCall& self, nb::handle arguments) {
              require_list(arguments);
-             return self.accepts(arguments.ptr());
+             return self.accepts(Arguments::of_list(arguments.ptr()));
            })
       .def(
           "run",
           [](GraphCall& self, nb::handle arguments, int poison) {
             require_list(arguments);
-            if (!self.accepts(arguments.ptr())) {
+            const Arguments list = Arguments::of_list(arguments.ptr());
+            if (!self.accepts(list)) {
               throw nb::value_error("the arguments are not what this graph was captured with");
             }
-            return stolen(self.run(arguments.ptr(), poison));
+            return stolen(self.run(list, poison));
           },
           nb::arg("arguments"), nb::arg("poison") = -1)
       .def("reset_statistics", &GraphCall::reset_statistics)

@@ -43,39 +43,66 @@ int Dispatcher::traverse(visitproc visit, void* arg) const {
 
 void Dispatcher::add(std::shared_ptr<GraphCall> call) { calls_.insert(calls_.begin(), std::move(call)); }
 
-PyObject* Dispatcher::call(PyObject* arguments) {
-  ++count_;
-  if (!busy_) {
-    for (std::size_t i = 0; i < calls_.size(); ++i) {
-      if (!calls_[i]->accepts(arguments)) {
-        continue;
-      }
-      if (calls_[i]->being_captured()) {
-        break;
-      }
-      if (i != 0) {
-        std::rotate(calls_.begin(), calls_.begin() + static_cast<std::ptrdiff_t>(i),
-                    calls_.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-      }
-      const std::shared_ptr<GraphCall> chosen = calls_.front();
-      PyObject* result = nullptr;
-      try {
-        const Busy busy(busy_);
-        result = chosen->run(arguments);
-      } catch (const std::exception& error) {
-        calls_.erase(std::remove(calls_.begin(), calls_.end(), chosen), calls_.end());
-        PyErr_Clear();
-        return PyObject_CallFunction(failed_, "Os", arguments, error.what());
-      }
-      // The callee of a boxed call drops the arguments (torch's _boxed_call contract).
-      if (result != nullptr &&
-          PyList_SetSlice(arguments, 0, PyList_GET_SIZE(arguments), nullptr) != 0) {
-        Py_CLEAR(result);
-      }
-      return result;
+/// The graph that serves these arguments, moved to the front; null when none does, or when the
+/// stream is being captured by somebody.
+std::shared_ptr<GraphCall> Dispatcher::choose(const Arguments& arguments) {
+  for (std::size_t i = 0; i < calls_.size() && !busy_; ++i) {
+    if (!calls_[i]->accepts(arguments)) {
+      continue;
     }
+    if (calls_[i]->being_captured()) {
+      break;
+    }
+    if (i != 0) {
+      const auto chosen = calls_.begin() + static_cast<std::ptrdiff_t>(i);
+      std::rotate(calls_.begin(), chosen, chosen + 1);
+    }
+    return calls_.front();
   }
-  return PyObject_CallOneArg(miss_, arguments);
+  return nullptr;
+}
+
+PyObject* Dispatcher::failed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
+                             const char* message) {
+  calls_.erase(std::remove(calls_.begin(), calls_.end(), call), calls_.end());
+  PyErr_Clear();
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(arguments.count));
+  for (std::size_t i = 0; list != nullptr && i < arguments.count; ++i) {
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), Py_NewRef(arguments[i]));
+  }
+  PyObject* result =
+      list == nullptr ? nullptr : PyObject_CallFunction(failed_, "Os", list, message);
+  Py_XDECREF(list);
+  return result;
+}
+
+bool Dispatcher::try_call(const Arguments& arguments, PyObject*& result) {
+  const std::shared_ptr<GraphCall> chosen = choose(arguments);
+  if (chosen == nullptr) {
+    return false;
+  }
+  ++count_;
+  try {
+    const Busy busy(busy_);
+    result = chosen->run(arguments);
+  } catch (const std::exception& error) {
+    result = failed(arguments, chosen, error.what());
+  }
+  return true;
+}
+
+PyObject* Dispatcher::call(PyObject* arguments) {
+  PyObject* result = nullptr;
+  if (!try_call(Arguments::of_list(arguments), result)) {
+    ++count_;
+    return PyObject_CallOneArg(miss_, arguments);
+  }
+  // The callee of a boxed call drops the arguments (torch's _boxed_call contract).
+  if (result != nullptr &&
+      PyList_SetSlice(arguments, 0, PyList_GET_SIZE(arguments), nullptr) != 0) {
+    Py_CLEAR(result);
+  }
+  return result;
 }
 
 }  // namespace pygraph::torch_bridge

@@ -30,12 +30,20 @@ class Dispatcher {
   /// null with a Python error set.
   PyObject* call(PyObject* arguments);
 
+  /// One call that only a graph may serve. False: no graph accepts the arguments, and nothing was
+  /// done. True: `result` is a new reference, or null with a Python error set.
+  bool try_call(const Arguments& arguments, PyObject*& result);
+
   [[nodiscard]] std::uint64_t calls() const noexcept { return count_; }
   [[nodiscard]] std::size_t size() const noexcept { return calls_.size(); }
   int traverse(visitproc visit, void* arg) const;
   void release() noexcept;
 
  private:
+  std::shared_ptr<GraphCall> choose(const Arguments& arguments);
+  PyObject* failed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
+                   const char* message);
+
   PyObject* miss_;
   PyObject* failed_;
   std::vector<std::shared_ptr<GraphCall>> calls_;

@@ -139,13 +139,23 @@ int GraphCall::traverse(visitproc visit, void* arg) const {
   return 0;
 }
 
-bool GraphCall::accepts(PyObject* arguments) const noexcept {
-  if (PyList_GET_SIZE(arguments) != static_cast<Py_ssize_t>(arguments_.size())) {
+bool GraphCall::accepts(const Arguments& arguments) const noexcept {
+  if (arguments.count != arguments_.size()) {
     return false;
   }
   const TorchApi& api = torch_api();
+  const PyTypeObject* tensor = nullptr;  // the type seen last, which most arguments share
+  const auto is_tensor = [&](PyObject* argument) {
+    if (Py_TYPE(argument) != tensor) {
+      if (!api.is_tensor(argument)) {
+        return false;
+      }
+      tensor = Py_TYPE(argument);
+    }
+    return true;
+  };
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    PyObject* argument = PyList_GET_ITEM(arguments, static_cast<Py_ssize_t>(i));
+    PyObject* argument = arguments[i];
     const ArgumentSpec& spec = arguments_[i];
     if (spec.kind == ArgumentSpec::Kind::kInteger) {
       int overflow = 0;
@@ -154,7 +164,7 @@ bool GraphCall::accepts(PyObject* arguments) const noexcept {
         return false;
       }
     } else if (spec.kind != ArgumentSpec::Kind::kIgnored) {
-      if (!api.is_tensor(argument) || (spec.kind == ArgumentSpec::Kind::kFixed &&
+      if (!is_tensor(argument) || (spec.kind == ArgumentSpec::Kind::kFixed &&
                                        address_of(api.data(argument)) != spec.address)) {
         return false;
       }
@@ -212,7 +222,7 @@ void GraphCall::fill(CUdeviceptr to, int value, std::uint64_t bytes, CUstream st
   }
 }
 
-void GraphCall::bind_arguments(PyObject* arguments, CUstream stream,
+void GraphCall::bind_arguments(const Arguments& arguments, CUstream stream,
                                std::vector<Borrowed>& borrowed) {
   const TorchApi& api = torch_api();
   const auto borrow = [&](Borrowed argument) {
@@ -225,7 +235,7 @@ void GraphCall::bind_arguments(PyObject* arguments, CUstream stream,
     const ArgumentSpec& spec = arguments_[i];
     if (spec.kind == ArgumentSpec::Kind::kPatched) {
       const CUdeviceptr address =
-          address_of(api.data(PyList_GET_ITEM(arguments, static_cast<Py_ssize_t>(i))));
+          address_of(api.data(arguments[i]));
       if (address == program_.bound(spec.region)) {
         continue;
       }
@@ -239,13 +249,13 @@ void GraphCall::bind_arguments(PyObject* arguments, CUstream stream,
       borrow({std::move(aligned), address, replacement, spec.bytes, spec.mutated});
     } else if (spec.kind == ArgumentSpec::Kind::kCopied && spec.bytes != 0) {
       const CUdeviceptr address =
-          address_of(api.data(PyList_GET_ITEM(arguments, static_cast<Py_ssize_t>(i))));
+          address_of(api.data(arguments[i]));
       borrow({OwnedTensor(), address, spec.address, spec.bytes, spec.mutated});
     }
   }
 }
 
-PyObject* GraphCall::make_result(PyObject* arguments, std::vector<OwnedTensor>& blocks,
+PyObject* GraphCall::make_result(const Arguments& arguments, std::vector<OwnedTensor>& blocks,
                                  std::size_t index) {
   const ResultSpec& result = results_[index];
   const TorchApi& api = torch_api();
@@ -262,17 +272,17 @@ PyObject* GraphCall::make_result(PyObject* arguments, std::vector<OwnedTensor>& 
       return api.wrap(view);
     }
     case ResultSpec::Kind::kArgument:
-      return Py_NewRef(PyList_GET_ITEM(arguments, static_cast<Py_ssize_t>(result.index)));
+      return Py_NewRef(arguments[result.index]);
     case ResultSpec::Kind::kAlias:
       return PyObject_CallOneArg(
-          result.object, PyList_GET_ITEM(arguments, static_cast<Py_ssize_t>(result.index)));
+          result.object, arguments[result.index]);
     case ResultSpec::Kind::kConstant:
       break;
   }
   return Py_NewRef(result.object);
 }
 
-PyObject* GraphCall::run(PyObject* arguments, int poison) {
+PyObject* GraphCall::run(const Arguments& arguments, int poison) {
   const CallScope scope(*driver_, device_, device_index_, context_);
   const CUstream stream = scope.stream();
   std::vector<Borrowed> borrowed;

@@ -63,6 +63,22 @@ struct ResultSpec {
   PyObject* object = nullptr;  ///< owned by the GraphCall
 };
 
+/// The arguments of one call, borrowed: an array of objects, and optionally which of them is which
+/// argument of the graph.
+struct Arguments {
+  PyObject* const* items;
+  const std::uint32_t* order;  ///< null: in place
+  std::size_t count;
+
+  static Arguments of_list(PyObject* list) noexcept {
+    return {PySequence_Fast_ITEMS(list), nullptr,
+            static_cast<std::size_t>(PyList_GET_SIZE(list))};
+  }
+  [[nodiscard]] PyObject* operator[](std::size_t index) const noexcept {
+    return items[order == nullptr ? index : order[index]];
+  }
+};
+
 struct CallStatistics {
   std::uint64_t replays = 0;
   std::uint64_t bytes_copied = 0;  ///< input bytes copied: static buffers and misaligned inputs
@@ -83,9 +99,9 @@ class GraphCall {
   GraphCall(const GraphCall&) = delete;
   GraphCall& operator=(const GraphCall&) = delete;
 
-  /// Whether the integers among `arguments` (a list) are the ones this graph was captured with,
+  /// Whether the integers among `arguments` are the ones this graph was captured with,
   /// and the tensors stand where it expects tensors.
-  [[nodiscard]] bool accepts(PyObject* arguments) const noexcept;
+  [[nodiscard]] bool accepts(const Arguments& arguments) const noexcept;
 
   /// Whether the current stream is being captured by somebody: a launch would then become part of
   /// their graph, with memory that is only ours for the length of this call.
@@ -93,8 +109,8 @@ class GraphCall {
 
   /// Runs the graph on the current stream and returns a new tuple of results. `poison`
   /// (0..255) fills the arena and the outputs beforehand, for the proof; negative: not. Throws DriverError,
-  /// std::runtime_error. Does not clear `arguments`.
-  PyObject* run(PyObject* arguments, int poison = -1);
+  /// std::runtime_error.
+  PyObject* run(const Arguments& arguments, int poison = -1);
 
   [[nodiscard]] const CallStatistics& statistics() const noexcept { return statistics_; }
   void reset_statistics() noexcept { statistics_ = {}; }
@@ -106,8 +122,8 @@ class GraphCall {
   struct Borrowed;
   class Workspace;
 
-  void bind_arguments(PyObject* arguments, CUstream stream, std::vector<Borrowed>& borrowed);
-  PyObject* make_result(PyObject* arguments, std::vector<OwnedTensor>& blocks, std::size_t index);
+  void bind_arguments(const Arguments& arguments, CUstream stream, std::vector<Borrowed>& borrowed);
+  PyObject* make_result(const Arguments& arguments, std::vector<OwnedTensor>& blocks, std::size_t index);
   TensorHandle empty(std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,
                      std::int32_t dtype) const;
   OwnedTensor bytes(std::uint64_t count) const;

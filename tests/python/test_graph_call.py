@@ -223,3 +223,63 @@ def test_a_linked_graph_becomes_a_program_only_once() -> None:
     linked.program()
     with pytest.raises(RuntimeError, match="already"):
         linked.program()
+
+
+def connected(order: list[int], results: list[int], count: int = 2) -> tuple[Slow, Any]:
+    slow = Slow()
+    slow.dispatcher.add(make())
+    entry = _engine.make_entry(lambda *arguments, **names: ("slow", arguments, names))
+    _engine.connect_entry(entry, slow.dispatcher, count, order, results)
+    return slow, entry
+
+
+def test_an_entry_reorders_arguments_and_results() -> None:
+    slow, entry = connected([2, 0], [0, 0], count=3)
+    w, unused, x = torch.randn(N), torch.randn(N), torch.randn(N)
+    first, second = entry(w, unused, x)
+    assert first is second
+    assert torch.equal(first, expected(x, w))
+    assert slow.dispatcher.calls == 1
+    assert not slow.missed
+
+
+def test_an_entry_leaves_everything_else_to_the_slow_way() -> None:
+    slow, entry = connected([0, 1], [])
+    x, w = torch.randn(N), torch.randn(N)
+    assert torch.equal(entry(x, w)[0], expected(x, w))
+    assert entry(x) == ("slow", (x,), {})
+    assert entry(x, w=w)[2] == {"w": w}
+    assert entry(x, 3)[0] == "slow"  # no graph accepts an integer there
+    slow.dispatcher.clear()
+    assert entry(x, w)[0] == "slow"
+    assert not slow.missed
+    _engine.set_entry_slow(entry, lambda *arguments: "other")
+    assert entry(x, w) == "other"
+
+
+def test_a_failing_replay_behind_an_entry_ends_in_the_callable() -> None:
+    slow, entry = connected([0, 1], [])
+    x, w = torch.randn(N), torch.randn(N)
+    entry(x, w)
+    _engine.twin_fail("cuGraphLaunch", INVALID_VALUE)
+    assert entry(x, w)[0] == "failed"
+    assert "CUDA_ERROR_INVALID_VALUE" in slow.failures[0]
+    assert entry(x, w)[0] == "slow"
+
+
+def test_an_entry_checks_what_it_is_connected_to() -> None:
+    slow = Slow()
+    entry = _engine.make_entry(print)
+    with pytest.raises(IndexError, match="does not exist"):
+        _engine.connect_entry(entry, slow.dispatcher, 2, [0, 2], [])
+    with pytest.raises(TypeError, match="Entry"):
+        _engine.connect_entry(print, slow.dispatcher, 2, [0, 1], [])
+
+
+def test_cycles_through_an_entry_are_collected() -> None:
+    slow, entry = connected([0, 1], [])
+    slow.entry = entry
+    gone = weakref.ref(slow), weakref.ref(entry)
+    del slow, entry
+    gc.collect()
+    assert gone[0]() is None and gone[1]() is None

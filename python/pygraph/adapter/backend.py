@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pygraph.adapter import aot, hook, registry, sources, versions
+from pygraph.adapter import aot, gateway, hook, registry, sources, versions
 from pygraph.adapter.graphed import Graphed
 from pygraph.adapter.uncaptured import Uncaptured
 
@@ -46,6 +46,8 @@ def backend(
         return _compile(gm, example_inputs, ours["compiler"], inductor)
 
     find_source = sources.finder(gm)
+    graphs: list[Graphed] = []
+    whole: list[bool] = []
 
     def wrap(
         model: Callable[..., Any],
@@ -68,12 +70,17 @@ def backend(
             find_source=find_source,
         )
         registry.add(graph)
+        graphs.append(graph)
+        metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+        whole.append(gateway.wrappers_are_inert(metadata) and gateway.covers_everything(model))
         return graph.entry()
 
     if ours["compiler"] == "aot":
-        return aot.compile_graph(gm, example_inputs, wrap)
-    with hook.installed(wrap) as patches:
-        return _compile(gm, example_inputs, "inductor", {**inductor, **patches})
+        compiled = aot.compile_graph(gm, example_inputs, wrap)
+    else:
+        with hook.installed(wrap) as patches:
+            compiled = _compile(gm, example_inputs, "inductor", {**inductor, **patches})
+    return gateway.through(compiled, graphs[0]) if whole == [True] else compiled
 
 
 _TRAINING = "training: forward and backward graphs are not captured yet"

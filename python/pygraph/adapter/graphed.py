@@ -59,7 +59,8 @@ class Graphed:
         self.static = frozenset(static)
         self.mutated = frozenset(mutated)
         self.device = device
-        self.keep: Any = None  #: whatever must live as long as the graph
+        #: Told the arguments and results of the call that deployed a graph.
+        self.on_deploy: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
         self.uncaptured = Uncaptured(function, self.mutated)
         self.report = GraphReport(name=name, state="warming")
         self._find_source = find_source
@@ -137,6 +138,8 @@ class Graphed:
                 self.report.proof = verdict
                 if not verdict.startswith("failed"):
                     self._adopt(signature, linked, arguments, reasons)
+                    if self.on_deploy is not None:
+                        self.on_deploy(arguments, run.outputs)
                     return run.outputs
                 reasons.append(f"{policy}: {verdict}")
         self._give_up("; ".join(reasons))

@@ -1,0 +1,159 @@
+#include "entry.h"
+
+#include <structmember.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <vector>
+
+#include "dispatcher.h"
+
+namespace pygraph::torch_bridge {
+namespace {
+
+/// A Python object by hand: the vectorcall protocol passes the caller's own array of arguments,
+/// which a binding generator would copy into a tuple first.
+struct EntryObject {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* slow;
+  PyObject* owner;
+  Dispatcher* dispatcher;  ///< null: everything is slow
+  Py_ssize_t argument_count;
+  std::vector<std::uint32_t> order;
+  std::vector<std::uint32_t> results;  ///< empty: the dispatcher's results as they are
+  PyObject* weak_references;
+};
+
+EntryObject* cast(PyObject* self) { return reinterpret_cast<EntryObject*>(self); }  // NOLINT
+
+PyObject* pick(PyObject* tuple, const std::vector<std::uint32_t>& results) {
+  PyObject* picked = PyTuple_New(static_cast<Py_ssize_t>(results.size()));
+  for (std::size_t i = 0; picked != nullptr && i < results.size(); ++i) {
+    PyTuple_SET_ITEM(picked, static_cast<Py_ssize_t>(i),
+                     Py_NewRef(PySequence_Fast_GET_ITEM(tuple, results[i])));
+  }
+  Py_DECREF(tuple);
+  return picked;
+}
+
+PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags,
+               PyObject* names) {
+  EntryObject* self = cast(callable);
+  if (self->dispatcher != nullptr && names == nullptr &&
+      PyVectorcall_NARGS(flags) == self->argument_count) {
+    const Arguments view{arguments, self->order.data(), self->order.size()};
+    PyObject* result = nullptr;
+    if (self->dispatcher->try_call(view, result)) {
+      return result == nullptr || self->results.empty() ? result : pick(result, self->results);
+    }
+  }
+  return PyObject_Vectorcall(self->slow, arguments, flags, names);
+}
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(cast(self)->slow);
+  Py_VISIT(cast(self)->owner);
+  return 0;
+}
+
+int clear(PyObject* self) {
+  cast(self)->dispatcher = nullptr;
+  Py_CLEAR(cast(self)->slow);
+  Py_CLEAR(cast(self)->owner);
+  return 0;
+}
+
+void deallocate(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  if (cast(self)->weak_references != nullptr) {
+    PyObject_ClearWeakRefs(self);
+  }
+  clear(self);
+  cast(self)->order.~vector();
+  cast(self)->results.~vector();
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(EntryObject, vectorcall), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(EntryObject, weak_references), READONLY,
+     nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyType_Slot slots[] = {
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(deallocate)},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_members, members},
+    {Py_tp_doc, const_cast<char*>("The way into a compiled function; see entry.h.")},  // NOLINT
+    {0, nullptr}};
+
+PyType_Spec spec = {"pygraph._engine.Entry", sizeof(EntryObject), 0,
+                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+
+bool read_indices(PyObject* sequence, Py_ssize_t below, std::vector<std::uint32_t>& indices) {
+  PyObject* fast = PySequence_Fast(sequence, "a sequence of integers is needed");
+  if (fast == nullptr) {
+    return false;
+  }
+  bool good = true;
+  for (Py_ssize_t i = 0; good && i < PySequence_Fast_GET_SIZE(fast); ++i) {
+    const long index = PyLong_AsLong(PySequence_Fast_GET_ITEM(fast, i));
+    good = index >= 0 && (below < 0 || index < below);
+    indices.push_back(static_cast<std::uint32_t>(index));
+  }
+  Py_DECREF(fast);
+  if (!good && PyErr_Occurred() == nullptr) {
+    PyErr_SetString(PyExc_IndexError, "an index refers to an argument that does not exist");
+  }
+  return good;
+}
+
+}  // namespace
+
+PyTypeObject* entry_type() {
+  static PyObject* type = PyType_FromSpec(&spec);
+  return reinterpret_cast<PyTypeObject*>(type);  // NOLINT
+}
+
+PyObject* make_entry(PyObject* slow) {
+  PyTypeObject* type = entry_type();
+  PyObject* self = type == nullptr ? nullptr : type->tp_alloc(type, 0);
+  if (self == nullptr) {
+    return nullptr;
+  }
+  EntryObject* entry = cast(self);
+  entry->vectorcall = call;
+  entry->slow = Py_NewRef(slow);
+  new (&entry->order) std::vector<std::uint32_t>();
+  new (&entry->results) std::vector<std::uint32_t>();
+  return self;
+}
+
+bool connect_entry(PyObject* self, PyObject* owner, Dispatcher& dispatcher,
+                   Py_ssize_t argument_count, PyObject* order, PyObject* results) {
+  EntryObject* entry = cast(self);
+  std::vector<std::uint32_t> arguments;
+  std::vector<std::uint32_t> picked;
+  if (!read_indices(order, argument_count, arguments) || !read_indices(results, -1, picked)) {
+    return false;
+  }
+  entry->order = std::move(arguments);
+  entry->results = std::move(picked);
+  entry->argument_count = argument_count;
+  Py_XSETREF(entry->owner, Py_NewRef(owner));
+  entry->dispatcher = &dispatcher;
+  return true;
+}
+
+void set_entry_slow(PyObject* self, PyObject* slow) {
+  Py_XSETREF(cast(self)->slow, Py_NewRef(slow));
+}
+
+}  // namespace pygraph::torch_bridge

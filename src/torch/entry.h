@@ -1,0 +1,31 @@
+// The way into a compiled function that goes straight to its graph.
+//
+// Between Dynamo's bytecode and a compiled graph stand AOTAutograd's and Inductor's Python
+// wrappers. For most inference graphs they hand the same objects through, in another order. Where
+// that was established (adapter/gateway.py says how), an Entry takes the caller's arguments,
+// reorders them and calls the graph; everything else goes to `slow`, which is the whole stack.
+#pragma once
+
+#include <Python.h>
+
+namespace pygraph::torch_bridge {
+
+class Dispatcher;
+
+/// Makes the Python type, once; null with a Python error set on failure. Borrowed.
+PyTypeObject* entry_type();
+
+/// A new Entry around `slow`, a callable. Null with a Python error set on failure.
+PyObject* make_entry(PyObject* slow);
+
+/// From now on calls with `argument_count` positional arguments go to `dispatcher` (which `owner`
+/// keeps alive): its argument i is the caller's number order[i], its result number results[j] is
+/// the caller's result j. `order` and `results` are sequences of integers. False with a Python
+/// error set when they are not, or refer to arguments that do not exist.
+bool connect_entry(PyObject* entry, PyObject* owner, Dispatcher& dispatcher,
+                   Py_ssize_t argument_count, PyObject* order, PyObject* results);
+
+/// Replaces `slow`.
+void set_entry_slow(PyObject* entry, PyObject* slow);
+
+}  // namespace pygraph::torch_bridge

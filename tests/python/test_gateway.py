@@ -1,0 +1,141 @@
+"""When the wrappers around a compiled graph may be skipped, and when not."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+import torch
+
+from pygraph.adapter import gateway
+
+INERT = """
+class Runner:
+    def __init__(self, partitions):
+        self.partitions = partitions
+
+    def call(self, args):
+        arg0_1, arg1_1, arg2_1 = args
+        args.clear()
+        partition0_args = [arg2_1, arg0_1, arg1_1]
+        del arg2_1, arg0_1, arg1_1
+        (buf1, buf2) = self.partitions[0](partition0_args)
+        del partition0_args
+        return (buf1, buf2, )
+"""
+
+
+def outer(tmp_path: Any, source: str, partitions: int = 1) -> Any:
+    """A partition of a generated module with this source."""
+    file = tmp_path / "generated.py"
+    file.write_text(source)
+    names: dict[str, Any] = {"empty_strided_cuda": None}
+    exec(compile(source, str(file), "exec"), names)
+    exec("def partition_0(args):\n    return args", names)
+    names["runner"] = names["Runner"]([names["partition_0"]] * partitions)
+    return names["partition_0"]
+
+
+def test_an_outer_function_that_moves_names_is_inert(tmp_path: Any) -> None:
+    assert gateway.covers_everything(outer(tmp_path, INERT))
+
+
+def test_a_callable_that_is_no_partition_is_whole() -> None:
+    assert gateway.covers_everything(lambda arguments: arguments)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("        args.clear()\n", "        args.clear()\n        arg0_1.add_(1)\n"),
+        ("        del partition0_args\n", "        buf3 = buf1 + 1\n"),
+        ("return (buf1, buf2, )", "return (buf1, torch.relu(buf2), )"),
+        ("return (buf1, buf2, )", "return (buf1, arg0_1.view(3), )"),
+        ("partition0_args = [arg2_1, arg0_1, arg1_1]", "partition0_args = [arg2_1[0]]"),
+        ("        del partition0_args\n", "        assert arg0_1\n"),
+        (
+            "        del partition0_args\n",
+            "        (buf4,) = self.partitions[0](partition0_args)\n",
+        ),
+    ],
+)
+def test_an_outer_function_that_does_something_is_not(tmp_path: Any, old: str, new: str) -> None:
+    assert old in INERT
+    assert not gateway.covers_everything(outer(tmp_path, INERT.replace(old, new)))
+
+
+def test_several_partitions_are_not_whole(tmp_path: Any) -> None:
+    assert not gateway.covers_everything(outer(tmp_path, INERT, partitions=2))
+
+
+def metadata(**changes: Any) -> Any:
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    fields: dict[str, Any] = {
+        "mutated_inp_runtime_indices": [],
+        "num_intermediate_bases": 0,
+        "tokens": {},
+        "is_rng_op_functionalized": False,
+        "output_info": [types.SimpleNamespace(output_type=OutputType.non_alias)],
+    }
+    return types.SimpleNamespace(**{**fields, **changes})
+
+
+def test_plain_metadata_is_inert_and_everything_else_is_not() -> None:
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    assert gateway.wrappers_are_inert(metadata())
+    alias = [types.SimpleNamespace(output_type=OutputType.alias_of_input)]
+    for change in (
+        {"mutated_inp_runtime_indices": [1]},
+        {"num_intermediate_bases": 1},
+        {"tokens": {"effect": 1}},
+        {"is_rng_op_functionalized": True},
+        {"output_info": alias},
+    ):
+        assert not gateway.wrappers_are_inert(metadata(**change)), change
+    assert not gateway.wrappers_are_inert(None)
+
+
+def test_the_metadata_has_the_fields_that_are_read() -> None:
+    """A torch that renames one would silently keep every wrapper in place."""
+    found: list[bool] = []
+
+    def inference(graph: Any, inputs: Any) -> Any:
+        context = torch._guards.TracingContext.try_get()
+        found.append(gateway.wrappers_are_inert(getattr(context, "fw_metadata", None)))
+        return graph.forward
+
+    from torch._dynamo.backends.common import aot_autograd
+
+    backend = aot_autograd(fw_compiler=inference, inference_compiler=inference)
+    with torch.no_grad():
+        torch.compile(lambda x: x * 2, backend=backend)(torch.randn(3))
+        torch.compile(lambda x: x.view(3), backend=backend)(torch.randn(3))
+    assert found == [True, False]
+
+
+def test_routes_need_every_object_to_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    a, b, c, r, s = (torch.randn(2) for _ in range(5))
+    between = gateway.routes_between
+    assert between((a, b, c), (r, s), [c, a], [r, s]) == ([2, 0], [])
+    assert between((a, b), [s, r], [b, a], [r, s]) == ([1, 0], [1, 0])
+    assert between((a, b), (r,), [a, c], [r]) is None  # c is not the caller's
+    assert between((a, a), (r,), [a], [r]) is None  # which of the two?
+    assert between((a, b), (r.clone(),), [a], [r]) is None  # the result was rebuilt
+    assert between((a, 3), (r,), [a], [r]) is None  # an integer may be computed with
+    assert between((a, b), r, [a], [r]) is None
+
+
+def test_dynamo_takes_an_entry_for_a_compiled_function() -> None:
+    from pygraph import _engine
+
+    compiled = torch.compile(
+        lambda x: (x * 2, x + 1), backend=lambda gm, _: _engine.make_entry(gm.forward)
+    )
+    for _ in range(2):
+        x = torch.randn(3)
+        double, more = compiled(x)
+        assert torch.equal(double, x * 2) and torch.equal(more, x + 1)
