@@ -51,9 +51,7 @@ class PhantomSpace {
     ++borrowed_[placement_];
     return address;
   }
-  void give_back(CUdeviceptr address) noexcept {
-    --borrowed_[(address - base_) / (reserved_ / 2)];
-  }
+  void give_back(CUdeviceptr address) noexcept { --borrowed_[(address - base_) / (reserved_ / 2)]; }
 
   /// Hands out `bytes` whose address is `residue` modulo 1024 (512: exactly as aligned as torch's
   /// allocator guarantees, no more). A gap that no region covers separates neighbours, so that a

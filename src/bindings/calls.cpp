@@ -99,16 +99,15 @@ std::shared_ptr<GraphCall> make_call(Linked& linked, bool twin, int device_index
                                      std::vector<ResultSpec> results, const nb::list& objects) {
   for (std::size_t i = 0; i < results.size(); ++i) {
     const nb::handle object = objects[i];
-    results[i].object = object.is_none() && results[i].kind != ResultSpec::Kind::kConstant
-                            ? nullptr
-                            : object.ptr();
+    results[i].object =
+        object.is_none() && results[i].kind != ResultSpec::Kind::kConstant ? nullptr : object.ptr();
   }
   const std::uint64_t arena_bytes = linked.graph.layout.bytes;
   const std::uint32_t arena = arena_bytes == 0 ? torch_bridge::kNoRegion : linked.graph.arena;
-  return std::make_shared<GraphCall>(
-      *linked.driver, linked.take_program(),
-      twin ? GraphCall::Device::kTwin : GraphCall::Device::kCuda, device_index,
-      std::move(arguments), std::move(blocks), std::move(results), arena, arena_bytes);
+  return std::make_shared<GraphCall>(*linked.driver, linked.take_program(),
+                                     twin ? GraphCall::Device::kTwin : GraphCall::Device::kCuda,
+                                     device_index, std::move(arguments), std::move(blocks),
+                                     std::move(results), arena, arena_bytes);
 }
 
 }  // namespace

@@ -11,6 +11,8 @@ namespace pygraph::bindings {
 const Driver& choose_driver(bool twin) { return twin ? twin::driver() : real_driver(); }
 
 void bind_driver(nb::module_& module) {
+  // The object registers the type and is not needed any more.
+  // NOLINTNEXTLINE(bugprone-unused-raii,bugprone-throw-keyword-missing)
   nb::exception<DriverError>(module, "DriverError", PyExc_RuntimeError);
 
   nb::class_<Capabilities>(module, "Capabilities", "What a CUDA driver can do; see driver.h.")
@@ -29,7 +31,9 @@ void bind_driver(nb::module_& module) {
       "Capabilities of the real driver (opened on first use) or of the CPU twin. Never raises.");
   module.def(
       "capabilities_of",
-      [](const std::string& library, int minimum) { return load_driver(library, minimum).capabilities; },
+      [](const std::string& library, int minimum) {
+        return load_driver(library, minimum).capabilities;
+      },
       nb::arg("library"), nb::arg("minimum_version") = Capabilities::kMinimumVersion,
       "Opens another driver library, to see what it lacks.");
   module.def(

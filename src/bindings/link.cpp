@@ -62,15 +62,16 @@ std::unique_ptr<CapturedGraph> end_capture(std::uint64_t stream, bool twin) {
 
 void bind_capture(nb::module_& module) {
   nb::class_<StreamHandle>(module, "Stream", "A CUDA stream of the current context.")
-      .def("__init__",
-           [](StreamHandle* self, bool twin) {
-             const Driver& driver = choose_driver(twin);
-             CUstream stream = nullptr;
-             driver.check(driver.api.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
-                          "cuStreamCreate");
-             new (self) StreamHandle(driver, stream);
-           },
-           nb::arg("twin") = false)
+      .def(
+          "__init__",
+          [](StreamHandle* self, bool twin) {
+            const Driver& driver = choose_driver(twin);
+            CUstream stream = nullptr;
+            driver.check(driver.api.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
+                         "cuStreamCreate");
+            new (self) StreamHandle(driver, stream);
+          },
+          nb::arg("twin") = false)
       .def_prop_ro("handle", [](const StreamHandle& self) {
         return reinterpret_cast<std::uint64_t>(self.get());  // NOLINT
       });
@@ -82,10 +83,9 @@ void bind_capture(nb::module_& module) {
       "begin_capture",
       [](std::uint64_t stream, bool twin) {
         const Driver& driver = choose_driver(twin);
-        driver.check(
-            driver.api.cuStreamBeginCapture(reinterpret_cast<CUstream>(stream),  // NOLINT
-                                            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
-            "cuStreamBeginCapture", "the capture stream");
+        driver.check(driver.api.cuStreamBeginCapture(reinterpret_cast<CUstream>(stream),  // NOLINT
+                                                     CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+                     "cuStreamBeginCapture", "the capture stream");
       },
       nb::arg("stream"), nb::arg("twin") = false,
       "Captures what this thread launches on `stream` (thread-local mode).");
@@ -97,6 +97,8 @@ void bind_capture(nb::module_& module) {
 
 void bind_link(nb::module_& module) {
   bind_capture(module);
+  // The object registers the type and is not needed any more.
+  // NOLINTNEXTLINE(bugprone-unused-raii,bugprone-throw-keyword-missing)
   nb::exception<UnsupportedGraph>(module, "UnsupportedGraph", PyExc_RuntimeError);
   nb::enum_<RegionRole>(module, "RegionRole")
       .value("OWN", RegionRole::kOwn)

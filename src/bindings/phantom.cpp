@@ -113,9 +113,10 @@ __attribute__((visibility("default"))) void* pygraph_phantom_alloc(ssize_t size,
     if (target.space != nullptr && size >= 0) {
       return target.borrow(static_cast<std::size_t>(size));
     }
-  } catch (const std::exception&) {  // counted below
+    ++target.failures;
+  } catch (const std::exception&) {
+    ++target.failures;
   }
-  ++target.failures;
   return nullptr;
 }
 

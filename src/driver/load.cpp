@@ -13,12 +13,14 @@ namespace {
 // Looks up every entry point under the name that cuda.h's macros give it; what is required and
 // absent is noted by that name.
 void load_symbols(void* library, DriverApi& api, std::vector<std::string>& missing) {
-#define PYGRAPH_REQUIRED(name)                                                     \
-  api.name = reinterpret_cast<decltype(api.name)>(                                 \
-      dlsym(library, PYGRAPH_EXPAND(name))); /* NOLINT */                          \
-  if (api.name == nullptr) missing.emplace_back(PYGRAPH_EXPAND(name));
+#define PYGRAPH_REQUIRED(name)                                                                 \
+  api.name =                                                                                   \
+      reinterpret_cast<decltype(api.name)>(dlsym(library, PYGRAPH_EXPAND(name))); /* NOLINT */ \
+  if (api.name == nullptr)                                                                     \
+    missing.emplace_back(PYGRAPH_EXPAND(name));
 #define PYGRAPH_OPTIONAL(name) \
-  api.name = reinterpret_cast<decltype(api.name)>(dlsym(library, PYGRAPH_EXPAND(name))); /* NOLINT */
+  api.name =                   \
+      reinterpret_cast<decltype(api.name)>(dlsym(library, PYGRAPH_EXPAND(name))); /* NOLINT */
 #include "pygraph/driver_symbols.def"
 }
 
@@ -63,9 +65,9 @@ Driver load_driver(const std::string& library, int minimum_version) {
 
   load_symbols(handle, driver.api, found.missing);
   if (!found.missing.empty()) {
-    found.problem = fmt::format("CUDA driver {} (CUDA {}) lacks entry points that are needed: {}",
-                                library, version_text(found.version),
-                                fmt::join(found.missing, ", "));
+    found.problem =
+        fmt::format("CUDA driver {} (CUDA {}) lacks entry points that are needed: {}", library,
+                    version_text(found.version), fmt::join(found.missing, ", "));
     return driver;
   }
   if (const CUresult code = driver.api.cuInit(0); code != CUDA_SUCCESS) {

@@ -278,8 +278,8 @@ std::uint64_t Node::word(std::uint32_t offset) const noexcept {
 }
 
 std::size_t Image::count(NodeKind kind) const noexcept {
-  return static_cast<std::size_t>(
-      std::count_if(nodes.begin(), nodes.end(), [=](const Node& node) { return node.kind == kind; }));
+  return static_cast<std::size_t>(std::count_if(
+      nodes.begin(), nodes.end(), [=](const Node& node) { return node.kind == kind; }));
 }
 
 Image read_image(const Driver& driver, CUgraph graph) {

@@ -102,7 +102,8 @@ Layout lay_out(std::span<const Buffer> buffers, const NodeOrder& order, std::siz
         break;  // the hole before `other` is large enough
       }
       if (!may_share(buffer, buffers[other], order)) {
-        offset = std::max(offset, round_up(layout.offsets[other] + buffers[other].bytes, alignment));
+        offset =
+            std::max(offset, round_up(layout.offsets[other] + buffers[other].bytes, alignment));
       }
     }
     layout.offsets[candidate] = offset;

@@ -41,7 +41,9 @@ int Dispatcher::traverse(visitproc visit, void* arg) const {
   return 0;
 }
 
-void Dispatcher::add(std::shared_ptr<GraphCall> call) { calls_.insert(calls_.begin(), std::move(call)); }
+void Dispatcher::add(std::shared_ptr<GraphCall> call) {
+  calls_.insert(calls_.begin(), std::move(call));
+}
 
 /// The graph that serves these arguments, moved to the front; null when none does, or when the
 /// stream is being captured by somebody.

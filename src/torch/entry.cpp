@@ -15,8 +15,7 @@ namespace {
 /// A Python object by hand: the vectorcall protocol passes the caller's own array of arguments,
 /// which a binding generator would copy into a tuple first.
 struct EntryObject {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* slow;
   PyObject* owner;
   Dispatcher* dispatcher;  ///< null: everything is slow
@@ -38,8 +37,7 @@ PyObject* pick(PyObject* tuple, const std::vector<std::uint32_t>& results) {
   return picked;
 }
 
-PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags,
-               PyObject* names) {
+PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags, PyObject* names) {
   EntryObject* self = cast(callable);
   if (self->dispatcher != nullptr && names == nullptr &&
       PyVectorcall_NARGS(flags) == self->argument_count) {
@@ -81,8 +79,7 @@ void deallocate(PyObject* self) {
 
 PyMemberDef members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(EntryObject, vectorcall), READONLY, nullptr},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(EntryObject, weak_references), READONLY,
-     nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(EntryObject, weak_references), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
 PyType_Slot slots[] = {

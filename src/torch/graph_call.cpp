@@ -165,7 +165,7 @@ bool GraphCall::accepts(const Arguments& arguments) const noexcept {
       }
     } else if (spec.kind != ArgumentSpec::Kind::kIgnored) {
       if (!is_tensor(argument) || (spec.kind == ArgumentSpec::Kind::kFixed &&
-                                       address_of(api.data(argument)) != spec.address)) {
+                                   address_of(api.data(argument)) != spec.address)) {
         return false;
       }
     }
@@ -234,8 +234,7 @@ void GraphCall::bind_arguments(const Arguments& arguments, CUstream stream,
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     const ArgumentSpec& spec = arguments_[i];
     if (spec.kind == ArgumentSpec::Kind::kPatched) {
-      const CUdeviceptr address =
-          address_of(api.data(arguments[i]));
+      const CUdeviceptr address = address_of(api.data(arguments[i]));
       if (address == program_.bound(spec.region)) {
         continue;
       }
@@ -248,8 +247,7 @@ void GraphCall::bind_arguments(const Arguments& arguments, CUstream stream,
       program_.bind(spec.region, replacement);
       borrow({std::move(aligned), address, replacement, spec.bytes, spec.mutated});
     } else if (spec.kind == ArgumentSpec::Kind::kCopied && spec.bytes != 0) {
-      const CUdeviceptr address =
-          address_of(api.data(arguments[i]));
+      const CUdeviceptr address = address_of(api.data(arguments[i]));
       borrow({OwnedTensor(), address, spec.address, spec.bytes, spec.mutated});
     }
   }
@@ -274,8 +272,7 @@ PyObject* GraphCall::make_result(const Arguments& arguments, std::vector<OwnedTe
     case ResultSpec::Kind::kArgument:
       return Py_NewRef(arguments[result.index]);
     case ResultSpec::Kind::kAlias:
-      return PyObject_CallOneArg(
-          result.object, arguments[result.index]);
+      return PyObject_CallOneArg(result.object, arguments[result.index]);
     case ResultSpec::Kind::kConstant:
       break;
   }

@@ -71,8 +71,7 @@ struct Arguments {
   std::size_t count;
 
   static Arguments of_list(PyObject* list) noexcept {
-    return {PySequence_Fast_ITEMS(list), nullptr,
-            static_cast<std::size_t>(PyList_GET_SIZE(list))};
+    return {PySequence_Fast_ITEMS(list), nullptr, static_cast<std::size_t>(PyList_GET_SIZE(list))};
   }
   [[nodiscard]] PyObject* operator[](std::size_t index) const noexcept {
     return items[order == nullptr ? index : order[index]];
@@ -108,8 +107,8 @@ class GraphCall {
   [[nodiscard]] bool being_captured() const noexcept;
 
   /// Runs the graph on the current stream and returns a new tuple of results. `poison`
-  /// (0..255) fills the arena and the outputs beforehand, for the proof; negative: not. Throws DriverError,
-  /// std::runtime_error.
+  /// (0..255) fills the arena and the outputs beforehand, for the proof; negative: not. Throws
+  /// DriverError, std::runtime_error.
   PyObject* run(const Arguments& arguments, int poison = -1);
 
   [[nodiscard]] const CallStatistics& statistics() const noexcept { return statistics_; }
@@ -123,7 +122,8 @@ class GraphCall {
   class Workspace;
 
   void bind_arguments(const Arguments& arguments, CUstream stream, std::vector<Borrowed>& borrowed);
-  PyObject* make_result(const Arguments& arguments, std::vector<OwnedTensor>& blocks, std::size_t index);
+  PyObject* make_result(const Arguments& arguments, std::vector<OwnedTensor>& blocks,
+                        std::size_t index);
   TensorHandle empty(std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,
                      std::int32_t dtype) const;
   OwnedTensor bytes(std::uint64_t count) const;

@@ -13,9 +13,8 @@ void* loaded(const char* soname) { return dlopen(soname, RTLD_LAZY | RTLD_NOLOAD
 
 template <typename Function>
 bool find(void* library, const char* symbol, Function& function) {
-  function = library == nullptr
-                 ? nullptr
-                 : reinterpret_cast<Function>(dlsym(library, symbol));  // NOLINT
+  function =
+      library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, symbol));  // NOLINT
   return function != nullptr;
 }
 
@@ -86,7 +85,7 @@ std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t data_
   if (api.tensor_offset == 0) {
     return "no word of a Python tensor equals its _cdata";
   }
-  api.tensor_type = reinterpret_cast<PyTypeObject*>(tensor_type);  // NOLINT
+  api.tensor_type = reinterpret_cast<PyTypeObject*>(tensor_type);       // NOLINT
   if (reinterpret_cast<std::uint64_t>(api.data(tensor)) != data_ptr) {  // NOLINT
     return fmt::format("the tensor handle found at byte {} does not give the tensor's data_ptr",
                        api.tensor_offset);

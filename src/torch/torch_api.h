@@ -15,7 +15,7 @@
 
 namespace pygraph::torch_bridge {
 
-using TensorHandle = void*;  ///< AtenTensorHandle: an at::Tensor*
+using TensorHandle = void*;   ///< AtenTensorHandle: an at::Tensor*
 using Status = std::int32_t;  ///< AOTITorchError: 0 is success
 
 /// Functions taken from torch's libraries. Filled once at import; null pointers mean absent.

@@ -114,9 +114,8 @@ CUresult check_copy(const CUDA_MEMCPY3D& copy) {
   if (copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) {
     return CUDA_SUCCESS;
   }
-  const auto valid = [&copy](CUmemorytype type, const void* host, CUdeviceptr device,
-                             std::size_t x, std::size_t y, std::size_t z, std::size_t pitch,
-                             std::size_t height) {
+  const auto valid = [&copy](CUmemorytype type, const void* host, CUdeviceptr device, std::size_t x,
+                             std::size_t y, std::size_t z, std::size_t pitch, std::size_t height) {
     if (!is_device(type)) {
       return host != nullptr;
     }
@@ -154,8 +153,7 @@ CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
   if (bytes > total_memory() - std::min(total_memory(), now.allocated_bytes)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  void* memory =
-      std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   if (memory == nullptr) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }

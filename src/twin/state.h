@@ -64,7 +64,7 @@ struct Graph {
 };
 
 struct Exec {
-  std::vector<CUgraphNode> sources;  ///< nodes of the graph that was instantiated
+  std::vector<CUgraphNode> sources;                    ///< nodes of the graph that was instantiated
   std::vector<std::vector<std::size_t>> dependencies;  ///< per source, ascending places
   std::unordered_map<CUgraphNode, std::size_t> index;
   std::shared_ptr<WorkList> works;  ///< shared with launches in flight: copied before a change

@@ -1,4 +1,4 @@
-"""The adapter on a machine without a GPU: clear reasons, right results, and the hook's two forms."""
+"""The adapter on a machine without a GPU: clear reasons, right results, both forms of the hook."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_failed_calibration_keeps_graphs_off(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(ValueError, match="compiler.*'nonsense'.*inductor"):
+    with pytest.raises(ValueError, match=r"compiler.*'nonsense'.*inductor"):
         backend._split_options({"compiler": "nonsense"}, None)
     ours, inductor = backend._split_options({"require": "full", "max_autotune": True}, None)
     assert ours == {"compiler": "inductor", "require": "full"}
@@ -107,7 +107,7 @@ def test_options_are_checked() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_require_full_raises_instead_of_falling_back() -> None:
     fast = torch.compile(Model(), backend="pygraph", options={"require": "full"})
-    with pytest.raises(Exception, match="no CUDA driver|finds no CUDA device"):
+    with pytest.raises(Exception, match=r"no CUDA driver|finds no CUDA device"):
         fast(torch.randn(4, 8))
 
 
@@ -188,7 +188,9 @@ def test_the_policy_wraps_whole_graphs_and_partitions() -> None:
             recursively_apply_fns=applied.extend,
         )
         graph.cudagraph_info.placeholders = [
-            types.SimpleNamespace(name=f"arg{i}", stack_trace=None, users=[], mutating_use_stack_trace=None)
+            types.SimpleNamespace(
+                name=f"arg{i}", stack_trace=None, users=[], mutating_use_stack_trace=None
+            )
             for i in range(2)
         ]
         assert not policy.should_wrap(graph)

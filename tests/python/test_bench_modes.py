@@ -1,6 +1,7 @@
 """The harness on the CPU: that modes do not mix, that wrong results are found, that failures are
 recorded and the rest goes on."""
 
+import gc
 import io
 import json
 import sys
@@ -13,12 +14,12 @@ torch = pytest.importorskip("torch")
 from rich.console import Console  # noqa: E402
 
 from pygraph.bench import compare, demo, modes, record  # noqa: E402
-from pygraph.bench.device import Device  # noqa: E402
+from pygraph.bench.device import Device, Memory  # noqa: E402
 from pygraph.bench.isolate import isolated  # noqa: E402
-from pygraph.bench.measure import Effort, measure  # noqa: E402
+from pygraph.bench.measure import Effort, Phases, measure  # noqa: E402
 from pygraph.bench.models import MEASURED, MLP, WORKLOADS, Program, Workload, find  # noqa: E402
 from pygraph.bench.modes import Bench, Runner  # noqa: E402
-from pygraph.bench.run import Options, run_workload  # noqa: E402
+from pygraph.bench.run import Options, note_memory, run_workload  # noqa: E402
 
 CPU = Device("cpu")
 QUICK = Effort(0.05, rounds=2, least=3, most=5)
@@ -163,6 +164,13 @@ def test_measure_visits_every_mode_in_every_round():
     assert visits[3:] == ["a", "b", "c", "b", "c", "a"]
 
 
+def test_measure_leaves_the_old_heap_alone(monkeypatch):
+    collected: list[int] = []
+    monkeypatch.setattr("gc.collect", lambda generation=2: collected.append(generation))
+    measure([Runner("a", lambda _: ()), Runner("b", lambda _: ())], [(0,)], CPU, QUICK)
+    assert collected == [2, *[0] * 2 * QUICK.rounds]
+
+
 def test_measure_rotates_inputs():
     seen: list[int] = []
     runner = Runner("eager", lambda x: seen.append(x) or ())
@@ -200,13 +208,16 @@ def own_modes(monkeypatch):
 
 def test_a_workload_through_all_modes(own_modes):
     steps: list[str] = []
-    records = run_workload(workload(), CPU, Options(QUICK, list(modes.MODES)), steps.append)
+    phases = Phases()
+    options = Options(QUICK, list(modes.MODES))
+    records = run_workload(workload(), CPU, options, steps.append, phases)
     by_mode = {each.mode: each for each in records}
     assert list(by_mode) == list(modes.MODES)
     assert steps == ["model", *modes.MODES, "timing"]
     for mode in ("eager", "default", "pygraph"):
         assert by_mode[mode].timed and by_mode[mode].error is None
         assert by_mode[mode].compile_s > 0 and by_mode[mode].peak_mib > 0
+        assert set(by_mode[mode].extra["phases"]) == {"weigh", "prepare", "check"}
     assert by_mode["pygraph"].bit_equal_to_default
     assert by_mode["pygraph"].bytes_copied == 0
     assert by_mode["pygraph"].extra["report"]["coverage"] == 0.5
@@ -214,6 +225,28 @@ def test_a_workload_through_all_modes(own_modes):
     assert by_mode["reduce-overhead"].latency_us is None
     assert "relative error" in by_mode["reduce-overhead"].error
     assert by_mode["floor"].error == "RuntimeError: cannot capture this"
+    each = ["model", "inputs", "reference", "weigh", "prepare", "check", "timing", "clear"]
+    assert list(phases) == each and all(seconds > 0 for seconds in phases.values())
+    assert gc.get_freeze_count() == 0
+
+
+def test_memory_is_growth_with_idle_private_memory():
+    made = record.Record("m", 1, "reduce-overhead")
+    before = Memory(allocated=100, reserved=120, in_use=500, private=10, idle=4)
+    after = Memory(130, 170, peak_allocated=140, peak_reserved=170, in_use=560, private=40, idle=24)
+    note_memory(made, before, after, own=7)
+    assert (made.peak_mib, made.reserved_mib) == (7 + 40 + 20, 7 + 60)
+    assert made.extra == {"private_mib": 30, "driver_mib": 67}
+
+
+def test_memory_that_shrank_is_not_given_a_figure():
+    made = record.Record("m", 1, "reduce-overhead")
+    note_memory(made, Memory(allocated=100, in_use=50), Memory(peak_allocated=10), own=7)
+    assert made.peak_mib is None and made.reserved_mib is None
+    assert made.extra["driver_mib"] is None and "90 MiB less" in made.extra["memory_note"]
+    unknown = record.Record("m", 1, "pygraph")
+    note_memory(unknown, Memory(idle=None), Memory(peak_allocated=2, idle=None), own=7)
+    assert unknown.peak_mib == 9 and "not known" in unknown.extra["memory_note"]
 
 
 def test_the_whole_demonstration(own_modes, monkeypatch, tmp_path):
@@ -234,6 +267,8 @@ def test_the_whole_demonstration(own_modes, monkeypatch, tmp_path):
     text = console.export_text()
     assert "failed: tiny, floor: RuntimeError: cannot capture this" in text
     assert "bit-equal to torch.compile" in text and "calls replayed" in text
+    assert "pygraph vs default" in text and "elsewhere" in text
+    assert set(found["phases"]) == {"tiny"}
 
 
 def test_a_model_that_cannot_be_built_fails_in_every_mode():
@@ -260,6 +295,20 @@ def test_a_deep_mlp_does_not_forget_its_input():
     a, b = (model(own.make_inputs(seed, "cpu")[0].float())[0] for seed in (0, 1))
     assert torch.isfinite(a).all()
     assert compare.relative_error((a,), (b,)) > 0.1
+
+
+def test_a_model_that_cannot_be_built_on_its_device_is_moved_there():
+    """And what is neither a parameter nor a buffer stays behind, as with any program."""
+
+    class Unwilling(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(2, 2)
+            self.scale = torch.ones(2)
+            self.count = int(self.linear.weight.sum())  # raises for meta tensors
+
+    model = Workload("x", 1, Unwilling, lambda generator: (), "torch").make_model("meta")
+    assert model.linear.weight.is_meta and model.scale.device.type == "cpu"
 
 
 def test_names():

@@ -77,7 +77,7 @@ def test_json_schema(tmp_path: Path):
     records[3].relative_error = float("inf")
     record.write(tmp_path / "new" / "a.json", document(records, {"gpu": None}, "pygraph demo"))
     found = json.loads((tmp_path / "new" / "a.json").read_text())
-    assert set(found) == {"env", "command", "records", "summary"}
+    assert set(found) == {"env", "command", "records", "summary", "phases"}
     for each in found["records"]:
         assert set(record.REQUIRED) <= set(each)
         assert isinstance(each["latency_us"], float) and isinstance(each["correct"], bool)
@@ -107,9 +107,16 @@ def test_chart(tmp_path: Path):
     assert not chart.draw([], {}, tmp_path / "none.png")
 
 
+def test_time_line_adds_up():
+    line = table.time_line([{"model": 1.0, "check": 2.0}, {"model": 3.0}], 10.0)
+    assert line == "time: 10 s (model 4, check 2, elsewhere 4)"
+
+
 def test_effort_is_bounded_both_ways():
     effort = Effort(seconds=10.0)
     assert effort.count(modes=5, latency_us=1e6) == effort.least
     assert effort.count(modes=5, latency_us=1.0) == effort.most
     assert effort.count(modes=5, latency_us=4000.0) == 50
     assert effort.least * effort.rounds >= 50
+    assert effort.count_in_a_row(modes=5, latency_us=1e6) < effort.least
+    assert effort.count_in_a_row(modes=5, latency_us=4000.0) == 50

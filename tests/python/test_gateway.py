@@ -41,8 +41,15 @@ def test_an_outer_function_that_moves_names_is_inert(tmp_path: Any) -> None:
     assert gateway.covers_everything(outer(tmp_path, INERT))
 
 
-def test_a_callable_that_is_no_partition_is_whole() -> None:
+def test_code_that_was_not_partitioned_is_whole(tmp_path: Any) -> None:
     assert gateway.covers_everything(lambda arguments: arguments)
+    partition = outer(tmp_path, INERT)
+    assert gateway.covers_everything(partition.__globals__["runner"].call)
+
+
+def test_an_unknown_callable_beside_partitions_is_not_whole(tmp_path: Any) -> None:
+    partition = outer(tmp_path, INERT)
+    assert not gateway.covers_everything(lambda arguments: partition(arguments))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -44,7 +44,7 @@ class _Gateway:
         self._dispatcher = graph.dispatcher
         self._deployed: tuple[Sequence[Any], Sequence[Any]] | None = None
         graph.on_deploy = self._note
-        self.entry: Callable[..., Any] = _engine.make_entry(self._watch)
+        self.entry = cast(Callable[..., Any], _engine.make_entry(self._watch))
 
     def _note(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> None:
         self._deployed = arguments, outputs
@@ -110,13 +110,17 @@ def wrappers_are_inert(metadata: Any) -> bool:
 
 
 def covers_everything(model: Callable[..., Any]) -> bool:
-    """Whether `model`, as Inductor gave it to the hook, is the whole compiled graph: either not a
-    partition, or the only one of an outer function that does nothing else."""
+    """Whether `model`, as Inductor gave it to the hook, is the whole compiled graph: code that was
+    not partitioned, the outer function itself, or the only partition of an outer function that
+    does nothing else."""
     for names in generated_globals(model):
-        runner = names.get("runner")
+        runner: Any = names.get("runner")
         partitions = getattr(runner, "partitions", None)
-        if partitions is not None and any(model is partition for partition in partitions):
-            return len(partitions) == 1 and _only_moves_names(type(runner).call)
+        if partitions is None or model == runner.call:
+            continue
+        only = len(partitions) == 1 and model is partitions[0]
+        if not only or not _only_moves_names(type(runner).call):
+            return False
     return True
 
 

@@ -6,6 +6,8 @@ models are planned, and the engine runs on its CPU twin.
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ from rich.text import Text
 from pygraph.bench import chart, modes, record, table
 from pygraph.bench.device import Device
 from pygraph.bench.environment import command_line, environment
-from pygraph.bench.measure import Effort
+from pygraph.bench.measure import Effort, Phases
 from pygraph.bench.models import MEASURED, WORKLOADS, Workload
 from pygraph.bench.record import Record
 from pygraph.bench.run import Options, run_workload
@@ -27,7 +29,7 @@ from pygraph.reporting import Report
 
 OUT = Path("demo-out")
 NAME = "first-light"
-BUDGET_S = 120.0
+BUDGET_S = 60.0
 WIDTH = 160
 
 
@@ -72,20 +74,25 @@ def _with_gpu(request: Request, console: Console) -> int:
     device = Device("cuda")
     found = environment()
     torch.set_float32_matmul_precision("highest")
+    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+    started = time.perf_counter()
+    phases: dict[str, Phases] = {}
     console.print(Text(f"{found['gpu']}, driver {found['driver']}, torch {found['torch']}"))
     data, picture = (request.out / f"{request.name}.{end}" for end in ("json", "png"))
     content: dict[str, Any] = {}
 
     def save(records: Sequence[Record]) -> None:
-        content.update(record.document(records, found, command_line()))
+        content.update(record.document(records, found, command_line(), phases))
         record.write(data, content)
 
-    records = _run_all(request, device, console, save)
+    records = _run_all(request, device, console, save, phases)
+    total = time.perf_counter() - started
     show(records, console)
     _show_reports(records, console)
     drawn = _draw(records, found, picture, console)
     for line in table.summary_lines(content["summary"]):
         console.print(Text(line, style="bold"))
+    console.print(Text(table.time_line(phases.values(), total)))
     for line in content["summary"]["failed"]:
         console.print(Text(f"failed: {line}", style="red"))
     console.print(Text(f"written: {data}" + (f", {picture}" if drawn else ""), style="dim"))
@@ -93,7 +100,11 @@ def _with_gpu(request: Request, console: Console) -> int:
 
 
 def _run_all(
-    request: Request, device: Device, console: Console, save: Callable[[Sequence[Record]], None]
+    request: Request,
+    device: Device,
+    console: Console,
+    save: Callable[[Sequence[Record]], None],
+    phases: dict[str, Phases],
 ) -> list[Record]:
     """All models; what is known is saved after each, so that a run cut short leaves something."""
     options = Options(effort=request.effort(), modes=request.modes, cold=request.cold)
@@ -105,24 +116,28 @@ def _run_all(
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console) as progress:
+    # No thread of its own that redraws: it would take the interpreter's lock from the timed calls.
+    with Progress(*columns, console=console, auto_refresh=False) as progress:
         task = progress.add_task("", total=steps * len(request.models))
         for place, workload in enumerate(request.workloads()):
             progress.update(task, completed=place * steps)
 
             def advance(what: str, name: str = workload.name) -> None:
-                progress.update(task, advance=1, description=f"{name}: {what}")
+                progress.update(task, advance=1, description=f"{name}: {what}", refresh=True)
 
-            own = run_workload(workload, device, options, advance)
+            spent = phases.setdefault(workload.name, Phases())
+            own = run_workload(workload, device, options, advance, spent)
             records += own
-            _say_how_it_went(own, progress.console)
+            _say_how_it_went(own, spent, progress.console)
             broken = device.broken()
             if broken is not None:
                 records += _not_reached(request, place + 1, f"the GPU failed before: {broken}")
             save(records)
             if broken is not None:
                 break
-        progress.update(task, completed=steps * len(request.models), description="done")
+        progress.update(
+            task, completed=steps * len(request.models), description="done", refresh=True
+        )
     return records
 
 
@@ -134,13 +149,14 @@ def _not_reached(request: Request, first: int, reason: str) -> list[Record]:
     ]
 
 
-def _say_how_it_went(records: Sequence[Record], console: Console) -> None:
+def _say_how_it_went(records: Sequence[Record], spent: Phases, console: Console) -> None:
     """One line per model as soon as it is done."""
     parts = [
         f"{each.mode} {each.latency_us:,.0f} us" if each.timed else f"{each.mode} failed"
         for each in records
     ]
-    console.print(Text(f"{records[0].workload}: " + ", ".join(parts)))
+    took = f" ({sum(spent.values()):.0f} s)"
+    console.print(Text(f"{records[0].workload}: " + ", ".join(parts) + took))
     for each in records:
         if each.error:
             console.print(Text(f"  {each.mode}: {each.error}", style="red"))

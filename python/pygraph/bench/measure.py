@@ -4,7 +4,7 @@ One loop gives two figures per iteration: the *host time*, until the call return
 *latency*, until the GPU is idle again. Each iteration begins with an idle GPU, so the host never
 waits for room in a full queue, and host time is what Python and the driver really cost. A second
 loop synchronises once at its end: the *pipelined* time per call, what a program sees that keeps the
-GPU fed.
+GPU fed. `Phases` is the calendar beside the clocks: where a whole run's time goes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,23 @@ from pygraph.bench.modes import Runner, Tensors
 
 ENOUGH = 50
 """Samples that a median should rest on."""
+FEWEST_IN_A_ROW = 3
+"""Calls of the pipelined loop per round; a mean over calls needs no more of them."""
+
+
+class Phases(dict[str, float]):
+    """Seconds, by what they were spent on."""
+
+    @contextmanager
+    def time(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - started)
+
+    def add(self, name: str, seconds: float) -> None:
+        self[name] = self.get(name, 0.0) + seconds
 
 
 @dataclass
@@ -47,8 +64,15 @@ class Effort:
 
     def count(self, modes: int, latency_us: float) -> int:
         """Iterations per mode and round; half of the time is for the pipelined loop."""
+        return max(self.least, self._affordable(modes, latency_us))
+
+    def count_in_a_row(self, modes: int, latency_us: float) -> int:
+        """The same for the pipelined loop."""
+        return max(FEWEST_IN_A_ROW, self._affordable(modes, latency_us))
+
+    def _affordable(self, modes: int, latency_us: float) -> int:
         share = self.seconds / (2 * modes * self.rounds)
-        return max(self.least, min(self.most, int(share / (latency_us * 1e-6))))
+        return min(self.most, int(share / (latency_us * 1e-6)))
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -67,6 +91,7 @@ def geomean(values: Sequence[float]) -> float | None:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
+    """Garbage is collected when `_sweep` is called, and at no other time."""
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()
@@ -75,6 +100,12 @@ def _no_collector() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _sweep() -> None:
+    """Collect what came since the last time, whose cycles may hold memory of the GPU: walking the
+    whole heap in each round would take longer than the measurements."""
+    gc.collect(0)
 
 
 def time_calls(
@@ -117,19 +148,25 @@ def measure(
 ) -> dict[str, Samples]:
     """All modes, in rounds that begin with another mode each time, so that drift hits all alike."""
     samples = {runner.mode: Samples() for runner in runners}
-    counts: dict[str, int] = {}
-    for runner in runners:
-        trial = Samples()
-        time_calls(runner, inputs, 3, device, trial)
-        counts[runner.mode] = effort.count(len(runners), statistics.median(trial.latency))
-        samples[runner.mode].calls += trial.calls
-    for turn in range(effort.rounds):
-        first = turn % len(runners) if runners else 0
-        for runner in [*runners[first:], *runners[:first]]:
-            own, settle = samples[runner.mode], Samples()
-            with _no_collector():
+    counts: dict[str, tuple[int, int]] = {}
+    with _no_collector():
+        for runner in runners:
+            trial = Samples()
+            time_calls(runner, inputs, 3, device, trial)
+            latency_us = statistics.median(trial.latency)
+            counts[runner.mode] = (
+                effort.count(len(runners), latency_us),
+                effort.count_in_a_row(len(runners), latency_us),
+            )
+            samples[runner.mode].calls += trial.calls
+        for turn in range(effort.rounds):
+            first = turn % len(runners) if runners else 0
+            for runner in [*runners[first:], *runners[:first]]:
+                own, settle = samples[runner.mode], Samples()
+                apart, in_a_row = counts[runner.mode]
+                _sweep()
                 time_calls(runner, inputs, 2, device, settle)
-                time_calls(runner, inputs, counts[runner.mode], device, own)
-                time_pipeline(runner, inputs, counts[runner.mode], device, own)
-            own.calls += settle.calls
+                time_calls(runner, inputs, apart, device, own)
+                time_pipeline(runner, inputs, in_a_row, device, own)
+                own.calls += settle.calls
     return samples

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch._dynamo
 
-from pygraph.bench.device import Device, nbytes
+from pygraph.bench.device import Device, drop_workspaces, nbytes
 from pygraph.bench.isolate import isolated
 from pygraph.reporting import WARMING
 
@@ -107,6 +107,7 @@ def _floor(bench: Bench) -> Runner:
         for _ in range(3):
             default.step(*static)
     torch.cuda.current_stream().wait_stream(stream)
+    drop_workspaces()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         outputs = default.step(*static)

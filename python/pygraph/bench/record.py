@@ -51,14 +51,18 @@ class Record:
     latency_p90_us: float | None = None
     latency_worst_us: float | None = None
     host_us: float | None = None
+    host_p90_us: float | None = None
     pipelined_us: float | None = None
     samples: int = 0
     bytes_copied: float | None = None
     """Per call, to bring inputs in place or results out."""
     peak_mib: float | None = None
-    """Allocated by torch in the steady state, what other modes hold not counted."""
+    """What calls in the steady state need at most: the model, all inputs, and by how much the
+    allocated memory grew since before this mode was prepared. Private pools of graphs count whole,
+    since nobody else can use what their graphs leave free in them. None, and a note in `extra`,
+    where less was allocated afterwards than before."""
     reserved_mib: float | None = None
-    """The same of the memory that torch's allocator holds."""
+    """The same of what torch's allocator holds; at least `peak_mib`."""
     compile_s: float | None = None
     """Up to the steady state. Modes share Inductor's caches unless they were told not to, and then
     the first that compiles pays for all."""
@@ -80,6 +84,7 @@ class Record:
         self.latency_p90_us = percentile(samples.latency, 90)
         self.latency_worst_us = max(samples.latency)
         self.host_us = percentile(samples.host, 50)
+        self.host_p90_us = percentile(samples.host, 90)
         self.pipelined_us = percentile(samples.pipelined, 50)
 
     @property
@@ -128,13 +133,18 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def document(
-    records: Sequence[Record], environment: Mapping[str, Any], command: str
+    records: Sequence[Record],
+    environment: Mapping[str, Any],
+    command: str,
+    phases: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, Any]:
+    """`phases`: by model, where the seconds went."""
     return {
         "env": dict(environment),
         "command": command,
         "records": [asdict(record) for record in records],
         "summary": summarize(records),
+        "phases": {name: dict(seconds) for name, seconds in (phases or {}).items()},
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -132,3 +132,14 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
             f"{counts['pygraph_compared']} models"
         )
     return lines
+
+
+def time_line(phases: Iterable[Mapping[str, float]], total: float) -> str:
+    """Where the time of a whole run went."""
+    spent: dict[str, float] = {}
+    for each in phases:
+        for name, seconds in each.items():
+            spent[name] = spent.get(name, 0.0) + seconds
+    spent["elsewhere"] = max(0.0, total - sum(spent.values()))
+    parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in spent.items())
+    return f"time: {total:.0f} s ({parts})"

@@ -53,7 +53,7 @@ def generated_globals(function: Any, depth: int = _SEARCH_DEPTH) -> list[dict[st
             visit(item.func, left - 1)
         for attribute in ("__func__", "__wrapped__"):
             visit(getattr(item, attribute, None), left)
-        names = getattr(item, "__globals__", None)
+        names: Any = getattr(item, "__globals__", None)
         generated = isinstance(names, dict) and any(name in names for name in _ALLOCATORS)
         if generated and all(names is not other for other in found):
             found.append(names)

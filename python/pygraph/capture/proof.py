@@ -13,7 +13,7 @@ leaves them (reference.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -73,7 +73,7 @@ def _run_graph(
         if isinstance(inputs[index], torch.Tensor) and inputs[index].numel():
             inputs[index] = tensors.static_copy(inputs[index])
     phantom.poison(poison)
-    results: Sequence[Any] = call.run(inputs, poison)
+    results = cast(Sequence[Any], call.run(inputs, poison))
     found = [*results, *(inputs[index] for index in reference.after)]
     if not _intact(phantom, poison, reference.arguments):
         return "failed: the graph wrote to memory that it does not own"

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(
-    help="CUDA graphs for PyTorch: automatic, copy-free, deployed only where they pay.",
+    help="CUDA graphs for PyTorch: automatic, copy-free, proven before use.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,
@@ -37,7 +37,7 @@ def demo(
     modes: Modes = None,
     out: Out = Path("demo-out"),
     name: Name = "first-light",
-    budget: Budget = 120.0,
+    budget: Budget = 60.0,
     quick: Quick = False,
     cold_compile: Cold = False,
 ) -> None:
