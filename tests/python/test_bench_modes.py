@@ -241,12 +241,14 @@ def test_memory_is_growth_with_idle_private_memory():
 
 def test_memory_that_shrank_is_not_given_a_figure():
     made = record.Record("m", 1, "reduce-overhead")
-    note_memory(made, Memory(allocated=100, in_use=50), Memory(peak_allocated=10), own=7)
+    before = Memory(allocated=100, reserved=100, in_use=50)
+    note_memory(made, before, Memory(peak_allocated=10, peak_reserved=20), own=7)
     assert made.peak_mib is None and made.reserved_mib is None
     assert made.extra["driver_mib"] is None and "90 MiB less" in made.extra["memory_note"]
     unknown = record.Record("m", 1, "pygraph")
     note_memory(unknown, Memory(idle=None), Memory(peak_allocated=2, idle=None), own=7)
-    assert unknown.peak_mib == 9 and "not known" in unknown.extra["memory_note"]
+    assert unknown.peak_mib is None and unknown.reserved_mib == 9
+    assert "does not tell" in unknown.extra["memory_note"]
 
 
 def test_the_whole_demonstration(own_modes, monkeypatch, tmp_path):

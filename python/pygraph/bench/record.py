@@ -60,7 +60,7 @@ class Record:
     """What calls in the steady state need at most: the model, all inputs, and by how much the
     allocated memory grew since before this mode was prepared. Private pools of graphs count whole,
     since nobody else can use what their graphs leave free in them. None, and a note in `extra`,
-    where less was allocated afterwards than before."""
+    where the readings cannot mean that."""
     reserved_mib: float | None = None
     """The same of what torch's allocator holds; at least `peak_mib`."""
     compile_s: float | None = None

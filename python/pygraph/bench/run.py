@@ -159,22 +159,22 @@ def _weigh(record: Record, runner: modes.Runner, bench: modes.Bench, before: Mem
 def note_memory(record: Record, before: Memory, after: Memory, own: float) -> None:
     """From the readings to the figures; what cannot be is left out, with a note."""
     peak = after.peak_allocated - before.allocated
-    notes = []
-    if before.idle is None or after.idle is None or before.private is None or after.private is None:
-        notes.append("private pools are not known, of which peak_mib misses the idle part")
-    else:
-        peak += max(0.0, after.idle - before.idle)
-        record.extra["private_mib"] = max(0.0, after.private - before.private)
     reserved = max(peak, after.peak_reserved - before.reserved)
     driver = after.in_use - before.in_use
-    if peak < -ROUGHLY_NONE:
-        notes.append(f"{-peak:.0f} MiB less than before this mode: something else was freed")
+    note = None
+    if before.idle is None or after.idle is None or before.private is None or after.private is None:
+        note = "no peak: this torch does not tell what private pools hold"
     else:
-        record.peak_mib = own + max(0.0, peak)
-        record.reserved_mib = own + max(0.0, reserved)
+        peak += max(0.0, after.idle - before.idle)
+        reserved = max(peak, reserved)
+        record.extra["private_mib"] = max(0.0, after.private - before.private)
+        if peak < -ROUGHLY_NONE:
+            note = f"no peak: {-peak:.0f} MiB less than before this mode, something else was freed"
+    record.peak_mib = own + max(0.0, peak) if note is None else None
+    record.reserved_mib = own + max(0.0, reserved) if reserved >= -ROUGHLY_NONE else None
     record.extra["driver_mib"] = own + driver if driver >= -ROUGHLY_NONE else None
-    if notes:
-        record.extra["memory_note"] = "; ".join(notes)
+    if note:
+        record.extra["memory_note"] = note
 
 
 def _own_memory(bench: modes.Bench) -> float:
