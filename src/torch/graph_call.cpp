@@ -7,6 +7,7 @@
 namespace pygraph::torch_bridge {
 namespace {
 
+constexpr std::size_t kPrefetchDistance = 8;  // arguments
 constexpr std::int32_t kCpuDevice = 0;  // c10::DeviceType::CPU: where the twin's memory is
 
 CUdeviceptr address_of(void* pointer) {
@@ -231,7 +232,14 @@ void GraphCall::bind_arguments(const Arguments& arguments, CUstream stream,
     ++statistics_.copies;
     borrowed.push_back(std::move(argument));
   };
+  const auto hint = [&](std::size_t i, auto prefetch) {
+    if (i < arguments_.size() && arguments_[i].kind == ArgumentSpec::Kind::kPatched) {
+      (api.*prefetch)(arguments[i]);
+    }
+  };
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    hint(i + 2 * kPrefetchDistance, &TorchApi::prefetch_tensor);
+    hint(i + kPrefetchDistance, &TorchApi::prefetch_storage);
     const ArgumentSpec& spec = arguments_[i];
     if (spec.kind == ArgumentSpec::Kind::kPatched) {
       const CUdeviceptr address = address_of(api.data(arguments[i]));

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace pygraph::torch_bridge {
@@ -28,7 +29,22 @@ bool find_cuda(TorchApi& api) {
   return found;
 }
 
-constexpr std::ptrdiff_t kFarthestOffset = 256;
+constexpr Py_ssize_t kFarthestOffset = 256;
+constexpr std::ptrdiff_t kStorageSearch = 64;
+
+/// The byte offset from `object`, in [first, last), of the word that equals `value`; 0 if none.
+std::ptrdiff_t offset_of(std::uint64_t value, const void* object, std::ptrdiff_t first,
+                         std::ptrdiff_t last) {
+  for (std::ptrdiff_t offset = first; offset < last;
+       offset += static_cast<std::ptrdiff_t>(sizeof(void*))) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, static_cast<const char*>(object) + offset, sizeof word);
+    if (word == value) {
+      return offset;
+    }
+  }
+  return 0;
+}
 
 }  // namespace
 
@@ -43,8 +59,8 @@ bool cuda_api_present() noexcept {
          api.delete_guard != nullptr && api.raw_alloc != nullptr && api.raw_delete != nullptr;
 }
 
-std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t data_ptr,
-                      PyObject* tensor_type) {
+std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t storage_cdata,
+                      std::uint64_t data_ptr, PyObject* tensor_type) {
   TorchApi& api = torch_api();
   void* cpu = loaded("libtorch_cpu.so");
   void* python = loaded("libtorch_python.so");
@@ -71,20 +87,15 @@ std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t data_
     return fmt::format("this torch lacks {}", missing);
   }
 
-  api.tensor_offset = 0;
-  for (std::ptrdiff_t offset = static_cast<std::ptrdiff_t>(sizeof(PyObject));
-       offset < kFarthestOffset && offset < Py_TYPE(tensor)->tp_basicsize;
-       offset += static_cast<std::ptrdiff_t>(sizeof(void*))) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, reinterpret_cast<const char*>(tensor) + offset, sizeof word);  // NOLINT
-    if (word == cdata) {
-      api.tensor_offset = offset;
-      break;
-    }
-  }
+  api.tensor_offset = offset_of(cdata, tensor, static_cast<std::ptrdiff_t>(sizeof(PyObject)),
+                                std::min(kFarthestOffset, Py_TYPE(tensor)->tp_basicsize));
   if (api.tensor_offset == 0) {
     return "no word of a Python tensor equals its _cdata";
   }
+  // Only a hint hangs on this one, so not to find it is no failure. A TensorImpl is larger than
+  // what is looked at.
+  api.storage_offset =
+      offset_of(storage_cdata, reinterpret_cast<const void*>(cdata), 8, kStorageSearch);  // NOLINT
   api.tensor_type = reinterpret_cast<PyTypeObject*>(tensor_type);       // NOLINT
   if (reinterpret_cast<std::uint64_t>(api.data(tensor)) != data_ptr) {  // NOLINT
     return fmt::format("the tensor handle found at byte {} does not give the tensor's data_ptr",

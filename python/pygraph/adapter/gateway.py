@@ -42,6 +42,7 @@ class _Gateway:
     def __init__(self, compiled: Callable[..., Any], graph: Graphed) -> None:
         self._compiled = compiled
         self._dispatcher = graph.dispatcher
+        self._report = graph.report
         self._deployed: tuple[Sequence[Any], Sequence[Any]] | None = None
         graph.on_deploy = self._note
         self.entry = cast(Callable[..., Any], _engine.make_entry(self._watch))
@@ -56,6 +57,7 @@ class _Gateway:
             routes = routes_between(arguments, results, *deployed)
             if routes is not None:
                 _engine.connect_entry(self.entry, self._dispatcher, len(arguments), *routes)
+                self._report.direct = True
             _engine.set_entry_slow(self.entry, self._compiled)
         return results
 

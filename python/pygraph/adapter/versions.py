@@ -57,7 +57,13 @@ class Support:
 def tensor_access() -> str:
     """Calibrates the engine's access to tensors. 'direct' on success, else what is missing."""
     sample = torch.arange(5, dtype=torch.float32)[1:]
-    missing = _engine.calibrate(sample, sample._cdata, sample.data_ptr(), torch._C.TensorBase)
+    missing = _engine.calibrate(
+        sample,
+        sample._cdata,
+        sample.untyped_storage()._cdata,
+        sample.data_ptr(),
+        torch._C.TensorBase,
+    )
     if missing:
         return missing
     for other in (torch.zeros(3, dtype=torch.int8), torch.nn.Parameter(torch.ones(2))):

@@ -66,6 +66,8 @@ class GraphReport:
     bytes_copied: int = 0
     """In all calls together, in front of and behind the graph."""
     copies: int = 0
+    direct: bool = False
+    """Calls go from Dynamo straight to the graph, past wrappers that have nothing to do."""
     timings_ms: dict[str, float] = field(default_factory=dict)
     """What building it took, by step."""
 
