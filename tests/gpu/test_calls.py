@@ -39,6 +39,31 @@ def test_bit_equal_to_the_uncaptured_compiled_callable() -> None:
     assert_replays()
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_plain_graph_is_called_directly(compiled: Compile, cached: bool) -> None:
+    """Past AOTAutograd's and Inductor's wrappers, also when their caches hit."""
+    model = Mlp().cuda()
+    if cached:
+        for _ in range(2):
+            torch._dynamo.reset()
+            compiled(model)(randn(4, 64))
+        pygraph.reset()
+        torch._dynamo.reset()
+    fast = compiled(model)
+    for _ in range(5):
+        x = randn(4, 64)
+        assert_same(fast(x), model(x))
+    assert assert_replays().direct
+
+
+def test_a_graph_behind_work_of_wrappers_is_not_called_directly(compiled: Compile) -> None:
+    fast = compiled(lambda x, y: (x @ y, x[1:], y.t()))
+    for _ in range(5):
+        x, y = randn(8, 8), randn(8, 8)
+        assert_same(fast(x, y), (x @ y, x[1:], y.t()))
+    assert not only_graph().direct
+
+
 def test_inference_mode(compiled: Compile) -> None:
     model = Mlp().cuda()
     fast = compiled(model)

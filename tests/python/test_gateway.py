@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pygraph.adapter import gateway
+from pygraph.adapter import gateway, hook
 
 INERT = """
 class Runner:
@@ -81,6 +81,7 @@ def metadata(**changes: Any) -> Any:
 
     fields: dict[str, Any] = {
         "mutated_inp_runtime_indices": [],
+        "input_info": [types.SimpleNamespace(mutates_data=False, mutates_metadata=False)],
         "num_intermediate_bases": 0,
         "tokens": {},
         "is_rng_op_functionalized": False,
@@ -96,6 +97,7 @@ def test_plain_metadata_is_inert_and_everything_else_is_not() -> None:
     alias = [types.SimpleNamespace(output_type=OutputType.alias_of_input)]
     for change in (
         {"mutated_inp_runtime_indices": [1]},
+        {"input_info": [types.SimpleNamespace(mutates_data=True, mutates_metadata=False)]},
         {"num_intermediate_bases": 1},
         {"tokens": {"effect": 1}},
         {"is_rng_op_functionalized": True},
@@ -105,22 +107,33 @@ def test_plain_metadata_is_inert_and_everything_else_is_not() -> None:
     assert not gateway.wrappers_are_inert(None)
 
 
-def test_the_metadata_has_the_fields_that_are_read() -> None:
-    """A torch that renames one would silently keep every wrapper in place."""
-    found: list[bool] = []
+@pytest.mark.parametrize("again", [False, True])
+def test_metadata_is_observed_on_a_cache_miss_and_on_a_hit(
+    again: bool, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also: a torch that renames a field would silently keep every wrapper in place."""
+    from torch._inductor.compile_fx import compile_fx
 
-    def inference(graph: Any, inputs: Any) -> Any:
-        context = torch._guards.TracingContext.try_get()
-        found.append(gateway.wrappers_are_inert(getattr(context, "fw_metadata", None)))
-        return graph.forward
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+    found: list[Any] = []
 
-    from torch._dynamo.backends.common import aot_autograd
+    def backend(gm: Any, inputs: Any) -> Any:
+        with hook.observed_metadata() as metadata:
+            compiled = compile_fx(gm, inputs)
+        found.append([gateway.wrappers_are_inert(each) for each in metadata])
+        return compiled
 
-    backend = aot_autograd(fw_compiler=inference, inference_compiler=inference)
-    with torch.no_grad():
-        torch.compile(lambda x: x * 2, backend=backend)(torch.randn(3))
-        torch.compile(lambda x: x.view(3), backend=backend)(torch.randn(3))
-    assert found == [True, False]
+    def write(x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1) * 2
+
+    for function in (lambda x: x * 2, lambda x: x.view(3), write):
+        torch._dynamo.reset()
+        with torch.no_grad():
+            torch.compile(function, backend=backend)(torch.randn(3))
+    assert found == [[True], [False], [False]]
+    with hook.observed_metadata() as metadata:
+        pass
+    assert metadata == []
 
 
 def test_routes_need_every_object_to_be_found(monkeypatch: pytest.MonkeyPatch) -> None:

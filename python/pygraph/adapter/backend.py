@@ -71,16 +71,17 @@ def backend(
         )
         registry.add(graph)
         graphs.append(graph)
-        metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
-        whole.append(gateway.wrappers_are_inert(metadata) and gateway.covers_everything(model))
+        whole.append(gateway.covers_everything(model))
         return graph.entry()
 
-    if ours["compiler"] == "aot":
-        compiled = aot.compile_graph(gm, example_inputs, wrap)
-    else:
-        with hook.installed(wrap) as patches:
-            compiled = _compile(gm, example_inputs, "inductor", {**inductor, **patches})
-    return gateway.through(compiled, graphs[0]) if whole == [True] else compiled
+    with hook.observed_metadata() as metadata:
+        if ours["compiler"] == "aot":
+            compiled = aot.compile_graph(gm, example_inputs, wrap)
+        else:
+            with hook.installed(wrap) as patches:
+                compiled = _compile(gm, example_inputs, "inductor", {**inductor, **patches})
+    inert = len(metadata) == 1 and gateway.wrappers_are_inert(metadata[0])
+    return gateway.through(compiled, graphs[0]) if inert and whole == [True] else compiled
 
 
 _TRAINING = "training: forward and backward graphs are not captured yet"

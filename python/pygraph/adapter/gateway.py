@@ -5,8 +5,8 @@ graph; for a plain inference graph all they do is reorder a list, but with a tho
 that costs more than the launch. An Entry (src/torch/entry.h) skips them for a compiled function
 when three things hold:
 
-1. AOTAutograd's metadata says that its wrappers have nothing to do: no mutation to write back, no
-   output to rebuild from an alias, no tokens, no functionalised generator.
+1. AOTAutograd's metadata says that its wrappers have nothing to do: no argument is written (they
+   count versions), no output to rebuild from an alias, no tokens, no functionalised generator.
 2. Inductor's generated outer function only moves names around one call of the one partition: its
    source is read and every statement must be of a known, inert form.
 3. In the call that deployed the graph, every argument that reached the graph was one of the
@@ -102,6 +102,7 @@ def wrappers_are_inert(metadata: Any) -> bool:
     try:
         return (
             not metadata.mutated_inp_runtime_indices
+            and not any(i.mutates_data or i.mutates_metadata for i in metadata.input_info)
             and metadata.num_intermediate_bases == 0
             and not metadata.tokens
             and not metadata.is_rng_op_functionalized

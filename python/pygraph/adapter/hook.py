@@ -59,6 +59,39 @@ def installed(wrap: Wrap) -> Iterator[dict[str, Any]]:
         _active.wrap = previous
 
 
+@contextlib.contextmanager
+def observed_metadata() -> Iterator[list[Any]]:
+    """Collects the ViewAndMutationMeta that AOTAutograd builds its runtime wrapper from, for each
+    graph that this thread compiles. (TracingContext has it only when AOTAutograd's cache missed.)
+    """
+    _observe_runtime_wrapper()
+    previous = getattr(_active, "metadata", None)
+    found: list[Any] = []
+    _active.metadata = found
+    try:
+        yield found
+    finally:
+        _active.metadata = previous
+
+
+def _observe_runtime_wrapper() -> None:
+    from torch._functorch._aot_autograd.runtime_wrappers import RuntimeWrapper
+
+    original = RuntimeWrapper.post_compile
+    if getattr(original, "_pygraph_hook", False):
+        return
+
+    @functools.wraps(original)
+    def post_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = getattr(_active, "metadata", None)
+        if found is not None:
+            found.append(kwargs.get("runtime_metadata"))
+        return original(self, *args, **kwargs)
+
+    post_compile._pygraph_hook = True  # type: ignore[attr-defined]
+    RuntimeWrapper.post_compile = post_compile
+
+
 def _replace_cudagraphify() -> None:
     from torch._inductor import compile_fx
 
