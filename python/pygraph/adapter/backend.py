@@ -10,6 +10,7 @@ Every other option is passed to Inductor's config, as torch.compile(options=...)
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ import torch
 from pygraph.adapter import aot, gateway, hook, registry, sources, versions
 from pygraph.adapter.graphed import Graphed
 from pygraph.adapter.uncaptured import Uncaptured
+
+log = logging.getLogger("pygraph")
 
 _COMPILERS = ("inductor", "aot")
 _REQUIREMENTS = ("any", "full")
@@ -81,7 +84,10 @@ def backend(
             with hook.installed(wrap) as patches:
                 compiled = _compile(gm, example_inputs, "inductor", {**inductor, **patches})
     inert = len(metadata) == 1 and gateway.wrappers_are_inert(metadata[0])
-    return gateway.through(compiled, graphs[0]) if inert and whole == [True] else compiled
+    if inert and whole == [True]:
+        return gateway.through(compiled, graphs[0])
+    log.debug("wrappers stay: inert %s of %d, whole %s", inert, len(metadata), whole)
+    return compiled
 
 
 _TRAINING = "training: forward and backward graphs are not captured yet"

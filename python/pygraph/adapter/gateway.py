@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import logging
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -29,6 +30,8 @@ import torch
 from pygraph import _engine
 from pygraph.adapter.graphed import Graphed
 from pygraph.capture.hold import generated_globals
+
+log = logging.getLogger("pygraph")
 
 
 def through(compiled: Callable[..., Any], graph: Graphed) -> Callable[..., Any]:
@@ -58,6 +61,8 @@ class _Gateway:
             if routes is not None:
                 _engine.connect_entry(self.entry, self._dispatcher, len(arguments), *routes)
                 self._report.direct = True
+            else:
+                log.debug("%s: wrappers stay, an object was replaced on its way", self._report.name)
             _engine.set_entry_slow(self.entry, self._compiled)
         return results
 
