@@ -53,7 +53,6 @@ def link(
     CaptureFailed, UnsupportedGraph or DriverError; leaves nothing behind then."""
     in_place = _in_place(arguments, changing, policy)
     phantom = space.space_of(device)
-    space.stream_of(device)
     _engine.set_capture_space(None)  # spaces that torch has let go of are freed before we measure
     free = _engine.memory_info()[0]
     a, b = (
