@@ -156,7 +156,8 @@ void bind_calls(nb::module_& module) {
          std::uint64_t data_ptr, nb::handle type) {
         return torch_bridge::calibrate(tensor.ptr(), cdata, storage_cdata, data_ptr, type.ptr());
       },
-      nb::arg("tensor"), nb::arg("cdata"), nb::arg("storage_cdata"), nb::arg("data_ptr"), nb::arg("tensor_type"),
+      nb::arg("tensor"), nb::arg("cdata"), nb::arg("storage_cdata"), nb::arg("data_ptr"),
+      nb::arg("tensor_type"),
       "Finds torch's functions and the layout of a tensor object. Returns '' or what is missing.");
   module.def("cuda_api_present", &torch_bridge::cuda_api_present);
   module.def(

@@ -8,7 +8,7 @@ namespace pygraph::torch_bridge {
 namespace {
 
 constexpr std::size_t kPrefetchDistance = 8;  // arguments
-constexpr std::int32_t kCpuDevice = 0;  // c10::DeviceType::CPU: where the twin's memory is
+constexpr std::int32_t kCpuDevice = 0;        // c10::DeviceType::CPU: where the twin's memory is
 
 CUdeviceptr address_of(void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);  // NOLINT

@@ -96,8 +96,8 @@ std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t stora
   // what is looked at.
   api.storage_offset =
       offset_of(storage_cdata, reinterpret_cast<const void*>(cdata), 8, kStorageSearch);  // NOLINT
-  api.tensor_type = reinterpret_cast<PyTypeObject*>(tensor_type);       // NOLINT
-  if (reinterpret_cast<std::uint64_t>(api.data(tensor)) != data_ptr) {  // NOLINT
+  api.tensor_type = reinterpret_cast<PyTypeObject*>(tensor_type);                         // NOLINT
+  if (reinterpret_cast<std::uint64_t>(api.data(tensor)) != data_ptr) {                    // NOLINT
     return fmt::format("the tensor handle found at byte {} does not give the tensor's data_ptr",
                        api.tensor_offset);
   }

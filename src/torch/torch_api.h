@@ -60,8 +60,9 @@ struct TorchApi {
   }
   void prefetch_storage(PyObject* tensor) const noexcept {
     if (storage_offset != 0) {
-      const char* implementation = *reinterpret_cast<char**>(handle(tensor));          // NOLINT
-      __builtin_prefetch(*reinterpret_cast<char* const*>(implementation + storage_offset));  // NOLINT
+      const char* implementation = *reinterpret_cast<char**>(handle(tensor));  // NOLINT
+      __builtin_prefetch(
+          *reinterpret_cast<char* const*>(implementation + storage_offset));  // NOLINT
     }
   }
   [[nodiscard]] void* data(PyObject* tensor) const noexcept {
