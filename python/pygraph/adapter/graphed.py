@@ -22,7 +22,7 @@ from pygraph.adapter.uncaptured import Uncaptured
 from pygraph.capture import linker, proof, reference, space
 from pygraph.capture.policy import LADDER, Policy
 from pygraph.capture.record import CaptureFailed
-from pygraph.reporting import GraphReport
+from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING, GraphReport
 
 log = logging.getLogger("pygraph")
 
@@ -62,7 +62,7 @@ class Graphed:
         #: Told the arguments and results of the call that deployed a graph.
         self.on_deploy: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
         self.uncaptured = Uncaptured(function, self.mutated)
-        self.report = GraphReport(name=name, state="warming")
+        self.report = GraphReport(name=name, state=WARMING)
         self._find_source = find_source
         self._signatures: dict[tuple[int, ...], _Signature] = {}
         self._calls: list[_engine.GraphCall] = []
@@ -172,7 +172,7 @@ class Graphed:
         signature.keep = linked.keep
         self._calls.append(linked.call)
         report = self.report
-        report.state = "graphed" if linked.policy == LADDER[0] else "graphed, partly copied"
+        report.state = GRAPHED if linked.policy == LADDER[0] else PARTLY
         report.reason = "; ".join(reasons) or None
         figures = linked.figures
         for field in (
@@ -198,7 +198,7 @@ class Graphed:
 
     def _give_up(self, reason: str) -> None:
         self.dispatcher.clear()
-        self.report.state = "fallback"
+        self.report.state = FALLBACK
         self.report.reason = reason
         log.warning("%s runs without a CUDA graph: %s", self.report.name, reason)
 

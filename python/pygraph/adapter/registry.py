@@ -13,7 +13,7 @@ from pygraph import _engine
 from pygraph.adapter import versions
 from pygraph.adapter.graphed import Graphed
 from pygraph.capture import space
-from pygraph.reporting import GraphReport, Report
+from pygraph.reporting import FALLBACK, GraphReport, Report
 
 _graphs: weakref.WeakSet[Graphed] = weakref.WeakSet()
 _plain: list[GraphReport] = []
@@ -34,7 +34,7 @@ def add(graph: Graphed) -> None:
 def add_fallback(name: str, reason: str, operator: str | None = None) -> None:
     """Notes a compiled graph that runs without any of our machinery."""
     if len(_plain) < _MAXIMUM_NOTES:
-        _plain.append(GraphReport(name=name, state="fallback", reason=reason, operator=operator))
+        _plain.append(GraphReport(name=name, state=FALLBACK, reason=reason, operator=operator))
 
 
 def note(event: str) -> None:
