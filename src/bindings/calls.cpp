@@ -65,7 +65,8 @@ void bind_specs(nb::module_& module) {
       .def_rw("address", &ArgumentSpec::address)
       .def_rw("bytes", &ArgumentSpec::bytes)
       .def_rw("value", &ArgumentSpec::value)
-      .def_rw("mutated", &ArgumentSpec::mutated);
+      .def_rw("mutated", &ArgumentSpec::mutated)
+      .def_rw("guarded", &ArgumentSpec::guarded);
   nb::class_<OutputBlock>(module, "OutputBlock", "See graph_call.h.")
       .def(nb::init<>())
       .def_rw("region", &OutputBlock::region)
@@ -76,6 +77,7 @@ void bind_specs(nb::module_& module) {
       .value("VIEW", ResultSpec::Kind::kView)
       .value("ARGUMENT", ResultSpec::Kind::kArgument)
       .value("ALIAS", ResultSpec::Kind::kAlias)
+      .value("SAME", ResultSpec::Kind::kSame)
       .value("CONSTANT", ResultSpec::Kind::kConstant);
   nb::class_<ResultSpec>(module, "ResultSpec", "See graph_call.h.")
       .def(nb::init<>())
@@ -181,15 +183,16 @@ void bind_calls(nb::module_& module) {
            })
       .def(
           "run",
-          [](GraphCall& self, nb::handle arguments, int poison) {
+          [](GraphCall& self, nb::handle arguments, int poison, std::uint64_t displace) {
             require_list(arguments);
             const Arguments list = Arguments::of_list(arguments.ptr());
             if (!self.accepts(list)) {
               throw nb::value_error("the arguments are not what this graph was captured with");
             }
-            return stolen(self.run(list, poison));
+            return stolen(self.run(list, {poison, displace}));
           },
-          nb::arg("arguments"), nb::arg("poison") = -1)
+          nb::arg("arguments"), nb::arg("poison") = -1, nb::arg("displace") = 0,
+          "One call outside the dispatcher; `poison` and `displace` are for proofs (Trial).")
       .def("reset_statistics", &GraphCall::reset_statistics)
       .def_prop_ro("replays", [](const GraphCall& self) { return self.statistics().replays; })
       .def_prop_ro("bytes_copied",
@@ -213,6 +216,8 @@ void bind_calls(nb::module_& module) {
            })
       .def("add", &Dispatcher::add)
       .def("clear", &Dispatcher::clear)
+      .def("remove", &Dispatcher::remove, nb::arg("call"))
+      .def_prop_ro("oldest", &Dispatcher::oldest, "The call used longest ago, or None.")
       .def_prop_ro("calls", &Dispatcher::calls)
       .def_prop_ro("size", &Dispatcher::size)
       .def_prop_ro("_boxed_call", [](const Dispatcher&) { return true; });

@@ -64,16 +64,36 @@ std::shared_ptr<GraphCall> Dispatcher::choose(const Arguments& arguments) {
   return nullptr;
 }
 
-PyObject* Dispatcher::failed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
-                             const char* message) {
+void Dispatcher::remove(const std::shared_ptr<GraphCall>& call) noexcept {
   calls_.erase(std::remove(calls_.begin(), calls_.end(), call), calls_.end());
+}
+
+/// A call that failed behind its launch may be made again by the callable, unless the graph writes
+/// arguments, which it has done by now: then the caller must hear of it.
+PyObject* Dispatcher::disturbed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
+                                const char* message) {
+  if (!call->writes_arguments()) {
+    return failed(arguments, call, message);
+  }
+  remove(call);
+  if (PyErr_Occurred() == nullptr) {
+    PyErr_Format(PyExc_RuntimeError,
+                 "a CUDA graph ran and wrote its arguments, but its results could not be made: %s",
+                 message);
+  }
+  return nullptr;
+}
+
+PyObject* Dispatcher::failed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
+                             const std::string& message) {
+  remove(call);
   PyErr_Clear();
   PyObject* list = PyList_New(static_cast<Py_ssize_t>(arguments.count));
   for (std::size_t i = 0; list != nullptr && i < arguments.count; ++i) {
     PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), Py_NewRef(arguments[i]));
   }
   PyObject* result =
-      list == nullptr ? nullptr : PyObject_CallFunction(failed_, "Os", list, message);
+      list == nullptr ? nullptr : PyObject_CallFunction(failed_, "Os", list, message.c_str());
   Py_XDECREF(list);
   return result;
 }
@@ -87,6 +107,11 @@ bool Dispatcher::try_call(const Arguments& arguments, PyObject*& result) {
   try {
     const Busy busy(busy_);
     result = chosen->run(arguments);
+  } catch (const CallRefused&) {
+    --count_;
+    return false;
+  } catch (const FailedAfterLaunch& error) {
+    result = disturbed(arguments, chosen, error.what());
   } catch (const std::exception& error) {
     result = failed(arguments, chosen, error.what());
   }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "graph_call.h"
@@ -25,6 +26,12 @@ class Dispatcher {
   /// Makes `call` serve the calls it accepts from now on.
   void add(std::shared_ptr<GraphCall> call);
   void clear() noexcept { calls_.clear(); }
+  /// Takes `call` out again; nothing when it is not there.
+  void remove(const std::shared_ptr<GraphCall>& call) noexcept;
+  /// The call that was used longest ago; null when there is none.
+  [[nodiscard]] std::shared_ptr<GraphCall> oldest() const noexcept {
+    return calls_.empty() ? nullptr : calls_.back();
+  }
 
   /// One call: `arguments` is a list, cleared when a graph served it. Returns a new reference, or
   /// null with a Python error set.
@@ -42,7 +49,9 @@ class Dispatcher {
  private:
   std::shared_ptr<GraphCall> choose(const Arguments& arguments);
   PyObject* failed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
-                   const char* message);
+                   const std::string& message);
+  PyObject* disturbed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
+                      const char* message);
 
   PyObject* miss_;
   PyObject* failed_;

@@ -8,17 +8,6 @@ namespace pygraph::torch_bridge {
 namespace {
 
 constexpr std::size_t kPrefetchDistance = 8;  // arguments
-constexpr std::int32_t kCpuDevice = 0;        // c10::DeviceType::CPU: where the twin's memory is
-
-CUdeviceptr address_of(void* pointer) {
-  return reinterpret_cast<CUdeviceptr>(pointer);  // NOLINT
-}
-
-void require(Status status, const char* what) {
-  if (status != 0) {
-    throw std::runtime_error(fmt::format("torch's {} failed", what));
-  }
-}
 
 /// The device and stream of one call. Makes the graph's device current when it is not (another
 /// device, a new thread). The twin has one device and one stream.
@@ -55,10 +44,17 @@ class CallScope {
   void* stream_ = nullptr;
 };
 
-CUdeviceptr data_of(const OwnedTensor& tensor) {
-  void* address = nullptr;
-  torch_api().get_data_ptr(tensor.get(), &address);
-  return address_of(address);
+/// The twin runs what was launched when it is waited for. A wait that was refused has run nothing,
+/// and launched work must not stay behind: it is waited for once more.
+void finish_on_twin(const Driver& driver, CUstream stream) {
+  const CUresult code = driver.api.cuStreamSynchronize(stream);
+  if (code == CUDA_SUCCESS) {
+    return;
+  }
+  const CUresult again = driver.api.cuStreamSynchronize(stream);
+  const bool ran = code == CUDA_ERROR_LAUNCH_FAILED || code == CUDA_ERROR_ILLEGAL_ADDRESS ||
+                   code == CUDA_ERROR_MISALIGNED_ADDRESS;
+  driver.check(ran ? code : again, "cuStreamSynchronize", "the launched graph");
 }
 
 }  // namespace
@@ -77,17 +73,17 @@ struct GraphCall::Borrowed {
 /// again in stream order, so on the device the launched graph still owns it.
 class GraphCall::Workspace {
  public:
-  explicit Workspace(const GraphCall& call) {
+  Workspace(const GraphCall& call, std::uint64_t displace) {
     if (call.arena_ == kNoRegion || call.arena_bytes_ == 0) {
       return;
     }
     if (call.device_ == Device::kTwin) {
-      host_ = call.bytes(call.arena_bytes_);
-      address_ = data_of(host_);
+      host_ = call.bytes(call.arena_bytes_ + displace);
+      address_ = data_of(host_) + displace;
       return;
     }
-    require(torch_api().raw_alloc(call.arena_bytes_, &raw_), "caching allocator");
-    address_ = address_of(raw_);
+    require(torch_api().raw_alloc(call.arena_bytes_ + displace, &raw_), "caching allocator");
+    address_ = address_of(raw_) + displace;
   }
   ~Workspace() {
     if (raw_ != nullptr) {
@@ -119,6 +115,9 @@ GraphCall::GraphCall(const Driver& driver, Program program, Device device, int d
       arena_(arena),
       arena_bytes_(arena_bytes) {
   driver.check(driver.api.cuCtxGetCurrent(&context_), "cuCtxGetCurrent");
+  for (const ArgumentSpec& argument : arguments_) {
+    writes_arguments_ = writes_arguments_ || argument.mutated;
+  }
   for (std::size_t i = 0; i < results_.size(); ++i) {
     Py_XINCREF(results_[i].object);
     if (results_[i].kind == ResultSpec::Kind::kWhole) {
@@ -165,8 +164,8 @@ bool GraphCall::accepts(const Arguments& arguments) const noexcept {
         return false;
       }
     } else if (spec.kind != ArgumentSpec::Kind::kIgnored) {
-      if (!is_tensor(argument) || (spec.kind == ArgumentSpec::Kind::kFixed &&
-                                   address_of(api.data(argument)) != spec.address)) {
+      const bool stays = spec.kind == ArgumentSpec::Kind::kFixed || spec.guarded;
+      if (!is_tensor(argument) || (stays && address_of(api.data(argument)) != spec.address)) {
         return false;
       }
     }
@@ -184,32 +183,6 @@ bool GraphCall::being_captured() const noexcept {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-TensorHandle GraphCall::empty(std::int64_t rank, const std::int64_t* sizes,
-                              const std::int64_t* strides, std::int32_t dtype) const {
-  const TorchApi& api = torch_api();
-  const std::int32_t type = device_ == Device::kCuda ? api.device_type_cuda() : kCpuDevice;
-  TensorHandle handle = nullptr;
-  require(api.empty_strided(rank, sizes, strides, dtype, type, device_index_, &handle),
-          "empty_strided");
-  return handle;
-}
-
-OwnedTensor GraphCall::bytes(std::uint64_t count) const {
-  const auto size = static_cast<std::int64_t>(count);
-  const std::int64_t stride = 1;
-  return OwnedTensor(empty(1, &size, &stride, torch_api().dtype_uint8()));
-}
-
-OwnedTensor GraphCall::allocate_block(std::size_t index) const {
-  const std::int32_t whole = whole_of_block_[index];
-  if (whole >= 0) {
-    const ResultSpec& result = results_[static_cast<std::size_t>(whole)];
-    return OwnedTensor(empty(static_cast<std::int64_t>(result.sizes.size()), result.sizes.data(),
-                             result.strides.data(), result.dtype));
-  }
-  return bytes(blocks_[index].bytes);
-}
-
 void GraphCall::copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t bytes, CUstream stream) const {
   driver_->check(driver_->api.cuMemcpyDtoDAsync(to, from, bytes, stream), "cuMemcpyDtoDAsync",
                  fmt::format("{} bytes of an argument or output", bytes));
@@ -220,6 +193,29 @@ void GraphCall::fill(CUdeviceptr to, int value, std::uint64_t bytes, CUstream st
     driver_->check(
         driver_->api.cuMemsetD8Async(to, static_cast<unsigned char>(value), bytes, stream),
         "cuMemsetD8Async", "the arena or an output");
+  }
+}
+
+/// A call that sees a copy in place of argument `index` must not tell: where the argument shares
+/// memory with one that the graph writes, or is written and shares memory with any, it would.
+void GraphCall::refuse_visible_copy(const Arguments& arguments, std::size_t index) const {
+  if (!writes_arguments_) {
+    return;
+  }
+  const TorchApi& api = torch_api();
+  const CUdeviceptr start = address_of(api.data(arguments[index]));
+  const CUdeviceptr end = start + arguments_[index].bytes;
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    const ArgumentSpec& other = arguments_[i];
+    if (i == index || other.bytes == 0 || !(other.mutated || arguments_[index].mutated)) {
+      continue;
+    }
+    const CUdeviceptr address = address_of(api.data(arguments[i]));
+    if (address < end && start < address + other.bytes) {
+      throw CallRefused(fmt::format(
+          "argument {} would be copied, and shares memory that is written with argument {}", index,
+          i));
+    }
   }
 }
 
@@ -250,71 +246,21 @@ void GraphCall::bind_arguments(const Arguments& arguments, CUstream stream,
         program_.bind(spec.region, address);
         continue;
       }
+      refuse_visible_copy(arguments, i);
       OwnedTensor aligned = bytes(spec.bytes);
       const CUdeviceptr replacement = data_of(aligned);
       program_.bind(spec.region, replacement);
       borrow({std::move(aligned), address, replacement, spec.bytes, spec.mutated});
     } else if (spec.kind == ArgumentSpec::Kind::kCopied && spec.bytes != 0) {
+      refuse_visible_copy(arguments, i);
       const CUdeviceptr address = address_of(api.data(arguments[i]));
       borrow({OwnedTensor(), address, spec.address, spec.bytes, spec.mutated});
     }
   }
 }
 
-PyObject* GraphCall::make_result(const Arguments& arguments, std::vector<OwnedTensor>& blocks,
-                                 std::size_t index) {
-  const ResultSpec& result = results_[index];
-  const TorchApi& api = torch_api();
-  switch (result.kind) {
-    case ResultSpec::Kind::kWhole:
-      return api.wrap(blocks[result.index].get());
-    case ResultSpec::Kind::kView: {
-      TensorHandle view = nullptr;
-      require(api.alloc_from_pool(blocks[result.index].get(), result.byte_offset, result.dtype,
-                                  static_cast<std::int64_t>(result.sizes.size()),
-                                  result.sizes.data(), result.strides.data(), &view),
-              "_alloc_from_pool");
-      const OwnedTensor owner(view);
-      return api.wrap(view);
-    }
-    case ResultSpec::Kind::kArgument:
-      return Py_NewRef(arguments[result.index]);
-    case ResultSpec::Kind::kAlias:
-      return PyObject_CallOneArg(result.object, arguments[result.index]);
-    case ResultSpec::Kind::kConstant:
-      break;
-  }
-  return Py_NewRef(result.object);
-}
-
-PyObject* GraphCall::run(const Arguments& arguments, int poison) {
-  const CallScope scope(*driver_, device_, device_index_, context_);
-  const CUstream stream = scope.stream();
-  std::vector<Borrowed> borrowed;
-  bind_arguments(arguments, stream, borrowed);
-
-  std::vector<OwnedTensor> blocks(blocks_.size());
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    blocks[i] = allocate_block(i);
-    const CUdeviceptr address = data_of(blocks[i]);
-    fill(address, poison, blocks_[i].bytes, stream);
-    if (blocks_[i].region != kNoRegion) {
-      program_.bind(blocks_[i].region, address);
-    }
-  }
-  {
-    const Workspace arena(*this);
-    fill(arena.address(), poison, arena_bytes_, stream);
-    if (arena_ != kNoRegion) {
-      program_.bind(arena_, arena.address());
-    }
-    program_.launch(stream);
-    if (device_ == Device::kTwin) {
-      driver_->check(driver_->api.cuStreamSynchronize(stream), "cuStreamSynchronize");
-    }
-  }
-  ++statistics_.replays;
-
+void GraphCall::copy_behind(const std::vector<OwnedTensor>& blocks,
+                            const std::vector<Borrowed>& borrowed, CUstream stream) const {
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     if (blocks_[i].region == kNoRegion && blocks_[i].bytes != 0) {
       copy(data_of(blocks[i]), blocks_[i].source, blocks_[i].bytes, stream);
@@ -325,16 +271,39 @@ PyObject* GraphCall::run(const Arguments& arguments, int poison) {
       copy(argument.original, argument.replacement, argument.bytes, stream);
     }
   }
-  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(results_.size()));
-  for (std::size_t i = 0; tuple != nullptr && i < results_.size(); ++i) {
-    PyObject* result = make_result(arguments, blocks, i);
-    if (result == nullptr) {
-      Py_CLEAR(tuple);
-      break;
+}
+
+PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
+  const CallScope scope(*driver_, device_, device_index_, context_);
+  const CUstream stream = scope.stream();
+  std::vector<Borrowed> borrowed;
+  bind_arguments(arguments, stream, borrowed);
+
+  std::vector<OwnedTensor> blocks(blocks_.size());
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    blocks[i] = allocate_block(i);
+    const CUdeviceptr address = data_of(blocks[i]);
+    fill(address, trial.poison, blocks_[i].bytes, stream);
+    if (blocks_[i].region != kNoRegion) {
+      program_.bind(blocks_[i].region, address);
     }
-    PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), result);
   }
-  return tuple;
+  const Workspace arena(*this, trial.displace);
+  fill(arena.address(), trial.poison, arena_bytes_, stream);
+  if (arena_ != kNoRegion) {
+    program_.bind(arena_, arena.address());
+  }
+  program_.launch(stream);
+  ++statistics_.replays;
+  try {
+    if (device_ == Device::kTwin) {
+      finish_on_twin(*driver_, stream);
+    }
+    copy_behind(blocks, borrowed, stream);
+    return make_results(arguments, blocks);
+  } catch (const std::exception& error) {
+    throw FailedAfterLaunch(error.what());
+  }
 }
 
 }  // namespace pygraph::torch_bridge

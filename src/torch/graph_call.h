@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "pygraph/program.h"
@@ -32,10 +33,11 @@ struct ArgumentSpec {
   Kind kind = Kind::kIgnored;
   std::uint32_t region = kNoRegion;  ///< kPatched
   std::uint64_t alignment_mask = 0;  ///< bits that must be 0 in a new address (kPatched)
-  std::uint64_t address = 0;         ///< kCopied: the static buffer; kFixed
+  std::uint64_t address = 0;         ///< kCopied: the static buffer; kFixed; guarded
   std::uint64_t bytes = 0;           ///< from the tensor's first element to behind its last
   std::int64_t value = 0;            ///< kInteger
   bool mutated = false;              ///< the graph writes it: a copy must be copied back
+  bool guarded = false;              ///< kPatched: must stand at `address` all the same
 };
 
 /// One fresh allocation of a call that outputs live in.
@@ -52,10 +54,11 @@ struct ResultSpec {
     kView,      ///< a tensor inside a block, `byte_offset` from its start
     kArgument,  ///< argument number `index` itself
     kAlias,     ///< a view of argument number `index`, made by `object(argument)`
+    kSame,      ///< result number `index`, an earlier one, once more
     kConstant,  ///< `object` itself
   };
   Kind kind = Kind::kConstant;
-  std::uint32_t index = 0;  ///< of the block or the argument
+  std::uint32_t index = 0;  ///< of the block, the argument or the earlier result
   std::int32_t dtype = 0;
   std::int64_t byte_offset = 0;
   std::vector<std::int64_t> sizes;
@@ -84,7 +87,25 @@ struct CallStatistics {
   std::uint64_t copies = 0;
 };
 
-/// Guarded by the GIL, which call() holds throughout.
+/// A call that the graph cannot serve as faithfully as the callable: nothing was launched.
+class CallRefused : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A call that failed behind its launch: the graph runs, and what it writes is or will be written.
+class FailedAfterLaunch : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// How a proof runs a graph: see GraphCall::run.
+struct Trial {
+  int poison = -1;             ///< 0..255: fills arena and outputs beforehand; negative: not
+  std::uint64_t displace = 0;  ///< bytes by which the arena stands further on; a multiple of 512
+};
+
+/// Guarded by the GIL, which run() holds throughout.
 class GraphCall {
  public:
   enum class Device : std::uint8_t { kCuda, kTwin };
@@ -106,10 +127,12 @@ class GraphCall {
   /// their graph, with memory that is only ours for the length of this call.
   [[nodiscard]] bool being_captured() const noexcept;
 
-  /// Runs the graph on the current stream and returns a new tuple of results. `poison`
-  /// (0..255) fills the arena and the outputs beforehand, for the proof; negative: not. Throws
-  /// DriverError, std::runtime_error.
-  PyObject* run(const Arguments& arguments, int poison = -1);
+  /// Runs the graph on the current stream and returns a new tuple of results, or null with a
+  /// Python error set. Throws DriverError, std::runtime_error, CallRefused, FailedAfterLaunch.
+  PyObject* run(const Arguments& arguments, Trial trial = {});
+
+  /// Whether the graph writes any argument's memory.
+  [[nodiscard]] bool writes_arguments() const noexcept { return writes_arguments_; }
 
   [[nodiscard]] const CallStatistics& statistics() const noexcept { return statistics_; }
   void reset_statistics() noexcept { statistics_ = {}; }
@@ -122,8 +145,12 @@ class GraphCall {
   class Workspace;
 
   void bind_arguments(const Arguments& arguments, CUstream stream, std::vector<Borrowed>& borrowed);
-  PyObject* make_result(const Arguments& arguments, std::vector<OwnedTensor>& blocks,
-                        std::size_t index);
+  void refuse_visible_copy(const Arguments& arguments, std::size_t index) const;
+  void copy_behind(const std::vector<OwnedTensor>& blocks, const std::vector<Borrowed>& borrowed,
+                   CUstream stream) const;
+  PyObject* make_results(const Arguments& arguments, const std::vector<OwnedTensor>& blocks) const;
+  PyObject* make_result(const Arguments& arguments, const std::vector<OwnedTensor>& blocks,
+                        std::size_t index, PyObject* earlier) const;
   TensorHandle empty(std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,
                      std::int32_t dtype) const;
   OwnedTensor bytes(std::uint64_t count) const;
@@ -141,6 +168,7 @@ class GraphCall {
   std::vector<std::int32_t> whole_of_block_;  ///< result that is the whole block, or -1
   std::uint32_t arena_;
   std::uint64_t arena_bytes_;
+  bool writes_arguments_ = false;
   CUcontext context_ = nullptr;
   CallStatistics statistics_;
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
 namespace pygraph::torch_bridge {
 namespace {
@@ -51,6 +52,12 @@ std::ptrdiff_t offset_of(std::uint64_t value, const void* object, std::ptrdiff_t
 TorchApi& torch_api() noexcept {
   static TorchApi api;
   return api;
+}
+
+void require(Status status, const char* what) {
+  if (status != 0) {
+    throw std::runtime_error(fmt::format("torch's {} failed", what));
+  }
 }
 
 bool cuda_api_present() noexcept {

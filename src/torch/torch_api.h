@@ -8,6 +8,7 @@
 #pragma once
 
 #include <Python.h>
+#include <cuda.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -112,5 +113,20 @@ class OwnedTensor {
   }
   TensorHandle handle_ = nullptr;
 };
+
+/// Throws std::runtime_error naming `what` unless `status` is success.
+void require(Status status, const char* what);
+
+/// A pointer as the driver's kind of address.
+[[nodiscard]] inline CUdeviceptr address_of(void* pointer) noexcept {
+  return reinterpret_cast<CUdeviceptr>(pointer);  // NOLINT
+}
+
+/// The address of an owned tensor's first element.
+[[nodiscard]] inline CUdeviceptr data_of(const OwnedTensor& tensor) noexcept {
+  void* address = nullptr;
+  torch_api().get_data_ptr(tensor.get(), &address);
+  return address_of(address);
+}
 
 }  // namespace pygraph::torch_bridge

@@ -6,26 +6,29 @@ proof, replay) is the same as with Inductor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.fx.graph import _BoxedCodeGen
 
+from pygraph.adapter import devices
 from pygraph.adapter.hook import Wrap
 
 
 def compile_graph(
-    gm: torch.fx.GraphModule, example_inputs: list[Any], wrap: Wrap | None
+    gm: torch.fx.GraphModule,
+    example_inputs: list[Any],
+    wrap: Wrap | None,
+    find_device: Callable[[Iterable[Any]], int | None] = devices.cuda_index,
 ) -> Callable[..., Any]:
-    """Compiles with AOTAutograd and hands each inference graph to `wrap` (None: runs as it is)."""
+    """Compiles with AOTAutograd and hands each inference graph to `wrap` (None: runs as it is).
+    `find_device` gives the index of the device that a graph's arguments are on."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
     def inference(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         function = _boxed(graph)
-        device = next(
-            (x.device.index for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None
-        )
+        device = find_device(inputs)
         if wrap is None or device is None:
             return function
         return _Boxed(

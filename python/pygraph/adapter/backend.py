@@ -5,25 +5,51 @@ Options
             path otherwise.
   require   "full": raise instead of falling back at compile time (no GPU, training, ...).
             Default "any".
+  device    "cuda" (default), or "twin": CPU tensors, and the engine on its CPU twin. Everything but
+            the clock is as on a GPU; the compiler is "aot" then.
+  debug     "paranoid": the proof of a deployed graph is repeated every `debug_interval` calls
+            (default 100). Default "off".
+  max_programs  programs (sets of dynamic sizes) of one compiled graph that are kept; default 8.
 Every other option is passed to Inductor's config, as torch.compile(options=...) does.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from pygraph.adapter import aot, gateway, hook, registry, sources, versions
-from pygraph.adapter.graphed import Graphed
+from pygraph.adapter import aot, devices, gateway, hook, registry, sources
+from pygraph.adapter.graphed import MAXIMUM_PROGRAMS, PARANOID_INTERVAL, Graphed
 from pygraph.adapter.uncaptured import Uncaptured
 
 log = logging.getLogger("pygraph")
 
-_COMPILERS = ("inductor", "aot")
-_REQUIREMENTS = ("any", "full")
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "compiler": ("inductor", "aot"),
+    "require": ("any", "full"),
+    "device": tuple(devices.TARGETS),
+    "debug": ("off", "paranoid"),
+}
+
+
+@dataclasses.dataclass
+class Options:
+    """Our own options, checked."""
+
+    compiler: str = "inductor"
+    require: str = "any"
+    device: str = "cuda"
+    debug: str = "off"
+    debug_interval: int = PARANOID_INTERVAL
+    max_programs: int = MAXIMUM_PROGRAMS
+
+    @property
+    def target(self) -> devices.Target:
+        return devices.TARGETS[self.device]
 
 
 class RequirementNotMet(RuntimeError):
@@ -41,12 +67,13 @@ def backend(
     """Compiles one FX graph from Dynamo. Never raises where torch.compile's default would not,
     unless `require` asks for it or an option is wrong."""
     ours, inductor = _split_options(options or {}, mode)
-    reason = _reason_against(gm, example_inputs)
+    target = ours.target
+    reason = _reason_against(gm, example_inputs, target)
     if reason is not None:
-        if ours["require"] == "full":
+        if ours.require == "full":
             raise RequirementNotMet(reason)
         registry.add_fallback(registry.next_name("not captured"), reason)
-        return _compile(gm, example_inputs, ours["compiler"], inductor)
+        return _compile(gm, example_inputs, ours.compiler, inductor)
 
     find_source = sources.finder(gm)
     graphs: list[Graphed] = []
@@ -69,8 +96,10 @@ def backend(
             name=registry.next_name("inference"),
             static=static_input_idxs,
             mutated=mutated_input_idxs,
-            device=device_index,
+            device=target.device(device_index),
             find_source=find_source,
+            programs=ours.max_programs,
+            paranoid=ours.debug_interval if ours.debug == "paranoid" else 0,
         )
         registry.add(graph)
         graphs.append(graph)
@@ -78,13 +107,13 @@ def backend(
         return graph.entry()
 
     with hook.observed_metadata() as metadata:
-        if ours["compiler"] == "aot":
-            compiled = aot.compile_graph(gm, example_inputs, wrap)
+        if ours.compiler == "aot":
+            compiled = aot.compile_graph(gm, example_inputs, wrap, target.index)
         else:
             with hook.installed(wrap) as patches:
                 compiled = _compile(gm, example_inputs, "inductor", {**inductor, **patches})
     inert = len(metadata) == 1 and gateway.wrappers_are_inert(metadata[0])
-    if inert and whole == [True]:
+    if inert and whole == [True] and graphs[0].direct_calls_allowed:
         return gateway.through(compiled, graphs[0])
     log.debug("wrappers stay: inert %s of %d, whole %s", inert, len(metadata), whole)
     return compiled
@@ -93,17 +122,25 @@ def backend(
 _TRAINING = "training: forward and backward graphs are not captured yet"
 
 
-def _split_options(
-    options: dict[str, Any], mode: str | None
-) -> tuple[dict[str, str], dict[str, Any]]:
-    ours = {"compiler": "inductor", "require": "any"}
-    inductor = dict(options)
-    for name, allowed in (("compiler", _COMPILERS), ("require", _REQUIREMENTS)):
-        if name in inductor:
-            value = inductor.pop(name)
-            if value not in allowed:
-                raise ValueError(f"option {name!r} is {value!r}; it must be one of {allowed}")
-            ours[name] = value
+def _split_options(options: dict[str, Any], mode: str | None) -> tuple[Options, dict[str, Any]]:
+    ours, inductor = Options(), dict(options)
+    for name in (field.name for field in dataclasses.fields(Options)):
+        if name not in inductor:
+            continue
+        value = inductor.pop(name)
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise ValueError(f"option {name!r} is {value!r}; it must be one of {_CHOICES[name]}")
+        if name not in _CHOICES and (type(value) is not int or value < 1):
+            raise ValueError(f"option {name!r} is {value!r}; it must be an integer of 1 or more")
+        setattr(ours, name, value)
+    only = ours.target.compiler
+    if only is not None:
+        if options.get("compiler", only) != only:
+            raise ValueError(
+                f"option 'compiler' is {ours.compiler!r}; device {ours.device!r} works with "
+                f"{only!r} only"
+            )
+        ours.compiler = only
     if mode is not None and mode != "default":
         from torch._inductor import list_mode_options
 
@@ -111,15 +148,17 @@ def _split_options(
     return ours, inductor
 
 
-def _reason_against(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:
+def _reason_against(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], target: devices.Target
+) -> str | None:
     """Why this FX graph is not worth or not fit for capture, before anything is compiled."""
-    problem = versions.support().problem
+    problem = target.problem()
     if problem is not None:
         return problem
     tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
     tensors += [*gm.parameters(), *gm.buffers()]
-    if tensors and not any(tensor.is_cuda for tensor in tensors):
-        return "no argument, parameter or buffer is on a CUDA device"
+    if tensors and target.index(tensors) is None:
+        return f"no argument, parameter or buffer is {target.what}"
     # A backward graph that Inductor keeps out of CUDA graphs trips an assertion while torch's own
     # graph trees are configured, so training is compiled without any of it.
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):

@@ -25,8 +25,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import torch
-
 from pygraph import _engine
 from pygraph.adapter.graphed import Graphed
 from pygraph.capture.hold import generated_globals
@@ -45,6 +43,7 @@ class _Gateway:
     def __init__(self, compiled: Callable[..., Any], graph: Graphed) -> None:
         self._compiled = compiled
         self._dispatcher = graph.dispatcher
+        self._owns = graph.device.owns
         self._report = graph.report
         self._deployed: tuple[Sequence[Any], Sequence[Any]] | None = None
         graph.on_deploy = self._note
@@ -57,7 +56,7 @@ class _Gateway:
         results = self._compiled(*arguments)
         if self._deployed is not None:
             deployed, self._deployed = self._deployed, None
-            routes = routes_between(arguments, results, *deployed)
+            routes = routes_between(self._owns, arguments, results, *deployed)
             if routes is not None:
                 _engine.connect_entry(self.entry, self._dispatcher, len(arguments), *routes)
                 self._report.direct = True
@@ -68,6 +67,7 @@ class _Gateway:
 
 
 def routes_between(
+    owns: Callable[[Any], bool],
     outer_arguments: Sequence[Any],
     outer_results: Any,
     inner_arguments: Sequence[Any],
@@ -75,10 +75,10 @@ def routes_between(
 ) -> tuple[list[int], list[int]] | None:
     """Which of the caller's arguments is each of the graph's, and which of the graph's results is
     each of the caller's; by identity. None when some object is nowhere, or is there twice, or is
-    not a CUDA tensor."""
+    not a tensor of the graph's device (`owns`)."""
     if not isinstance(outer_results, (list, tuple)):
         return None
-    if not all(isinstance(a, torch.Tensor) and a.is_cuda for a in outer_arguments):
+    if not all(map(owns, outer_arguments)):
         return None
     arguments = _positions(outer_arguments, inner_arguments)
     results = _positions(inner_results, outer_results)

@@ -1,16 +1,19 @@
 """The life of one compiled graph: warm it, link it, prove it, replay it, or run it as it is.
 
 `Graphed.dispatcher` is what Inductor calls in place of the compiled callable. It is C++ and serves
-every call that a proven graph accepts; the rest arrives in `_miss`. The first call of a signature
+every call that a proven program accepts; the rest arrives in `_miss`. The first call of a signature
 runs the callable for real, which loads modules and creates library handles (a capture must not);
 the second runs it for real again, captures, links and proves, and gives the caller the real run's
 result, whatever became of the capture.
+
+Threads: calls are guarded by the GIL. While one thread links, others that call the same graph wait:
+the proof rewinds arguments that the graph writes, and a write of theirs in between would be lost.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,177 +21,235 @@ from typing import Any
 import torch
 
 from pygraph import _engine
+from pygraph.adapter.signatures import WARM_UP_CALLS, Signature, Signatures
 from pygraph.adapter.uncaptured import Uncaptured
-from pygraph.capture import linker, proof, reference, space
-from pygraph.capture.policy import LADDER, Policy
-from pygraph.capture.record import CaptureFailed
+from pygraph.capture import linker, proof, reference
+from pygraph.capture.cuda import device_of
+from pygraph.capture.device import CaptureFailed, Device, capture_lock
+from pygraph.capture.policy import Policy, ladder
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING, GraphReport
 
 log = logging.getLogger("pygraph")
 
-#: Calls of one signature that run uncaptured before it is captured.
-WARM_UP_CALLS = 1
-#: Signatures (tuples of integer arguments) of one compiled graph that get a graph of their own.
-MAXIMUM_SIGNATURES = 8
+#: Programs of one compiled graph, unless the option `max_programs` says otherwise.
+MAXIMUM_PROGRAMS = 8
+#: Calls from one repeated proof to the next with `debug="paranoid"`.
+PARANOID_INTERVAL = 100
+#: The share of free memory that copies for a proof may take.
+_MEMORY_SHARE = 0.8
 
 _EXPECTED = (CaptureFailed, _engine.UnsupportedGraph, _engine.DriverError)
 
 SourceFinder = Callable[[str | None], str | None]
 
 
-@dataclasses.dataclass
-class _Signature:
-    calls: int = 0
-    settled: bool = False  #: captured, or given up: _miss only runs the callable from now on
-    keep: Any = None
-
-
 class Graphed:
-    """One compiled graph. Guarded by the GIL for calls and by capture_lock for captures."""
+    """One compiled graph."""
 
     def __init__(
         self,
         function: Callable[[list[Any]], Any],
         *,
         name: str,
-        static: Sequence[int],
-        mutated: Sequence[int],
-        device: int,
+        static: Sequence[int] = (),
+        mutated: Sequence[int] = (),
+        device: Device | int = 0,
         find_source: SourceFinder = lambda operator: None,
+        programs: int = MAXIMUM_PROGRAMS,
+        paranoid: int = 0,
     ) -> None:
+        """`function` takes one list of arguments. `static` are those that stand where they are from
+        call to call (constants), `mutated` those that are known to be written. `paranoid`: repeat
+        the proof every so many calls; 0: never."""
         self.static = frozenset(static)
         self.mutated = frozenset(mutated)
-        self.device = device
+        self.device = device_of(device) if isinstance(device, int) else device
         #: Told the arguments and results of the call that deployed a graph.
         self.on_deploy: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
         self.uncaptured = Uncaptured(function, self.mutated)
         self.report = GraphReport(name=name, state=WARMING)
         self._find_source = find_source
-        self._signatures: dict[tuple[int, ...], _Signature] = {}
-        self._calls: list[_engine.GraphCall] = []
+        self._signatures = Signatures(programs)
+        self._retired: dict[str, int] = {"replays": 0, "bytes_copied": 0, "copies": 0}
+        self._linking = threading.RLock()
+        self._linker: int | None = None  #: the thread that links
+        self._paranoid = paranoid
         self.dispatcher = _engine.Dispatcher(self._miss, self._failed)
+
+    @property
+    def direct_calls_allowed(self) -> bool:
+        """Whether calls may go to the dispatcher past everything else."""
+        return not self._paranoid
 
     def entry(self) -> Callable[[list[Any]], Any]:
         """What Inductor calls. Keeps this object alive."""
-        return self.dispatcher
+        return Paranoid(self, self._paranoid) if self._paranoid else self.dispatcher
 
     def refresh_report(self) -> GraphReport:
         """The report with the counters of this moment."""
+        calls = [signature.call for signature in self._signatures.linked]
         self.report.calls = self.dispatcher.calls
-        self.report.replays = sum(call.replays for call in self._calls)
-        self.report.bytes_copied = sum(call.bytes_copied for call in self._calls)
-        self.report.copies = sum(call.copies for call in self._calls)
+        self.report.programs = len(calls)
+        for name, retired in self._retired.items():
+            setattr(self.report, name, retired + sum(getattr(call, name) for call in calls))
         return self.report
 
     def release(self) -> None:
         """Drops every graph and its memory; calls run uncaptured from now on."""
+        self.refresh_report()
+        for signature in self._signatures.linked:
+            self._retire(signature)
         self.dispatcher.clear()
-        self._calls.clear()
-        for signature in self._signatures.values():
-            signature.settled, signature.keep = True, None
+        self._signatures.release()
+
+    def abandon(self) -> None:
+        """release() in a forked child, where threads that held locks are gone."""
+        self._linking, self._linker = threading.RLock(), None
+        self.release()
 
     # ------------------------------------------------------------------ the slow path
 
     def _miss(self, arguments: list[Any]) -> Any:
-        key = tuple(argument for argument in arguments if type(argument) is int)
-        signature = self._signatures.get(key)
-        if signature is None:
-            if len(self._signatures) >= MAXIMUM_SIGNATURES:
-                self._note_limit()
-                return self.uncaptured(arguments)
-            signature = self._signatures[key] = _Signature()
-        if signature.settled or torch.cuda.is_current_stream_capturing():
+        if self._linker not in (None, threading.get_ident()):
+            with self._linking:  # another thread's proof must not lose what this call writes
+                pass
+        signature = self._signatures.of(arguments)
+        if signature.call is not None and not signature.call.accepts(arguments):
+            self._moved(signature)
+        if signature.settled or self.device.busy():
             return self.uncaptured(arguments)
         signature.calls += 1
         if signature.calls <= WARM_UP_CALLS:
             return self._warm_up(signature, arguments)
+        if not self._fits(signature, arguments):
+            return self.uncaptured(arguments)
         # The arguments are needed after the call, whose contract is to clear the list.
         kept = list(arguments)
         arguments.clear()
         signature.settled = True
-        return self._deploy(signature, kept)
+        with self._linking:
+            self._linker = threading.get_ident()
+            try:
+                return self._deploy(signature, kept)
+            finally:
+                self._linker = None
 
     def _failed(self, arguments: list[Any], message: str) -> Any:
         """A proven graph failed at run time (the driver refused, memory ran out)."""
         self._give_up(f"a replay failed: {message}")
         return self.uncaptured(arguments)
 
-    def _warm_up(self, signature: _Signature, arguments: list[Any]) -> Any:
-        generator = torch.cuda.default_generators[self.device]
-        before = generator.get_offset()
+    def _warm_up(self, signature: Signature, arguments: list[Any]) -> Any:
+        before = self.device.random_state()
         result = self.uncaptured(arguments)
-        if generator.get_offset() != before:
+        if self.device.random_state() != before:
             signature.settled = True
-            self._give_up("it draws random numbers on the GPU, which graphs do not serve yet")
+            self._give_up("it draws random numbers on the device, which graphs do not serve yet")
         return result
 
-    def _deploy(self, signature: _Signature, arguments: list[Any]) -> Any:
+    def _changing(self, arguments: Sequence[Any]) -> list[int]:
+        return [i for i in range(len(arguments)) if i not in self.static]
+
+    def _fits(self, signature: Signature, arguments: list[Any]) -> bool:
+        """Whether there is memory for the copies that a proof makes of the arguments."""
+        changing = self._changing(arguments)
+        indices = reference.candidates(arguments, changing, self.mutated, self.device)
+        needed = 2 * reference.bytes_needed(arguments, indices)  # as they were, and moved
+        if not needed:
+            return True
+        free = self.device.free_bytes()
+        if needed <= _MEMORY_SHARE * free:
+            return True
+        signature.postpone()
+        self.report.reason = (
+            f"linking needs {needed >> 20} MiB for copies of the arguments, {free >> 20} MiB are "
+            "free; tried again later"
+        )
+        return False
+
+    def _deploy(self, signature: Signature, arguments: list[Any]) -> Any:
         """Runs the callable once for the caller, and then tries to get a proven graph."""
-        changing = [i for i in range(len(arguments)) if i not in self.static]
-        run = reference.take(self.uncaptured, arguments, changing, self.mutated)
+        changing = self._changing(arguments)
+        run = reference.take(self.uncaptured, arguments, changing, self.mutated, self.device)
+        request = linker.Request(
+            self.uncaptured.function, arguments, changing, run.mutated, run.outputs, self.device
+        )
         reasons: list[str] = []
-        with space.capture_lock:
-            for policy in LADDER:
+        with capture_lock:
+            for policy in ladder(self.device.private_scratch):
                 try:
-                    linked, verdict = self._link_and_prove(run, changing, policy)
+                    linked, verdict = self._link_and_prove(request, run, policy)
+                except torch.OutOfMemoryError as error:
+                    signature.postpone()
+                    reasons.append(f"memory ran out: {str(error).splitlines()[0]}")
+                    break
                 except Exception as error:  # whatever it is, the program goes on
                     self._note_failure(error)
                     reasons.append(str(error) if isinstance(error, _EXPECTED) else repr(error))
                     break  # less relocation does not help a callable that cannot be captured
                 self.report.proof = verdict
-                if not verdict.startswith("failed"):
+                if not verdict.startswith(proof.FAILED):
                     self._adopt(signature, linked, arguments, reasons)
                     if self.on_deploy is not None:
                         self.on_deploy(arguments, run.outputs)
                     return run.outputs
                 reasons.append(f"{policy}: {verdict}")
-        self._give_up("; ".join(reasons))
+        self._give_up("; ".join(reasons), whole=not self._signatures.linked)
         return run.outputs
 
     def _link_and_prove(
-        self, run: reference.Reference, changing: Sequence[int], policy: Policy
+        self, request: linker.Request, run: reference.Reference, policy: Policy
     ) -> tuple[linker.LinkedCall, str]:
         started = time.perf_counter()
-        linked = linker.link(
-            self.uncaptured.function, run.arguments, changing, run.mutated, self.device, policy
-        )
+        linked = linker.link(request, policy)
         self._time("link", started)
         started = time.perf_counter()
-        verdict = proof.prove(
-            linked.call, self.uncaptured, run, changing, space.space_of(self.device)
-        )
+        verdict = self._prove(linked.call, run)
         self._time("proof", started)
         return linked, verdict
+
+    def _prove(self, call: _engine.GraphCall, run: reference.Reference) -> str:
+        changing = self._changing(run.arguments)
+        return proof.prove(call, self.uncaptured, run, changing, self.device)
+
+    def prove_again(self, arguments: list[Any]) -> Any:
+        """Serves a call by the callable, and proves the program that would have served it once
+        more. A program that fails is given up."""
+        kept = list(arguments)
+        arguments.clear()
+        signature = self._signatures.of(kept)
+        if signature.call is None or not signature.call.accepts(kept) or self.device.busy():
+            return self.dispatcher(kept)
+        with self._linking, capture_lock:
+            changing = self._changing(kept)
+            run = reference.take(self.uncaptured, kept, changing, self.mutated, self.device)
+            try:
+                verdict = self._prove(signature.call, run)
+            except Exception as error:
+                verdict = f"{proof.FAILED}: {error}"
+            self.report.proofs += 1
+            self.report.proof = verdict
+            if verdict.startswith(proof.FAILED):
+                self._give_up(f"a repeated proof failed: {verdict}")
+        return run.outputs
 
     # ------------------------------------------------------------------ bookkeeping
 
     def _adopt(
         self,
-        signature: _Signature,
+        signature: Signature,
         linked: linker.LinkedCall,
         arguments: Sequence[Any],
         reasons: list[str],
     ) -> None:
-        signature.keep = linked.keep
-        self._calls.append(linked.call)
+        while len(self._signatures.linked) >= self._signatures.programs:
+            self._evict_oldest()
+        signature.call, signature.keep = linked.call, linked.keep
         report = self.report
-        report.state = GRAPHED if linked.policy == LADDER[0] else PARTLY
+        report.state = PARTLY if any(vars(linked.policy).values()) else GRAPHED
         report.reason = "; ".join(reasons) or None
-        figures = linked.figures
-        for field in (
-            "nodes",
-            "kernels",
-            "edges",
-            "relocations",
-            "coincidences",
-            "noise",
-            "outputs",
-            "arena_bytes",
-            "output_bytes",
-            "private_pool_bytes",
-            "capture_bytes",
-        ):
-            setattr(report, field, figures[field])
+        report.take_figures(linked.figures)
+        report.proofs += 1
         tensor_count = sum(isinstance(argument, torch.Tensor) for argument in arguments)
         report.constants = sum(isinstance(arguments[i], torch.Tensor) for i in self.static)
         report.inputs = tensor_count - report.constants
@@ -196,10 +257,37 @@ class Graphed:
         self.dispatcher.add(linked.call)
         log.info("%s: %d nodes linked, %s", report.name, report.nodes, report.proof)
 
-    def _give_up(self, reason: str) -> None:
-        self.dispatcher.clear()
-        self.report.state = FALLBACK
+    def _retire(self, signature: Signature) -> None:
+        """Takes a program out of service; what it has counted stays counted."""
+        call = signature.call
+        self.dispatcher.remove(call)
+        for name in self._retired:
+            self._retired[name] += getattr(call, name)
+
+    def _evict_oldest(self) -> None:
+        oldest = self.dispatcher.oldest
+        owner = self._signatures.owner(oldest) if oldest is not None else None
+        owner = owner or self._signatures.linked[0]
+        self._retire(owner)
+        owner.evict()
+        self.report.evictions += 1
+
+    def _moved(self, signature: Signature) -> None:
+        """Something that the program needs in place has moved (a constant): link it anew."""
+        self._retire(signature)
+        signature.forget()
+        signature.postpone()
+        self.report.relinks += 1
+
+    def _give_up(self, reason: str, whole: bool = True) -> None:
+        """Notes why there is no graph; `whole`: for no signature any more."""
         self.report.reason = reason
+        if whole:
+            for signature in self._signatures.linked:
+                self._retire(signature)
+                signature.forget()
+            self.dispatcher.clear()
+            self.report.state = FALLBACK
         log.warning("%s runs without a CUDA graph: %s", self.report.name, reason)
 
     def _note_failure(self, error: Exception) -> None:
@@ -209,12 +297,23 @@ class Graphed:
         self.report.operator = operator
         self.report.source = self._find_source(operator) or getattr(error, "source", None)
 
-    def _note_limit(self) -> None:
-        self.report.reason = (
-            f"more than {MAXIMUM_SIGNATURES} sets of sizes were seen; the later ones run "
-            "without a graph"
-        )
-
     def _time(self, step: str, started: float) -> None:
         elapsed = 1e3 * (time.perf_counter() - started)
         self.report.timings_ms[step] = self.report.timings_ms.get(step, 0.0) + elapsed
+
+
+class Paranoid:
+    """Calls a graph, and has its proof repeated every `interval` calls (`debug="paranoid"`)."""
+
+    _boxed_call = True
+
+    def __init__(self, graph: Graphed, interval: int) -> None:
+        self._graph = graph
+        self._interval = interval
+        self._count = 0
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        self._count += 1
+        if self._count % self._interval == 0:
+            return self._graph.prove_again(arguments)
+        return self._graph.dispatcher(arguments)

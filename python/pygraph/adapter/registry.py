@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
+import os
 import platform
 import weakref
 from typing import Any
@@ -69,6 +71,24 @@ def report() -> Report:
 
 def _number(graph: GraphReport) -> int:
     return int(graph.name.split()[1])
+
+
+def _at_exit() -> None:
+    """Graphs go while the driver is still there; Dynamo's caches live longer than that."""
+    for graph in list(_graphs):
+        graph.release()
+    space.release()
+
+
+def _in_forked_child() -> None:
+    """CUDA cannot be used in a forked child: its graphs are dropped, and nothing of the driver is
+    called (the engine's owners know). Calls run the callable, which says what torch says."""
+    for graph in list(_graphs):
+        graph.abandon()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_in_forked_child)
 
 
 def reset() -> None:

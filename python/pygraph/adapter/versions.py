@@ -87,3 +87,13 @@ def support() -> Support:
     if problem is None and not _engine.cuda_api_present():
         problem = "libtorch_cuda lacks the C functions that the engine calls"
     return Support(problem, access)
+
+
+@functools.cache
+def twin_problem() -> str | None:
+    """Why programs cannot be compiled for the CPU twin; None when they can."""
+    problem = torch_problem(torch.__version__)
+    access = tensor_access()
+    if problem is None and access != "direct":
+        problem = f"the engine cannot reach torch's tensors: {access}"
+    return problem

@@ -39,24 +39,21 @@ class _KeepResults(TorchDispatchMode):
         return result
 
 
-def generated_globals(function: Any, depth: int = _SEARCH_DEPTH) -> list[dict[str, Any]]:
-    """The module dictionaries of Inductor's generated code behind `function`: plain functions,
-    bound methods, partials, wrappers and closures are looked through."""
-    found: list[dict[str, Any]] = []
+def callables_behind(function: Any, depth: int = _SEARCH_DEPTH) -> list[Any]:
+    """`function` and what it calls, as far as that can be seen from outside: bound methods,
+    partials, wrappers and closures are looked through."""
+    found: list[Any] = []
     seen: set[int] = set()
 
     def visit(item: Any, left: int) -> None:
         if left == 0 or id(item) in seen or not callable(item):
             return
         seen.add(id(item))
+        found.append(item)
         if isinstance(item, functools.partial):
             visit(item.func, left - 1)
         for attribute in ("__func__", "__wrapped__"):
             visit(getattr(item, attribute, None), left)
-        names: Any = getattr(item, "__globals__", None)
-        generated = isinstance(names, dict) and any(name in names for name in _ALLOCATORS)
-        if generated and all(names is not other for other in found):
-            found.append(names)
         for cell in getattr(item, "__closure__", None) or ():
             with contextlib.suppress(ValueError):  # an empty cell
                 visit(cell.cell_contents, left - 1)
@@ -65,6 +62,17 @@ def generated_globals(function: Any, depth: int = _SEARCH_DEPTH) -> list[dict[st
             visit(owner, left - 1)
 
     visit(function, depth)
+    return found
+
+
+def generated_globals(function: Any, depth: int = _SEARCH_DEPTH) -> list[dict[str, Any]]:
+    """The module dictionaries of Inductor's generated code behind `function`."""
+    found: list[dict[str, Any]] = []
+    for item in callables_behind(function, depth):
+        names: Any = getattr(item, "__globals__", None)
+        generated = isinstance(names, dict) and any(name in names for name in _ALLOCATORS)
+        if generated and all(names is not other for other in found):
+            found.append(names)
     return found
 
 

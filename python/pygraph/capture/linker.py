@@ -1,14 +1,14 @@
 """From two captures to a callable graph: regions, roles, specifications.
 
 The engine compares and lays out (include/pygraph/link.h); this module says what each region is: an
-argument, an output, or scratch. Outputs whose memory is theirs alone are *direct*: a region of
-their own, bound to the fresh tensor of each call. Where several buffers lived at an output's
-address in turn, the cell moves as a whole, and the output becomes a view of a block that large.
+argument, an output, or scratch. The ranges that a capture's memory consists of are *cells*: what
+torch's allocator took as one segment, which moves as a whole and only as a whole, whichever buffers
+lived in it in turn. That is sound whatever happened inside; how outputs leave their cells is
+decided in outputs.py.
 """
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capture import record, space, tensors
+from pygraph.capture import foreign, outputs, record, space, tensors
+from pygraph.capture.device import CaptureFailed, Device
 from pygraph.capture.policy import Policy
-from pygraph.capture.record import Capture, CaptureFailed, Segment
+from pygraph.capture.record import Capture
 
 
 @dataclasses.dataclass
@@ -32,96 +33,82 @@ class LinkedCall:
 
 
 @dataclasses.dataclass
-class _Outputs:
-    blocks: list[_engine.OutputBlock]
-    results: list[_engine.ResultSpec]
-    objects: list[Any]
-    direct: dict[int, int]  #: segment index -> block index
-    total_bytes: int
+class Request:
+    """What is to be linked: a callable, and one call of it that has been made for real."""
+
+    function: Callable[[list[Any]], Any]
+    arguments: Sequence[Any]
+    changing: Sequence[int]  #: arguments that differ from call to call
+    mutated: frozenset[int]
+    results: Sequence[Any]  #: what the real call returned
+    device: Device
 
 
-def link(
-    function: Callable[[list[Any]], Any],
-    arguments: Sequence[Any],
-    changing: Sequence[int],
-    mutated: frozenset[int],
-    device: int,
-    policy: Policy,
-) -> LinkedCall:
-    """Captures `function(arguments)` twice and links it under `policy`; `changing` are the
-    arguments that differ from call to call. Reads and writes none of the arguments' memory. Raises
-    CaptureFailed, UnsupportedGraph or DriverError; leaves nothing behind then."""
-    in_place = _in_place(arguments, changing, policy)
-    phantom = space.space_of(device)
-    _engine.set_capture_space(None)  # spaces that torch has let go of are freed before we measure
-    free = _engine.memory_info()[0]
+def link(request: Request, policy: Policy) -> LinkedCall:
+    """Captures the callable twice and links it under `policy`. Reads and writes none of the
+    arguments' memory. Raises CaptureFailed, UnsupportedGraph or DriverError; leaves nothing behind
+    then."""
+    arguments, device = request.arguments, request.device
+    in_place = _in_place(request, policy)
+    phantom = device.space()
+    free = device.driver_free_bytes()
     a, b = (
-        record.record(function, arguments, in_place, policy.private_scratch, placement, device)
+        record.record(
+            request.function, arguments, in_place, policy.private_scratch, placement, device
+        )
         for placement in (_engine.Placement.A, _engine.Placement.B)
     )
     _require_pairs(a, b)
-    outputs = _plan_outputs(a, policy)
-
-    regions: list[tuple[int, int, int, _engine.RegionRole, int]] = []
-    region_of_argument: dict[int, int] = {}
-    for index, (in_a, in_b) in enumerate(zip(a.places, b.places, strict=True)):
-        if in_a:
-            region_of_argument[index] = len(regions)
-            nbytes = tensors.extent_bytes(arguments[index])
-            regions.append((in_a, in_b, nbytes, _engine.RegionRole.OWN, 0))
-    for index, (left, right) in enumerate(zip(a.segments, b.segments, strict=True)):
-        role = _engine.RegionRole.SCRATCH
-        if index in outputs.direct:
-            role = _engine.RegionRole.OWN
-            outputs.blocks[outputs.direct[index]].region = len(regions)
-        used = max(left.used, right.used)
-        regions.append((left.address, right.address, left.bytes, role, used))
-
-    taken = free - _engine.memory_info()[0]
+    planned = outputs.plan(a, b, request.results, device, policy.private_scratch)
+    regions, region_of_argument, region_of_segment = _regions(a, b, arguments, planned)
+    taken = free - device.driver_free_bytes()
     begin, end = phantom.base, phantom.base + phantom.reserved_bytes
-    linked = _engine.link(a.graph.handle, b.graph.handle, regions, begin, end)
+    linked = _engine.link(
+        a.graph.handle,
+        b.graph.handle,
+        regions,
+        begin,
+        end,
+        twin=device.twin,
+        **(
+            {"copies": [(region_of_segment[c.segment], c.offset, c.bytes) for c in planned.copies]}
+            if planned.copies
+            else {}
+        ),
+    )
     if linked.problems:
         raise CaptureFailed(
             f"two captures of the same call differ in {len(linked.problems)} places; the first: "
             f"{linked.problems[0]}"
         )
-    figures = {
-        "nodes": linked.nodes,
-        "kernels": linked.kernels,
-        "edges": linked.edges,
-        "relocations": linked.relocations,
-        "coincidences": linked.coincidences,
-        "noise": linked.noise,
-        "arena_bytes": linked.arena_bytes,
-        "arena_lower_bound": linked.lower_bound,
-        "output_bytes": outputs.total_bytes,
-        "outputs": len(outputs.results),
-        "segments": len(a.segments),
-        "capture_bytes": taken,
-        "private_pool_bytes": space.pool_bytes(a.pool) if policy.private_scratch else 0,
-    }
-    specs = _argument_specs(
-        arguments, a, in_place, frozenset(changing), region_of_argument, mutated
-    )
+    for number, copy in enumerate(planned.copies):
+        planned.blocks[copy.block].region = linked.copy_regions[0] + number
+    owned, unknown = foreign.explain(request.function, getattr(linked, "foreign_words", []))
+    specs = _argument_specs(request, a, in_place, region_of_argument, bool(unknown))
     call = _engine.GraphCall.make(
-        linked, False, device, specs, outputs.blocks, outputs.results, outputs.objects
+        linked, device.twin, device.index, specs, planned.blocks, planned.results, planned.objects
     )
-    keep: list[Any] = list(in_place.values())
+    keep: list[Any] = [*in_place.values(), *owned]
     if policy.private_scratch:
         keep += [a.pool, a.keep, a.outputs]
+    figures = _figures(linked, a, planned)
+    figures |= {
+        "capture_bytes": taken,
+        "private_pool_bytes": space.pool_bytes(a.pool) if policy.private_scratch else 0,
+        "foreign_words": len(getattr(linked, "foreign_words", [])),
+        "unknown_words": len(unknown),
+    }
     return LinkedCall(call, policy, figures, keep)
 
 
-def _in_place(
-    arguments: Sequence[Any], changing: Sequence[int], policy: Policy
-) -> dict[int, torch.Tensor]:
+def _in_place(request: Request, policy: Policy) -> dict[int, torch.Tensor]:
     """What stands in for the arguments that `policy` does not relocate: a static buffer for one
     that is copied, the argument itself for one that is fixed."""
     stand_ins: dict[int, torch.Tensor] = {}
-    for index, argument in enumerate(arguments):
+    for index, argument in enumerate(request.arguments):
         if not isinstance(argument, torch.Tensor) or not argument.numel():
             continue
-        if index in changing:
+        if index in request.changing:
             if policy.copy_inputs:
                 stand_ins[index] = tensors.static_copy(argument)
         elif policy.fix_constants:
@@ -141,26 +128,56 @@ def _require_pairs(a: Capture, b: Capture) -> None:
         raise CaptureFailed("two captures of the same call return different numbers of outputs")
 
 
+RegionTuple = tuple[int, int, int, Any, int]
+
+
+def _regions(
+    a: Capture, b: Capture, arguments: Sequence[Any], planned: outputs.Outputs
+) -> tuple[list[RegionTuple], dict[int, int], dict[int, int]]:
+    """The regions as the engine takes them, and which of them each argument and segment is."""
+    regions: list[RegionTuple] = []
+    of_argument: dict[int, int] = {}
+    of_segment: dict[int, int] = {}
+    for index, (in_a, in_b) in enumerate(zip(a.places, b.places, strict=True)):
+        if in_a:
+            of_argument[index] = len(regions)
+            nbytes = tensors.extent_bytes(arguments[index])
+            regions.append((in_a, in_b, nbytes, _engine.RegionRole.OWN, 0))
+    for index, (left, right) in enumerate(zip(a.segments, b.segments, strict=True)):
+        role = _engine.RegionRole.SCRATCH
+        of_segment[index] = len(regions)
+        if index in planned.direct:
+            role = _engine.RegionRole.OWN
+            planned.blocks[planned.direct[index]].region = len(regions)
+        used = max(left.used, right.used)
+        regions.append((left.address, right.address, left.bytes, role, used))
+    return regions, of_argument, of_segment
+
+
 def _argument_specs(
-    arguments: Sequence[Any],
+    request: Request,
     capture: Capture,
     in_place: Mapping[int, torch.Tensor],
-    changing: frozenset[int],
     region_of_argument: Mapping[int, int],
-    mutated: frozenset[int],
+    guarded: bool,
 ) -> list[_engine.ArgumentSpec]:
+    """How each argument reaches the graph. `guarded`: constants must stay where they are, since
+    memory that the graph reads and nobody can explain may hold pointers to them."""
     specs = []
-    for index, argument in enumerate(arguments):
+    for index, argument in enumerate(request.arguments):
         spec = _engine.ArgumentSpec()
         if isinstance(argument, torch.Tensor):
             spec.bytes = tensors.extent_bytes(argument)
-            spec.mutated = index in mutated
+            spec.mutated = index in request.mutated
         if index in region_of_argument:
             spec.kind = _engine.ArgumentKind.PATCHED
             spec.region = region_of_argument[index]
             spec.alignment_mask = tensors.alignment_mask(capture.places[index])
+            if guarded and index not in request.changing:
+                spec.guarded = True
+                spec.address = argument.data_ptr()
         elif index in in_place:
-            copied = index in changing
+            copied = index in request.changing
             spec.kind = _engine.ArgumentKind.COPIED if copied else _engine.ArgumentKind.FIXED
             spec.address = in_place[index].data_ptr()
         elif isinstance(argument, int) and not isinstance(argument, bool):
@@ -171,153 +188,24 @@ def _argument_specs(
         else:
             raise CaptureFailed(
                 f"argument {index} is a {type(argument).__name__}; "
-                "a graph takes CUDA tensors and integers"
+                "a graph takes tensors of its device and integers"
             )
         specs.append(spec)
     return specs
 
 
-class _SegmentIndex:
-    """Finds the segment of a capture that an address lies in."""
-
-    def __init__(self, segments: list[Segment]) -> None:
-        self._order = sorted(range(len(segments)), key=lambda i: segments[i].address)
-        self._starts = [segments[i].address for i in self._order]
-        self._segments = segments
-
-    def find(self, address: int) -> int | None:
-        position = bisect.bisect_right(self._starts, address) - 1
-        if position < 0:
-            return None
-        index = self._order[position]
-        segment = self._segments[index]
-        return index if address < segment.address + segment.bytes else None
-
-
-def _plan_outputs(capture: Capture, policy: Policy) -> _Outputs:
-    plan = _Outputs([], [], [], {}, 0)
-    index = _SegmentIndex(capture.segments)
-    sharing: dict[int, int] = {}
-    for output in capture.outputs:
-        if isinstance(output, torch.Tensor) and output.numel():
-            segment = index.find(output.data_ptr())
-            if segment is not None:
-                sharing[segment] = sharing.get(segment, 0) + 1
-    for position, output in enumerate(capture.outputs):
-        _plan_output(position, output, capture, policy, index, sharing, plan)
-    return plan
-
-
-def _plan_output(
-    position: int,
-    output: Any,
-    capture: Capture,
-    policy: Policy,
-    index: _SegmentIndex,
-    sharing: dict[int, int],
-    plan: _Outputs,
-) -> None:
-    result = _engine.ResultSpec()
-    made_from: Any = None
-    if not isinstance(output, torch.Tensor):
-        if output is not None and not isinstance(output, (int, float, bool)):
-            raise CaptureFailed(f"output {position} is a {type(output).__name__}")
-        result.kind = _engine.ResultKind.CONSTANT
-        made_from = output
-    elif not output.is_cuda or output.layout != torch.strided:
-        raise CaptureFailed(f"output {position} is a {output.device.type} {output.layout} tensor")
-    else:
-        result.sizes = list(output.shape)
-        result.strides = list(output.stride())
-        result.set_dtype_of(output)
-        segment = index.find(output.data_ptr()) if output.numel() else None
-        argument = _argument_of(output, capture)
-        if argument is not None:
-            result.index = argument
-            if output is capture.inputs[argument]:
-                result.kind = _engine.ResultKind.ARGUMENT
-            else:
-                result.kind = _engine.ResultKind.ALIAS
-                made_from = _alias_maker(output, capture, argument)
-        elif segment is not None or output.numel() == 0:
-            _plan_fresh(output, result, segment, capture, sharing, plan)
-        elif policy.private_scratch:
-            _plan_copied(output, result, plan)
-        else:
-            raise CaptureFailed(
-                f"output {position} is not memory of the graph nor of an argument (a constant?)"
-            )
-    plan.results.append(result)
-    plan.objects.append(made_from)
-
-
-def _plan_fresh(
-    output: torch.Tensor,
-    result: _engine.ResultSpec,
-    segment: int | None,
-    capture: Capture,
-    sharing: dict[int, int],
-    plan: _Outputs,
-) -> None:
-    if segment is not None and segment in plan.direct:
-        block_index = plan.direct[segment]
-    else:
-        block_index = len(plan.blocks)
-        block = _engine.OutputBlock()
-        if segment is not None:
-            cell = capture.segments[segment]
-            block.bytes = output.untyped_storage().nbytes() if cell.buffers == 1 else cell.used
-            plan.direct[segment] = block_index
-        plan.blocks.append(block)
-        plan.total_bytes += block.bytes
-    block_bytes = plan.blocks[block_index].bytes
-    result.index = block_index
-    start = capture.segments[segment].address if segment is not None else output.data_ptr()
-    result.byte_offset = output.data_ptr() - start
-    whole = segment is None or (
-        sharing[segment] == 1
-        and result.byte_offset == 0
-        and tensors.extent_bytes(output) >= block_bytes
-    )
-    result.kind = _engine.ResultKind.WHOLE if whole else _engine.ResultKind.VIEW
-
-
-def _plan_copied(output: torch.Tensor, result: _engine.ResultSpec, plan: _Outputs) -> None:
-    """The output stands in a private pool: each call copies it out behind the launch."""
-    block = _engine.OutputBlock()
-    block.bytes = tensors.extent_bytes(output)
-    block.source = output.data_ptr()
-    result.kind = _engine.ResultKind.WHOLE
-    result.index = len(plan.blocks)
-    plan.blocks.append(block)
-    plan.total_bytes += block.bytes
-
-
-def _argument_of(output: torch.Tensor, capture: Capture) -> int | None:
-    """The argument that an output is, or shares memory with."""
-    for index, argument in enumerate(capture.inputs):
-        if output is argument:
-            return index
-    if not output.numel():
-        return None
-    address = output.data_ptr()
-    for index, place in enumerate(capture.places):
-        if place and place <= address < place + tensors.extent_bytes(capture.inputs[index]):
-            return index
-    return None
-
-
-def _alias_maker(
-    output: torch.Tensor, capture: Capture, argument: int
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    base = capture.inputs[argument]
-    delta = output.data_ptr() - base.data_ptr()
-    if output.dtype != base.dtype or delta % base.element_size():
-        raise CaptureFailed(f"an output views argument {argument} as another dtype")
-    offset = delta // base.element_size()
-    shape, strides = tuple(output.shape), output.stride()
-
-    def view_of(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
-
-    return view_of
+def _figures(linked: Any, a: Capture, planned: outputs.Outputs) -> dict[str, int]:
+    return {
+        "nodes": linked.nodes,
+        "kernels": linked.kernels,
+        "edges": linked.edges,
+        "relocations": linked.relocations,
+        "coincidences": linked.coincidences,
+        "noise": linked.noise,
+        "arena_bytes": linked.arena_bytes,
+        "arena_lower_bound": linked.lower_bound,
+        "output_bytes": planned.bytes,
+        "outputs": len(planned.results),
+        "segments": len(a.segments),
+        **{f"outputs_{name}": count for name, count in planned.counts.items()},
+    }

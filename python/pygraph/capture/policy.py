@@ -32,6 +32,11 @@ class Policy:
         return ", ".join(given_up) or "everything relocated"
 
 
+def ladder(private_scratch: bool) -> tuple[Policy, ...]:
+    """The policies to try in turn on a device that has private pools, or has none."""
+    return tuple(policy for policy in LADDER if private_scratch or not policy.private_scratch)
+
+
 LADDER = (
     Policy(),
     Policy(copy_inputs=True),

@@ -3,8 +3,10 @@ computes, at other addresses, with everything it must not read poisoned.
 
 The captured addresses are phantom; the poisoned phantom block stands behind all of them, so a word
 that was missed reads poison, and a stray write changes the block. Arena and outputs are filled
-before each run. Two runs: one with NaN patterns on the caller's own tensors, one with bytes that
-look like valid numbers and with the changing inputs moved to fresh addresses.
+before each run. Three runs, each on addresses of its own: one with NaN patterns on the caller's own
+tensors, then two with bytes that look like valid numbers, with the changing inputs on fresh
+addresses and the arena displaced. NaNs come first: as an index they are -1, and what a missed word
+would make of the other patterns as an index is never run.
 
 Runs leave no trace (design, rule 8): arguments that the callable writes end up as one run of it
 leaves them (reference.py).
@@ -12,6 +14,7 @@ leaves them (reference.py).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -19,15 +22,31 @@ import torch
 
 from pygraph import _engine
 from pygraph.capture import tensors
-from pygraph.capture.reference import Function, Reference
+from pygraph.capture.device import Device, Function
+from pygraph.capture.reference import Reference
 
-_NAN_BYTE = 0xFF  #: a NaN in every floating type when repeated
-_PLAUSIBLE_BYTE = 0x3C  #: 0.0115 in fp32 and bf16, 1.06 in fp16
 #: A graph whose callable is not deterministic may differ by this much of the callable's own spread.
 _SPREAD_FACTOR = 4.0
 
 BIT_EQUAL = "bit-equal"
 WITHIN_SPREAD = "within run-to-run spread"
+FAILED = "failed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run of a proof."""
+
+    poison: int  #: the byte that fills arena, outputs and phantom block
+    move: bool  #: changing inputs stand on fresh addresses
+    displace: int  #: bytes by which the arena stands further on
+
+
+RUNS = (
+    Run(0xFF, False, 0),  # a NaN in every floating type
+    Run(0x3C, True, 4096),  # 0.0115 in fp32 and bf16, 1.06 in fp16
+    Run(0x00, True, 3 * 4096),
+)
 
 
 def prove(
@@ -35,27 +54,30 @@ def prove(
     function: Function,
     reference: Reference,
     changing: Sequence[int],
-    phantom: _engine.PhantomSpace,
+    device: Device,
 ) -> str:
-    """Runs the graph twice and compares. Returns BIT_EQUAL, WITHIN_SPREAD, or 'failed: …'.
-    `changing` are the arguments that differ from call to call: the second run moves them."""
+    """Runs the graph and compares. Returns BIT_EQUAL, WITHIN_SPREAD, or 'failed: …'. `changing`
+    are the arguments that differ from call to call."""
     verdict = BIT_EQUAL
+    earlier: list[Any] = []  # results of one run live through the next: their addresses are taken
     try:
-        for poison, move in ((_NAN_BYTE, ()), (_PLAUSIBLE_BYTE, changing)):
-            found = _run_graph(call, reference, move, poison, phantom)
+        for run in RUNS:
+            found = _run_graph(call, reference, changing if run.move else (), run, device)
             if isinstance(found, str):
                 return found
             expected = [*reference.expected, *reference.after.values()]
             if len(expected) != len(found):
-                return f"failed: {len(found)} results instead of {len(expected)}"
+                return f"{FAILED}: {len(found)} results instead of {len(expected)}"
             pairs = list(zip(expected, found, strict=True))
             wrong = [i for i, pair in enumerate(pairs) if not tensors.same_bits(*pair)]
             if wrong:
                 verdict = _within_spread(wrong, expected, found, _again(function, reference))
                 if verdict != WITHIN_SPREAD:
                     return verdict
+            earlier = found
     finally:
         reference.finish()
+        earlier.clear()
     return verdict
 
 
@@ -63,8 +85,8 @@ def _run_graph(
     call: _engine.GraphCall,
     reference: Reference,
     move: Sequence[int],
-    poison: int,
-    phantom: _engine.PhantomSpace,
+    run: Run,
+    device: Device,
 ) -> list[Any] | str:
     """The graph's results and the arguments it wrote, copied; or what it did wrong."""
     reference.rewind()
@@ -72,11 +94,11 @@ def _run_graph(
     for index in move:
         if isinstance(inputs[index], torch.Tensor) and inputs[index].numel():
             inputs[index] = tensors.static_copy(inputs[index])
-    phantom.poison(poison)
-    results = cast(Sequence[Any], call.run(inputs, poison))
+    device.space().poison(run.poison)
+    results = cast(Sequence[Any], call.run(inputs, run.poison, run.displace))
     found = [*results, *(inputs[index] for index in reference.after)]
-    if not _intact(phantom, poison, reference.arguments):
-        return "failed: the graph wrote to memory that it does not own"
+    if not device.intact(run.poison):
+        return f"{FAILED}: the graph wrote to memory that it does not own"
     return found
 
 
@@ -91,29 +113,18 @@ def _again(function: Function, reference: Reference) -> list[Any]:
     return [*outputs, *(arguments[index] for index in reference.after)]
 
 
-def _intact(phantom: _engine.PhantomSpace, poison: int, arguments: Sequence[Any]) -> bool:
-    """PhantomSpace.intact, on the GPU: the block need not travel to the host."""
-    device = next((a.device for a in arguments if torch.is_tensor(a) and a.is_cuda), None)
-    if device is None:
-        return bool(phantom.intact(poison))
-    words = torch.empty(phantom.physical_bytes // 8, dtype=torch.int64, device="meta")
-    block = tensors.at_address(words, phantom.base, phantom.physical_bytes, device)
-    pattern = int.from_bytes(bytes([poison]) * 8, "little", signed=True)
-    return bool((block == pattern).all())
-
-
 def _within_spread(
     wrong: Sequence[int], expected: Sequence[Any], found: Sequence[Any], again: Sequence[Any]
 ) -> str:
     for index in wrong:
         left, right, repeat = expected[index], found[index], again[index]
         if not torch.is_tensor(left) or not torch.is_tensor(right) or left.shape != right.shape:
-            return f"failed: result {index} is not what the uncaptured callable returns"
+            return f"{FAILED}: result {index} is not what the uncaptured callable returns"
         gap = tensors.distance(left, right)
         spread = tensors.distance(left, repeat)
         if not 0 < gap <= _SPREAD_FACTOR * spread:
             return (
-                f"failed: result {index} differs by {gap:.3g} from the uncaptured callable, whose "
-                f"own run-to-run spread is {spread:.3g}"
+                f"{FAILED}: result {index} differs by {gap:.3g} from the uncaptured callable, "
+                f"whose own run-to-run spread is {spread:.3g}"
             )
     return WITHIN_SPREAD

@@ -9,14 +9,13 @@ it). So every argument that changes from call to call is compared with a copy fr
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from pygraph.capture import tensors
-
-Function = Callable[[list[Any]], Any]
+from pygraph.capture.device import Device, Function, is_strided
 
 
 @dataclasses.dataclass
@@ -44,16 +43,34 @@ class Reference:
             tensors.bytes_of(self.arguments[index]).copy_(tensors.bytes_of(value))
 
 
+def candidates(
+    arguments: Sequence[Any], changing: Iterable[int], declared: Iterable[int], device: Device
+) -> list[int]:
+    """The arguments that the callable may write, as far as is known before it runs."""
+    return [
+        index
+        for index in sorted({*changing, *declared})
+        if device.owns(arguments[index]) and is_strided(arguments[index])
+    ]
+
+
+def bytes_needed(arguments: Sequence[Any], indices: Iterable[int]) -> int:
+    """Memory that copies of some arguments take."""
+    return sum(tensors.extent_bytes(arguments[index]) for index in indices)
+
+
 def take(
-    function: Function, arguments: Sequence[Any], changing: Iterable[int], declared: Iterable[int]
+    function: Function,
+    arguments: Sequence[Any],
+    changing: Iterable[int],
+    declared: Iterable[int],
+    device: Device,
 ) -> Reference:
     """Runs `function(arguments)` once. `declared` are arguments known to be written, `changing`
     those that might be."""
-    candidates = sorted({*changing, *declared})
     before = {
         index: tensors.static_copy(arguments[index])
-        for index in candidates
-        if isinstance(arguments[index], torch.Tensor) and arguments[index].is_cuda
+        for index in candidates(arguments, changing, declared, device)
     }
     outputs = list(function(list(arguments)))
     mutated = frozenset(
@@ -70,17 +87,17 @@ def take(
     return Reference(
         arguments,
         outputs,
-        [_safe(output, storages) for output in outputs],
+        [_safe(output, storages, device) for output in outputs],
         mutated,
         {index: before[index] for index in mutated},
         after,
     )
 
 
-def _safe(output: Any, storages: set[int]) -> Any:
+def _safe(output: Any, storages: set[int], device: Device) -> Any:
     shares = (
-        isinstance(output, torch.Tensor)
-        and output.is_cuda
+        device.owns(output)
+        and is_strided(output)
         and output.untyped_storage().data_ptr() in storages
     )
     return tensors.static_copy(output) if shares else output

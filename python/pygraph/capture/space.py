@@ -7,21 +7,17 @@ gives every allocation a segment of its own.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import threading
 from collections.abc import Iterator
 
 import torch
 
 from pygraph import _engine
+from pygraph.capture.device import capture_lock
 
 _spaces: dict[int, _engine.PhantomSpace] = {}
 _streams: dict[int, tuple[_engine.Stream, torch.cuda.ExternalStream]] = {}
 _allocator: torch.cuda.memory.CUDAPluggableAllocator | None = None
-
-#: One capture at a time: they share the phantom range and the C entry points.
-capture_lock = threading.RLock()
 
 
 def space_of(device: int) -> _engine.PhantomSpace:
@@ -47,9 +43,6 @@ def release() -> None:
     with capture_lock:
         _spaces.clear()
         _streams.clear()
-
-
-atexit.register(release)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ MAXIMUM_ALIGNMENT = 256
 #: What Inductor's kernels assume of every input, in bytes (torch._inductor.utils.ALIGNMENT).
 KERNEL_ALIGNMENT = 16
 _RESIDUE_MODULUS = 1024
-_ALLOCATOR_ALIGNMENT = 512
 
 
 def extent_bytes(tensor: torch.Tensor) -> int:
@@ -24,12 +23,12 @@ def extent_bytes(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-def residue_of(address: int) -> int:
+def residue_of(address: int, guaranteed: int = 512) -> int:
     """What a phantom address must be modulo 1024 to be exactly as aligned as `address`, up to the
-    allocator's 512 bytes. An address that is less aligned than compiled kernels ask for is captured
-    as if it were fully aligned; a call with such an address copies."""
-    below = address % _ALLOCATOR_ALIGNMENT
-    return below if below and address % KERNEL_ALIGNMENT == 0 else _ALLOCATOR_ALIGNMENT
+    bytes that the allocator guarantees. An address that is less aligned than compiled kernels ask
+    for is captured as if it were fully aligned; a call with such an address copies."""
+    below = address % guaranteed
+    return below if below and address % KERNEL_ALIGNMENT == 0 else guaranteed
 
 
 def alignment_mask(address: int) -> int:
@@ -49,6 +48,17 @@ def at_address(
     return torch.empty(0, dtype=like.dtype, device=device).set_(
         storage, 0, like.shape, like.stride()
     )
+
+
+def describe(tensor: torch.Tensor) -> str:
+    """What kind of tensor it is, for a reason: 'a cpu tensor', 'a conjugated cuda tensor'."""
+    kinds = (
+        (tensor.is_conj(), "conjugated "),
+        (tensor.is_neg(), "negated "),
+        (tensor.is_quantized, "quantized "),
+        (tensor.layout != torch.strided, f"{str(tensor.layout).removeprefix('torch.')} "),
+    )
+    return "a " + "".join(text for applies, text in kinds if applies) + f"{tensor.device} tensor"
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:

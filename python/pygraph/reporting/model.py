@@ -44,6 +44,14 @@ class GraphReport:
     constants: int = 0
     """Parameters and buffers."""
     outputs: int = 0
+    outputs_direct: int = 0
+    """Written by the graph into fresh memory of the call."""
+    outputs_copied: int = 0
+    """Copied into it, by a node at the graph's end or behind the launch."""
+    outputs_kept: int = 0
+    """Tensors of the callable's own, the same in every call."""
+    outputs_aliased: int = 0
+    """Arguments, views of arguments, and outputs that are there twice."""
 
     relocations: int = 0
     """Words that hold an address of a region, proven by the probe."""
@@ -51,15 +59,29 @@ class GraphReport:
     """Words that look like an address and did not move with it: left alone."""
     noise: int = 0
     """Words that differ between two captures for no reason that the probe explains."""
+    foreign_words: int = 0
+    """Addresses of device memory outside every region (tensors that the callable holds)."""
+    unknown_words: int = 0
+    """Those of them that no tensor of the callable explains: constants must then stay in place."""
 
     arena_bytes: int = 0
+    arena_lower_bound: int = 0
+    """The most scratch that must be live at one node: no layout is smaller."""
     output_bytes: int = 0
     private_pool_bytes: int = 0
     capture_bytes: int = 0
     """GPU memory that the capture took: free before it less free after it."""
 
     proof: str = "not run"
-    """ "bit-equal", "within run-to-run spread" or "failed: ..."."""
+    """ "bit-equal", "within run-to-run spread" or "failed: ..."; the last one's."""
+    proofs: int = 0
+    """How often a program of this graph was proven."""
+    programs: int = 0
+    """Sets of sizes that have a program now."""
+    evictions: int = 0
+    """Programs that made room for others."""
+    relinks: int = 0
+    """Programs dropped because something that had to stay in place moved."""
 
     calls: int = 0
     replays: int = 0
@@ -80,6 +102,13 @@ class GraphReport:
         """Reason, operator and source line in one line, empty where there is nothing to say."""
         culprit = " at ".join(part for part in (self.operator, self.source) if part)
         return ": ".join(part for part in (self.reason, culprit) if part)
+
+    def take_figures(self, figures: Mapping[str, int]) -> None:
+        """Sets the fields that `figures` names; other names are not for the report."""
+        known = {each.name for each in fields(self)}
+        for name, value in figures.items():
+            if name in known:
+                setattr(self, name, value)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

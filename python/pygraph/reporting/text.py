@@ -46,14 +46,28 @@ def _graph_lines(graph: GraphReport) -> list[str]:
             f"{graph.inputs} inputs, {graph.constants} constants, {graph.outputs} outputs"
         )
         lines.append(
+            f"  outputs: {graph.outputs_direct} direct, {graph.outputs_copied} copied, "
+            f"{graph.outputs_kept} kept, {graph.outputs_aliased} aliases"
+        )
+        lines.append(
             f"  {graph.relocations} relocations, {graph.coincidences} coincidences, "
             f"{graph.noise} noise; proof: {graph.proof}"
         )
         lines.append(
-            f"  memory: arena {as_bytes(graph.arena_bytes)}, "
+            f"  memory: arena {as_bytes(graph.arena_bytes)} "
+            f"(at least {as_bytes(graph.arena_lower_bound)}), "
             f"outputs {as_bytes(graph.output_bytes)}, "
             f"private pool {as_bytes(graph.private_pool_bytes)}, "
             f"taken by the capture {as_bytes(graph.capture_bytes)}"
+        )
+    if graph.unknown_words:
+        lines.append(
+            f"  {graph.unknown_words} of {graph.foreign_words} foreign addresses unexplained: "
+            "constants must stay in place"
+        )
+    if graph.programs > 1 or graph.evictions or graph.relinks:
+        lines.append(
+            f"  {graph.programs} programs, {graph.evictions} evicted, {graph.relinks} linked anew"
         )
     if graph.copies:
         lines.append(f"  {as_bytes(graph.bytes_copied)} copied in {graph.copies} copies")

@@ -1,0 +1,53 @@
+"""Which device a program is compiled for: a GPU, or the CPU twin (`options={"device": ...}`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from pygraph.adapter import versions
+from pygraph.capture.cuda import device_of
+from pygraph.capture.device import Device
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A kind of device, as the option names it."""
+
+    name: str
+    what: str  #: for reasons: "on a CUDA device"
+    problem: Callable[[], str | None]  #: why it cannot be used in this process
+    index: Callable[[Iterable[Any]], int | None]  #: of the device that some values are on
+    device: Callable[[int], Device]
+    compiler: str | None = None  #: the only one that works there
+
+
+def cuda_index(values: Iterable[Any]) -> int | None:
+    """The index of the first CUDA tensor's device."""
+    return next((x.device.index for x in values if isinstance(x, torch.Tensor) and x.is_cuda), None)
+
+
+def _cpu_index(values: Iterable[Any]) -> int | None:
+    on_cpu = (isinstance(x, torch.Tensor) and x.device.type == "cpu" for x in values)
+    return 0 if any(on_cpu) else None
+
+
+def _cuda_problem() -> str | None:
+    return versions.support().problem
+
+
+def _twin_device(index: int) -> Device:
+    from pygraph.twin.device import twin_device
+
+    return twin_device()
+
+
+TARGETS = {
+    "cuda": Target("cuda", "on a CUDA device", _cuda_problem, cuda_index, device_of),
+    "twin": Target(
+        "twin", "on the CPU", versions.twin_problem, _cpu_index, _twin_device, compiler="aot"
+    ),
+}

@@ -1,0 +1,178 @@
+"""Captures on a GPU: the driver's stream capture; torch's allocations go to phantom memory.
+
+It uses the driver's own stream capture and torch's public pool routing rather than
+torch.cuda.CUDAGraph, whose failed captures leave generators in capture mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+from pygraph.capture import reasons, space, tensors
+from pygraph.capture.device import CaptureFailed, Device, Function, Recording, Segment
+from pygraph.capture.hold import hold_buffers
+
+
+class Cuda(Device):
+    """One GPU of this process."""
+
+    twin = False
+    alignment = 512
+    private_scratch = True
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.is_cuda
+
+    def space(self) -> _engine.PhantomSpace:
+        return space.space_of(self.index)
+
+    def busy(self) -> bool:
+        return bool(torch.cuda.is_current_stream_capturing())
+
+    def random_state(self) -> Any:
+        return torch.cuda.default_generators[self.index].get_offset()
+
+    def free_bytes(self) -> int:
+        reserve = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
+        return self.driver_free_bytes() + int(reserve)
+
+    def driver_free_bytes(self) -> int:
+        with torch.cuda.device(self.index):
+            _engine.set_capture_space(None)  # spaces that torch has let go of are freed first
+            return int(_engine.memory_info()[0])
+
+    def intact(self, poison: int) -> bool:
+        """On the GPU: the block need not travel to the host."""
+        phantom = self.space()
+        words = torch.empty(phantom.physical_bytes // 8, dtype=torch.int64, device="meta")
+        here = torch.device("cuda", self.index)
+        block = tensors.at_address(words, phantom.base, phantom.physical_bytes, here)
+        pattern = int.from_bytes(bytes([poison]) * 8, "little", signed=True)
+        return bool((block == pattern).all())
+
+    def record(self, function: Function, inputs: list[Any], private_pool: bool) -> Recording:
+        phantom = self.space()
+        first_segment = len(phantom.allocations)
+        kept: list[Any] = []
+        stream = space.stream_of(self.index)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_no_garbage_collection())
+            stack.enter_context(torch.cuda.device(self.index))
+            events = stack.enter_context(_allocation_trace())
+            stack.enter_context(_own_cublas_workspace())
+            pool = stack.enter_context(
+                space.private_pool(self.index)
+                if private_pool
+                else space.phantom_pool(phantom, self.index)
+            )
+            stack.enter_context(torch.cuda.stream(stream))
+            # Whatever happens, phantom tensors die before their pool does.
+            stack.push(functools.partial(_forget_on_error, kept, inputs))
+            mode = stack.enter_context(hold_buffers(function, kept))
+            graph, outputs = _capture(function, list(inputs), stream.cuda_stream, mode)
+            uses = events()
+        segments = [
+            _segment(address, size, uses) for address, size in phantom.allocations[first_segment:]
+        ]
+        return Recording(graph, outputs, segments, kept, pool)
+
+
+@functools.cache
+def device_of(index: int) -> Cuda:
+    """The device with torch's index `index`."""
+    return Cuda(index)
+
+
+def _forget_on_error(
+    kept: list[Any], inputs: list[Any], kind: type[BaseException] | None, *_: Any
+) -> None:
+    if kind is not None:
+        kept.clear()
+        inputs.clear()
+
+
+def _capture(
+    function: Function, inputs: list[Any], stream: int, mode: Any
+) -> tuple[_engine.CapturedGraph, list[Any]]:
+    _engine.begin_capture(stream)
+    try:
+        outputs = function(inputs)
+    except BaseException as error:
+        with contextlib.suppress(_engine.DriverError):
+            _engine.end_capture(stream)
+        if not isinstance(error, Exception):
+            raise
+        explained = reasons.explain(error, mode.last_operator)
+        traceback.clear_frames(error.__traceback__)  # they hold phantom tensors
+        raise CaptureFailed(*explained) from None
+    try:
+        graph = _engine.end_capture(stream)
+    except _engine.DriverError as error:
+        raise CaptureFailed(*reasons.explain(error, mode.last_operator)) from error
+    if not isinstance(outputs, (list, tuple)):
+        raise CaptureFailed(f"the compiled callable returned a {type(outputs).__name__}")
+    return graph, list(outputs)
+
+
+def _segment(address: int, size: int, uses: dict[int, list[int]]) -> Segment:
+    sizes = uses.get(address)
+    if not sizes:
+        return Segment(address, size, size, 0)
+    return Segment(address, size, min(size, max(sizes)), len(sizes))
+
+
+@contextlib.contextmanager
+def _allocation_trace() -> Iterator[Callable[[], dict[int, list[int]]]]:
+    """Sizes of the allocations at each address while on. Without a trace (the user is recording
+    one of their own) nothing is known, and whole segments count as used."""
+    if torch._C._cuda_isHistoryEnabled():
+        yield dict
+        return
+    torch.cuda.memory._record_memory_history("all", context=None)
+
+    def events() -> dict[int, list[int]]:
+        uses: dict[int, list[int]] = {}
+        for trace in torch.cuda.memory._snapshot()["device_traces"]:
+            for event in trace:
+                if event["action"] == "alloc":
+                    uses.setdefault(event["addr"], []).append(event["size"])
+        return uses
+
+    try:
+        yield events
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+
+
+@contextlib.contextmanager
+def _own_cublas_workspace() -> Iterator[None]:
+    """Makes cuBLAS take its workspace from the capture's pool, and lets go of it afterwards: a
+    workspace that outlives the capture would be phantom memory in eager code's hands."""
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A collection during a capture could free something whose destructor the capture forbids."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

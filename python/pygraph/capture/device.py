@@ -1,0 +1,108 @@
+"""Where a graph's memory is, and how work on it is captured: what differs between a GPU and the CPU
+twin. Everything else in this package is the same for both.
+
+A device is shared by the graphs on it. Captures of all devices exclude each other (`capture_lock`),
+since torch's allocator reaches phantom memory through C functions of the process.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+
+#: One capture at a time.
+capture_lock = threading.RLock()
+
+Function = Callable[[list[Any]], Any]
+
+
+class CaptureFailed(RuntimeError):
+    """A capture that gave no usable graph. `operator` and `source` name the guilty ones when they
+    are known."""
+
+    def __init__(self, reason: str, operator: str | None = None, source: str | None = None) -> None:
+        super().__init__(reason)
+        self.operator = operator
+        self.source = source
+
+
+@dataclasses.dataclass
+class Segment:
+    """One piece of phantom memory that was allocated while capturing."""
+
+    address: int
+    bytes: int  #: of the segment, rounded up by the allocator
+    used: int  #: bytes of it that were ever handed out
+    buffers: int  #: allocations that lived in it, one after the other; 0 when unknown
+
+
+@dataclasses.dataclass
+class Recording:
+    """What a device captured. `keep` must live until the graph has been linked, or, when scratch
+    is in a private pool (`pool`), as long as the graph."""
+
+    graph: _engine.CapturedGraph
+    outputs: list[Any]
+    segments: list[Segment]
+    keep: list[Any]
+    pool: Any = None
+
+
+class Device(abc.ABC):
+    """One GPU, or the twin."""
+
+    index: int  #: torch's
+    twin: bool  #: which driver the engine is to use
+    alignment: int  #: of fresh tensors, in bytes: what the allocator guarantees
+    private_scratch: bool  #: whether a capture can leave its scratch in a pool of its own
+
+    @abc.abstractmethod
+    def owns(self, value: Any) -> bool:
+        """Whether `value` is a tensor in memory of this device."""
+
+    @abc.abstractmethod
+    def space(self) -> _engine.PhantomSpace:
+        """The phantom space; reserved and backed on first use, kept for later."""
+
+    @abc.abstractmethod
+    def record(self, function: Function, inputs: list[Any], private_pool: bool) -> Recording:
+        """Captures `function(inputs)`; what it allocates comes from phantom memory, or from a pool
+        of ordinary memory. Executes nothing. Raises CaptureFailed; transactional."""
+
+    @abc.abstractmethod
+    def intact(self, poison: int) -> bool:
+        """Whether the phantom block still holds nothing but the byte `poison`."""
+
+    @abc.abstractmethod
+    def busy(self) -> bool:
+        """Whether somebody captures the current stream."""
+
+    @abc.abstractmethod
+    def random_state(self) -> Any:
+        """Something that changes when random numbers are drawn on the device."""
+
+    @abc.abstractmethod
+    def free_bytes(self) -> int:
+        """Memory that an allocation can have: the driver's, and what torch holds in reserve."""
+
+    @abc.abstractmethod
+    def driver_free_bytes(self) -> int:
+        """Memory that nobody has taken from the driver."""
+
+
+def is_strided(value: Any) -> bool:
+    """Whether `value` is a plain strided tensor: what an address, sizes and strides describe."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and not value.is_conj()
+        and not value.is_neg()
+        and not value.is_quantized
+    )

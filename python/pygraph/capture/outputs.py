@@ -1,0 +1,319 @@
+"""What becomes of each output of a captured graph.
+
+direct   the output's memory is a region of its own, bound to fresh memory at each call: the kernel
+         that produces it writes into what the caller gets. Always possible where the memory (a
+         *cell*, see linker.py) held one buffer only, and its cost is nothing.
+copied   several buffers lived in the cell in turn. The cell moves as a whole, so a direct output
+         would keep all of it alive for as long as the caller keeps the output. Where that is too
+         much memory to hold, a copy at the end of the graph takes the output out of the cell, which
+         then is scratch like any other. The same where the memory is in a private pool.
+kept     neither memory of the graph nor of an argument, and the same in every run: a tensor that
+         the callable owns (a constant that it returns). The caller gets that very tensor.
+aliased  an argument itself, a view of one, or an earlier output once more.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+from pygraph.capture import tensors
+from pygraph.capture.device import CaptureFailed, Device, Segment, is_strided
+from pygraph.capture.record import Capture
+
+#: Memory of a shared cell that an output may keep alive beyond its own: this many bytes, or this
+#: share of the output. A copy of so little takes about as long as the node costs, 1 us.
+ACCEPTED_WASTE_BYTES = 512 << 10
+ACCEPTED_WASTE_SHARE = 1 / 8
+
+
+@dataclasses.dataclass
+class CellCopy:
+    """Bytes of a scratch cell that the graph copies into an output block at its end."""
+
+    block: int
+    segment: int
+    offset: int
+    bytes: int
+
+
+@dataclasses.dataclass
+class Outputs:
+    """The plan of all outputs, in the engine's terms."""
+
+    blocks: list[_engine.OutputBlock] = dataclasses.field(default_factory=list)
+    results: list[_engine.ResultSpec] = dataclasses.field(default_factory=list)
+    objects: list[Any] = dataclasses.field(default_factory=list)
+    direct: dict[int, int] = dataclasses.field(default_factory=dict)  #: segment -> block
+    copies: list[CellCopy] = dataclasses.field(default_factory=list)
+    counts: dict[str, int] = dataclasses.field(
+        default_factory=lambda: dict.fromkeys(("direct", "copied", "kept", "aliased"), 0)
+    )
+
+    @property
+    def bytes(self) -> int:
+        """Of all fresh memory that a call's outputs take."""
+        return sum(block.bytes for block in self.blocks)
+
+
+@dataclasses.dataclass
+class _Holder:
+    """Memory that outputs live in together: one block of each call."""
+
+    start: int  #: captured address of the block's first byte
+    bytes: int
+    sharers: int = 0
+    block: int | None = None
+
+
+def plan(
+    a: Capture, b: Capture, reference: Sequence[Any], device: Device, static_pool: bool
+) -> Outputs:
+    """Plans the outputs of capture `a`, whose probe is `b`; `reference` are those of a real run.
+    `static_pool`: memory of the capture that is not phantom is the graph's own. Raises
+    CaptureFailed for what cannot be given back faithfully."""
+    planner = _Planner(a, b, reference, device, static_pool)
+    for position in range(len(a.outputs)):
+        planner.add(position)
+    return planner.plan
+
+
+class _Planner:
+    def __init__(
+        self, a: Capture, b: Capture, reference: Sequence[Any], device: Device, static_pool: bool
+    ) -> None:
+        self._capture = a
+        self._probe = b
+        self._reference = reference
+        self._device = device
+        self._static_pool = static_pool
+        self._index = SegmentIndex(a.segments)
+        self._holders: dict[tuple[str, int], _Holder] = {}
+        self._key: dict[int, tuple[str, int]] = {}
+        self.plan = Outputs()
+        self._find_holders()
+
+    # ------------------------------------------------------------------ who shares what
+
+    def _find_holders(self) -> None:
+        """Decides for every cell that holds outputs whether it moves as a whole (direct) or its
+        outputs are copied out of it."""
+        in_cell: dict[int, list[int]] = {}
+        for position, output in enumerate(self._capture.outputs):
+            if isinstance(output, torch.Tensor) and output.numel():
+                segment = self._index.find(output.data_ptr())
+                if segment is not None:
+                    in_cell.setdefault(segment, []).append(position)
+        for segment, positions in in_cell.items():
+            cell = self._capture.segments[segment]
+            storages = self._storages(positions)
+            needed = sum(end - start for start, end in storages.values())
+            if self._moves_whole(cell, needed):
+                size = cell.used
+                if cell.buffers == 1:
+                    output = self._capture.outputs[positions[0]]
+                    size = output.untyped_storage().nbytes()
+                holder = _Holder(cell.address, size)
+                for position in positions:
+                    self._hold(position, ("cell", segment), holder)
+                continue
+            for position in positions:
+                storage = self._capture.outputs[position].untyped_storage().data_ptr()
+                start, end = storages[storage]
+                key = ("copy", storage)
+                self._hold(position, key, self._holders.get(key) or _Holder(start, end - start))
+
+    def _storages(self, positions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """For each storage among some outputs, the range of it that they cover together."""
+        ranges: dict[int, tuple[int, int]] = {}
+        for position in positions:
+            output = self._capture.outputs[position]
+            storage = output.untyped_storage().data_ptr()
+            start = output.data_ptr()
+            end = start + tensors.extent_bytes(output)
+            low, high = ranges.get(storage, (start, end))
+            ranges[storage] = min(low, start), max(high, end)
+        return ranges
+
+    @staticmethod
+    def _moves_whole(cell: Segment, needed: int) -> bool:
+        if cell.buffers == 1:
+            return True
+        waste = cell.used - needed
+        return waste <= max(ACCEPTED_WASTE_BYTES, needed * ACCEPTED_WASTE_SHARE)
+
+    def _hold(self, position: int, key: tuple[str, int], holder: _Holder) -> None:
+        self._key[position] = key
+        self._holders[key] = holder
+        if not any(self._capture.outputs[position] is o for o in self._capture.outputs[:position]):
+            holder.sharers += 1
+
+    # ------------------------------------------------------------------ one output after another
+
+    def add(self, position: int) -> None:
+        """Plans output number `position`; outputs are planned in order."""
+        output = self._capture.outputs[position]
+        result = _engine.ResultSpec()
+        made_from: Any = None
+        before = self._capture.outputs[:position]
+        earlier = next((i for i, other in enumerate(before) if other is output), None)
+        if not isinstance(output, torch.Tensor):
+            if output is not None and not isinstance(output, (int, float, bool)):
+                raise CaptureFailed(f"output {position} is a {type(output).__name__}")
+            result.kind = _engine.ResultKind.CONSTANT
+            made_from = output
+        elif earlier is not None:
+            result.kind = _engine.ResultKind.SAME
+            result.index = earlier
+            self.plan.counts["aliased"] += 1
+        elif not self._device.owns(output) or not is_strided(output):
+            raise CaptureFailed(f"output {position} is {tensors.describe(output)}")
+        else:
+            made_from = self._add_tensor(position, output, result)
+        self.plan.results.append(result)
+        self.plan.objects.append(made_from)
+
+    def _add_tensor(self, position: int, output: torch.Tensor, result: Any) -> Any:
+        result.sizes = list(output.shape)
+        result.strides = list(output.stride())
+        result.set_dtype_of(output)
+        argument = self._argument_of(output)
+        if argument is not None:
+            self.plan.counts["aliased"] += 1
+            result.index = argument
+            if output is self._capture.inputs[argument]:
+                result.kind = _engine.ResultKind.ARGUMENT
+                return None
+            result.kind = _engine.ResultKind.ALIAS
+            return _alias_maker(output, self._capture.inputs[argument])
+        if position in self._key or not output.numel():
+            self._add_fresh(position, output, result)
+            return None
+        kept = self._kept(position, output)
+        if kept is not None:
+            self.plan.counts["kept"] += 1
+            result.kind = _engine.ResultKind.CONSTANT
+            return kept
+        if self._static_pool:
+            self._add_static(output, result)
+            return None
+        raise CaptureFailed(
+            f"output {position} is memory that is neither the graph's nor the same in every run"
+        )
+
+    def _add_fresh(self, position: int, output: torch.Tensor, result: Any) -> None:
+        key = self._key.get(position)
+        holder = _Holder(output.data_ptr(), 0, 1) if key is None else self._holders[key]
+        if holder.block is None:
+            holder.block = len(self.plan.blocks)
+            block = _engine.OutputBlock()
+            block.bytes = holder.bytes
+            self.plan.blocks.append(block)
+            if key is not None and key[0] == "cell":
+                self.plan.direct[key[1]] = holder.block
+            elif key is not None:
+                self._add_copy(holder)
+        copied = key is not None and key[0] == "copy"
+        self.plan.counts["copied" if copied else "direct"] += 1
+        result.index = holder.block
+        result.byte_offset = output.data_ptr() - holder.start
+        whole = (
+            holder.sharers == 1
+            and result.byte_offset == 0
+            and tensors.extent_bytes(output) >= holder.bytes
+        )
+        result.kind = _engine.ResultKind.WHOLE if whole else _engine.ResultKind.VIEW
+
+    def _add_copy(self, holder: _Holder) -> None:
+        segment = self._index.find(holder.start)
+        assert segment is not None and holder.block is not None
+        offset = holder.start - self._capture.segments[segment].address
+        self.plan.copies.append(CellCopy(holder.block, segment, offset, holder.bytes))
+
+    def _add_static(self, output: torch.Tensor, result: Any) -> None:
+        """The output stands in a private pool: each call copies it out behind the launch."""
+        block = _engine.OutputBlock()
+        block.bytes = tensors.extent_bytes(output)
+        block.source = output.data_ptr()
+        result.kind = _engine.ResultKind.WHOLE
+        result.index = len(self.plan.blocks)
+        self.plan.blocks.append(block)
+        self.plan.counts["copied"] += 1
+
+    def _kept(self, position: int, output: torch.Tensor) -> Any:
+        """What a real run returned there, when that is the memory which both captures returned."""
+        if position >= len(self._reference):
+            return None
+        same = self._reference[position]
+        others = (same, self._probe.outputs[position])
+        persistent = all(
+            isinstance(other, torch.Tensor)
+            and other.data_ptr() == output.data_ptr()
+            and other.shape == output.shape
+            and other.stride() == output.stride()
+            and other.dtype == output.dtype
+            for other in others
+        )
+        return same if persistent else None
+
+    def _argument_of(self, output: torch.Tensor) -> int | None:
+        """The argument that an output is, or shares memory with."""
+        for index, argument in enumerate(self._capture.inputs):
+            if output is argument:
+                return index
+        if not output.numel():
+            return None
+        address = output.data_ptr()
+        for index, place in enumerate(self._capture.places):
+            argument = self._capture.inputs[index]
+            if place and place <= address < place + tensors.extent_bytes(argument):
+                return index
+        return None
+
+
+def _alias_maker(output: torch.Tensor, base: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """How to view an argument the way that `output` views the captured one, `base`. The caller
+    keeps no reference to either: they are phantom."""
+    delta = output.data_ptr() - base.data_ptr()
+    shape, strides, dtype = tuple(output.shape), output.stride(), output.dtype
+    if dtype == base.dtype and delta % base.element_size() == 0:
+        offset = delta // base.element_size()
+        return lambda tensor: tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
+
+    width = output.element_size()
+
+    def view_of(tensor: torch.Tensor) -> torch.Tensor:
+        start = tensor.storage_offset() * tensor.element_size() + delta
+        if start % width:
+            raise RuntimeError(
+                f"an output views an argument as {dtype}, which needs an address that is a "
+                f"multiple of {width} bytes; found a storage offset of {start}"
+            )
+        return torch.empty(0, dtype=dtype, device=tensor.device).set_(
+            tensor.untyped_storage(), start // width, shape, strides
+        )
+
+    return view_of
+
+
+class SegmentIndex:
+    """Finds the segment of a capture that an address lies in."""
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self._order = sorted(range(len(segments)), key=lambda i: segments[i].address)
+        self._starts = [segments[i].address for i in self._order]
+        self._segments = segments
+
+    def find(self, address: int) -> int | None:
+        """The segment's place in the list, or None."""
+        position = bisect.bisect_right(self._starts, address) - 1
+        if position < 0:
+            return None
+        index = self._order[position]
+        segment = self._segments[index]
+        return index if address < segment.address + segment.bytes else None

@@ -1,0 +1,84 @@
+"""The CPU twin as a device: CPU tensors are its memory, and captures are recorded (recorder.py).
+
+`torch.compile(model, backend="pygraph", options={"device": "twin"})` takes the same way as on a
+GPU: capture A and probe B in phantom memory, link, proof, replay.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+from pygraph.capture.device import CaptureFailed, Device, Function, Recording, Segment
+from pygraph.twin.recorder import NotRecordable, record
+
+#: Address space for both placements, and the one block behind all of it.
+_RESERVE_BYTES = 1 << 40
+_BLOCK_BYTES = 4 << 20
+
+
+class Twin(Device):
+    """The one twin of the process."""
+
+    index = 0
+    twin = True
+    alignment = 64  #: of torch's CPU allocator (c10/core/alignment.h, gAlignment)
+    private_scratch = False
+
+    def __init__(self) -> None:
+        self._space: _engine.PhantomSpace | None = None
+        self._stream: _engine.Stream | None = None
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+    def space(self) -> _engine.PhantomSpace:
+        if self._space is None:
+            _engine.twin_pageable_memory_access(True)
+            self._space = _engine.PhantomSpace(
+                0, reserve_bytes=_RESERVE_BYTES, block_bytes=_BLOCK_BYTES, twin=True
+            )
+        return self._space
+
+    def release(self) -> None:
+        """Gives the phantom space back; no capture may be under way."""
+        self._space = self._stream = None
+
+    def record(self, function: Function, inputs: list[Any], private_pool: bool) -> Recording:
+        if private_pool:
+            raise CaptureFailed("the twin has no private pools")
+        if self._stream is None:
+            self._stream = _engine.Stream(twin=True)
+        try:
+            made = record(function, inputs, self.space(), self._stream)
+        except NotRecordable as error:
+            raise CaptureFailed(str(error), error.operator) from error
+        segments = [Segment(address, size, size, 1) for address, size in made.buffers]
+        return Recording(made.graph, made.outputs, segments, made.keep)
+
+    def intact(self, poison: int) -> bool:
+        return bool(self.space().intact(poison))
+
+    def busy(self) -> bool:
+        return False
+
+    def random_state(self) -> Any:
+        return torch.get_rng_state().numpy().tobytes()
+
+    def free_bytes(self) -> int:
+        return self.driver_free_bytes()
+
+    def driver_free_bytes(self) -> int:
+        """Of the host. Captures are measured by the twin's own books, which no other process
+        touches: see Census (include/pygraph/twin.h)."""
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@functools.cache
+def twin_device() -> Twin:
+    """The process's twin."""
+    return Twin()
