@@ -15,5 +15,6 @@ void bind_phantom(nanobind::module_& module);
 void bind_link(nanobind::module_& module);
 void bind_calls(nanobind::module_& module);
 void bind_twin(nanobind::module_& module);
+void bind_twin_recorder(nanobind::module_& module);
 
 }  // namespace pygraph::bindings

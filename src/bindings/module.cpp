@@ -15,4 +15,5 @@ NB_MODULE(_engine, module) {
   pygraph::bindings::bind_link(module);
   pygraph::bindings::bind_calls(module);
   pygraph::bindings::bind_twin(module);
+  pygraph::bindings::bind_twin_recorder(module);
 }

@@ -4,10 +4,12 @@
 // synchronises meanwhile waits for the first to finish (`running`), so order is kept; a kernel that
 // synchronises finds its own thread running and returns at once.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <exception>
 
 #include "twin/state.h"
+#include "twin/waiting.h"
 
 namespace pygraph::twin {
 namespace {
@@ -15,6 +17,25 @@ namespace {
 std::mutex& running() {
   static std::mutex& mutex = *new std::mutex;
   return mutex;
+}
+
+std::atomic<Waiter>& waiter() {
+  static std::atomic<Waiter> instance{nullptr};
+  return instance;
+}
+
+/// Waits for the thread that runs the queue.
+std::unique_lock<std::mutex> take_turn() {
+  std::unique_lock turn(running(), std::try_to_lock);
+  if (!turn.owns_lock()) {
+    const auto wait = [](void* lock) { static_cast<std::unique_lock<std::mutex>*>(lock)->lock(); };
+    if (const Waiter around = waiter().load(); around != nullptr) {
+      around(wait, &turn);
+    } else {
+      wait(&turn);
+    }
+  }
+  return turn;
 }
 
 void run_copy(const CUDA_MEMCPY3D& copy) {
@@ -96,7 +117,7 @@ CUresult drain() {
   if (inside) {
     return CUDA_SUCCESS;
   }
-  const std::lock_guard order(running());
+  const std::unique_lock order = take_turn();
   State& now = state();
   inside = true;
   while (true) {
@@ -123,6 +144,8 @@ CUresult drain() {
   const Lock lock;
   return std::exchange(now.failed, CUDA_SUCCESS);
 }
+
+void set_waiter(Waiter chosen) { waiter() = chosen; }
 
 void synchronize() { (void)drain(); }
 

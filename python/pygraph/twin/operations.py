@@ -1,0 +1,241 @@
+"""Operations: an operator, its fixed arguments and the layouts of its tensors, interned.
+
+Equal operations have one number, so that capture and probe launch the same kernel. What may differ
+between two launches of one operation stands in the parameter block: the addresses of all tensors,
+and the numbers. A replay gets them back from there and from nowhere else (`Operation.run`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+from pygraph.twin import layouts
+from pygraph.twin.layouts import Layout
+from pygraph.twin.predict import predict
+
+_INT64 = range(-(2**63), 2**63)
+#: Types of arguments whose numbers change no layout. (A number may stand where a tensor is asked
+#: for: torch's wrapped numbers.)
+_VALUE_TYPES = frozenset(
+    f"{prefix}{kind}{suffix}"
+    for kind in ("number", "float", "Tensor")
+    for prefix, suffix in (("", ""), ("Optional[", "]"))
+)
+
+
+class Unsupported(RuntimeError):
+    """An argument that no parameter block can hold."""
+
+
+class Alias(int):
+    """Says that a result is tensor argument number `self`."""
+
+
+class _Word(int):
+    """Stands for word number `self` of the block in an argument structure."""
+
+
+class _Empty:
+    """Stands for a tensor without elements, which has no address."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+
+class Call:
+    """The arguments of one call of an operator, taken apart."""
+
+    __slots__ = ("args", "key", "kinds", "kwargs", "layouts", "tensors", "words")
+
+    def __init__(self, free: tuple[bool, ...], names: dict[str, bool], args: Any, kwargs: Any):
+        """`free`, by position, and `names` say of which arguments `value_arguments` is true."""
+        self.words: list[Any] = []
+        self.kinds: list[str] = []
+        self.layouts: dict[int, Layout] = {}  #: per word that is an address
+        self.tensors: list[torch.Tensor] = []  #: all, in order
+        self.key: list[Any] = []
+        self.args = [self._take(*pair) for pair in zip(args, free, strict=False)]
+        self.kwargs = {}
+        for name, value in kwargs.items():
+            self.key.append(name)
+            self.kwargs[name] = self._take(value, names[name])
+
+    def _word(self, kind: str, value: Any) -> _Word:
+        self.kinds.append(kind)
+        self.words.append(value)
+        return _Word(len(self.words) - 1)
+
+    def _take(self, value: Any, free: bool) -> Any:
+        kind = type(value)
+        if isinstance(value, torch.Tensor):
+            if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized:
+                raise Unsupported(f"takes a {value.device.type} {value.layout} tensor")
+            layout = layouts.layout_of(value)
+            self.key.append(layout)
+            self.tensors.append(value)
+            if value.numel() == 0:
+                return _Empty(layout)
+            word = self._word("p", value.data_ptr())
+            self.layouts[word] = layout
+            return word
+        if kind is int or kind is float or kind is bool:
+            if kind is int and value not in _INT64:
+                self.key.append(value)
+                return value
+            self.key.append(kind if free else (kind, value))
+            return self._word("i" if kind is int else "f" if kind is float else "b", value)
+        if kind is list or kind is tuple:
+            self.key.append((kind, len(value)))
+            if all(type(item) is int for item in value):
+                self.key.append(tuple(value))
+                return value
+            return [self._take(item, free) for item in value]
+        if isinstance(value, torch.Generator):
+            raise Unsupported("takes a random generator")
+        if kind is torch.device and value.type != "cpu":
+            raise Unsupported(f"goes to {value}")
+        self.key.append(value)
+        return value
+
+
+def value_arguments(schema: Any) -> tuple[bool, ...]:
+    """Per argument, whether a number there leaves the results' layouts alone. In a factory none
+    does: the bounds of an arange are its size."""
+    types = [str(argument.type) for argument in schema.arguments]
+    if not any("Tensor" in kind for kind in types):
+        return (False,) * len(types)
+    return tuple(kind in _VALUE_TYPES for kind in types)
+
+
+class Operation:
+    """`results` says per declared result of the operator what it is: a Layout or list of Layouts
+    (fresh memory, whose addresses are the last words of the block), an Alias, or what is no
+    tensor."""
+
+    __slots__ = ("_addresses", "_args", "_func", "_kwargs", "_out", "number", "results")
+
+    def __init__(self, func: Any, call: Call, results: tuple[Any, ...]) -> None:
+        self._func = func
+        self._args = [_static(value) for value in call.args]
+        self._kwargs = {name: _static(value) for name, value in call.kwargs.items()}
+        self.results = results
+        self.number = -1
+        nbytes = [(word, layout, layout.nbytes()) for word, layout in call.layouts.items()]
+        self._addresses: list[tuple[int, Layout, int]] = nbytes
+        self._out: list[tuple[int, int | None, int, Layout, int]] = []
+        word = len(call.words)
+        for index, result in enumerate(results):
+            inside = isinstance(result, list)
+            for item, layout in enumerate(result if inside else [result]):
+                if isinstance(layout, Layout) and (size := layout.nbytes()):
+                    place = item if inside else None
+                    self._out.append((word, place, index, layout, size))
+                    word += 1
+
+    @property
+    def fresh_words(self) -> int:
+        return len(self._out)
+
+    def run(self, values: list[Any]) -> None:
+        """Does the work on the words of a block. Raises when the operator does, or when its result
+        is not what was captured."""
+        with layouts.below():
+            for word, layout, nbytes in self._addresses:
+                values[word] = layouts.at_address(values[word], layout, nbytes)
+            args = [_fill(value, values) for value in self._args]
+            kwargs = {name: _fill(value, values) for name, value in self._kwargs.items()}
+            found = self._func(*args, **kwargs)
+            many = len(self.results) > 1
+            for word, place, index, layout, nbytes in self._out:
+                result = found[index] if many else found
+                if place is not None:
+                    result = result[place]
+                if result.dtype != layout.dtype or tuple(result.shape) != layout.size:
+                    raise RuntimeError(
+                        f"{self._func} returned {result.dtype} {tuple(result.shape)} and was "
+                        f"captured with {layout.dtype} {layout.size}"
+                    )
+                layouts.at_address(values[word], layout, nbytes).copy_(result)
+
+
+def _static(value: Any) -> Any:
+    """The argument structure as a replay needs it."""
+    if isinstance(value, _Empty):
+        return layouts.empty(value.layout)
+    if isinstance(value, list):
+        return [_static(item) for item in value]
+    return value
+
+
+def _fill(value: Any, values: list[Any]) -> Any:
+    if type(value) is _Word:
+        return values[value]
+    if type(value) is list:
+        return [_fill(item, values) for item in value]
+    return value
+
+
+_interned: dict[tuple[Any, ...], Operation] = {}
+_predicted: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+
+def results_of(
+    func: Any, call: Call, aliases: tuple[Alias | None, ...], written: Iterable[int]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The results' description (see Operation) and the key of what it holds for. `aliases` gives
+    per declared result the tensor argument that is returned; `written` are the tensor arguments
+    that the operator writes."""
+    key = (func, torch.get_default_dtype(), *call.key)
+    results = _predicted.get(key)
+    if results is None:
+        prediction = predict(func, _substitute(call), list(written))
+        results = tuple(
+            found if alias is None else alias
+            for found, alias in zip(prediction.results, aliases, strict=True)
+        )
+        _predicted[key] = results
+    return results, key
+
+
+def intern(
+    func: Any, call: Call, results: tuple[Any, ...], key: tuple[Any, ...], kinds: str, align: int
+) -> Operation:
+    """The operation of a call whose block is laid out as `kinds`; `align` is what its aligned
+    pointers must be a multiple of, in bytes."""
+    key = (key, kinds, align)
+    operation = _interned.get(key)
+    if operation is None:
+        operation = Operation(func, call, results)
+        operation.number = _engine.twin_register_operation(str(func), kinds, align, operation.run)
+        _interned[key] = operation
+    return operation
+
+
+def _substitute(call: Call) -> Any:
+    def substitute(make: Callable[[int, Layout], torch.Tensor]) -> Any:
+        number = 0
+
+        def visit(value: Any) -> Any:
+            nonlocal number
+            if isinstance(value, list):
+                return [visit(item) for item in value]
+            layout = None
+            if isinstance(value, _Empty):
+                layout = value.layout
+            elif type(value) is _Word:
+                layout = call.layouts.get(value)
+                if layout is None:
+                    return call.words[value]
+            if layout is None:
+                return value
+            number += 1
+            return make(number - 1, layout)
+
+        args = [visit(value) for value in call.args]
+        return args, {name: visit(value) for name, value in call.kwargs.items()}
+
+    return substitute

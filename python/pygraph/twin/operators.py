@@ -1,0 +1,181 @@
+"""What the recorder needs to know of an operator, read from its schema once."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from typing import Any
+
+import torch
+
+from pygraph.twin.operations import Alias, Call, value_arguments
+
+_aten = torch.ops.aten
+
+
+class Treatment(enum.Enum):
+    KERNEL = enum.auto()  #: becomes a kernel node
+    REAL = enum.auto()  #: really runs: touches no data
+    COMPOSITE = enum.auto()  #: is taken apart into others
+    EMPTY = enum.auto()  #: memory, and no node
+    ZEROS = enum.auto()  #: memory and a fill
+    ZERO = enum.auto()  #: a fill
+    COPY = enum.auto()  #: a copy into the first argument
+    CLONE = enum.auto()  #: memory and a copy
+
+
+_TREATMENTS = {
+    Treatment.EMPTY: (
+        "empty.memory_format",
+        "empty_strided.default",
+        "empty_permuted.default",
+        "empty_like.default",
+        "new_empty.default",
+        "new_empty_strided.default",
+    ),
+    Treatment.ZEROS: ("zeros.default", "zeros_like.default", "new_zeros.default"),
+    Treatment.ZERO: ("zero_.default",),
+    Treatment.COPY: ("copy_.default",),
+    # A lifted constant is memory that the capture did not make; what is lifted may be written.
+    Treatment.CLONE: (
+        "clone.default",
+        "_to_copy.default",
+        "lift_fresh.default",
+        "lift_fresh_copy.default",
+        "lift.default",
+    ),
+    # The first aliases its argument though its schema does not say so; the others return no tensor
+    # and look at no data.
+    Treatment.REAL: (
+        "_unsafe_view.default",
+        "_fused_sdp_choice.default",
+        "is_same_size.default",
+        "is_pinned.default",
+        "_assert_tensor_metadata.default",
+    ),
+}
+_NAMED = {f"aten.{name}": kind for kind, names in _TREATMENTS.items() for name in names}
+
+#: Arguments that switch an operator's random numbers off, and with which value.
+_NOT_RANDOM: dict[str, tuple[Any, ...]] = {
+    "dropout_p": (0.0,),
+    "dropout": (0.0,),
+    "p": (0.0,),
+    "train": (False,),
+    "training": (False,),
+    "is_training": (False,),
+}
+
+#: Operators that write arguments which their schemas do not mark: these, if that one is true.
+_UNDECLARED_WRITES = {
+    "aten.native_batch_norm.default": (("running_mean", "running_var"), "training"),
+    "aten._batch_norm_impl_index.default": (("running_mean", "running_var"), "training"),
+    "aten.native_instance_norm.default": (("running_mean", "running_var"), "use_input_stats"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    treatment: Treatment
+    refusal: str  #: why it can never be recorded; "" when it may be
+    random: bool  #: draws random numbers unless an argument says no
+    names: tuple[str, ...]
+    free: tuple[bool, ...]
+    free_names: dict[str, bool]
+    writes: tuple[str, ...]  #: arguments that it writes
+    aliases: tuple[str | None, ...]  #: per result, the written argument that is returned
+    undeclared: tuple[tuple[str, ...], str] | None
+
+    def call(self, args: Any, kwargs: Any) -> Call:
+        return Call(self.free, self.free_names, args, kwargs)
+
+    def argument(self, name: str, args: Any, kwargs: Any) -> Any:
+        position = self.names.index(name)
+        return args[position] if position < len(args) else kwargs.get(name)
+
+    def draws(self, args: Any, kwargs: Any) -> bool:
+        if not self.random:
+            return False
+        switches = [name for name in self.names if name in _NOT_RANDOM]
+        return not any(self.argument(name, args, kwargs) in _NOT_RANDOM[name] for name in switches)
+
+    def written(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        names = list(self.writes)
+        if self.undeclared is not None and self.argument(self.undeclared[1], args, kwargs):
+            names += self.undeclared[0]
+        found: list[torch.Tensor] = []
+        for name in names:
+            value = self.argument(name, args, kwargs)
+            items = value if isinstance(value, (list, tuple)) else [value]
+            found.extend(item for item in items if isinstance(item, torch.Tensor))
+        return found
+
+    def alias_numbers(self, call: Call, args: Any, kwargs: Any) -> tuple[Alias | None, ...]:
+        def number(name: str | None) -> Alias | None:
+            if name is None:
+                return None
+            value = self.argument(name, args, kwargs)
+            return Alias(next(i for i, tensor in enumerate(call.tensors) if tensor is value))
+
+        return tuple(number(name) for name in self.aliases)
+
+
+@functools.cache
+def operator_of(func: Any) -> Operator:
+    schema = func._schema
+    writes = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+
+    def returned(result: Any) -> str | None:
+        if result.alias_info is None or not result.alias_info.is_write:
+            return None
+        for argument in writes:
+            if argument.alias_info.before_set & result.alias_info.after_set:
+                return str(argument.name)
+        return None
+
+    free = value_arguments(schema)
+    names = tuple(argument.name for argument in schema.arguments)
+    treatment = _treatment(func, schema, [returned(result) for result in schema.returns])
+    return Operator(
+        treatment,
+        _refusal(func, schema, treatment),
+        torch.Tag.nondeterministic_seeded in func.tags and treatment is Treatment.KERNEL,
+        names,
+        free,
+        dict(zip(names, free, strict=True)),
+        tuple(argument.name for argument in writes),
+        tuple(returned(result) for result in schema.returns),
+        _UNDECLARED_WRITES.get(str(func)),
+    )
+
+
+def _treatment(func: Any, schema: Any, returned: list[str | None]) -> Treatment:
+    if str(func) in _NAMED:
+        return _NAMED[str(func)]
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return Treatment.COMPOSITE
+    if torch.Tag.inplace_view in func.tags:
+        return Treatment.REAL
+    aliasing = [result.alias_info is not None for result in schema.returns]
+    if any(aliasing) and not schema.is_mutable:
+        return Treatment.REAL
+    tensors = [str(item.type) for item in (*schema.arguments, *schema.returns)]
+    if not any("Tensor" in kind for kind in tensors):
+        return Treatment.REAL
+    return Treatment.KERNEL
+
+
+def _refusal(func: Any, schema: Any, treatment: Treatment) -> str:
+    if treatment is not Treatment.KERNEL:
+        return ""
+    if torch.Tag.data_dependent_output in func.tags:
+        return "reads values out of a tensor"
+    if torch.Tag.maybe_aliasing_or_mutating in func.tags:
+        return "may alias or write its arguments without saying so"
+    if any(
+        result.alias_info is not None and not result.alias_info.is_write
+        for result in schema.returns
+    ):
+        return "writes one argument and returns a view of another"
+    return ""

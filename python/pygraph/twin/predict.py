@@ -1,0 +1,139 @@
+"""What an operator returns, found out without its arguments' values.
+
+Twice: with fake tensors, which know what depends on values and refuse it; and, where the strides of
+the result are the kernel's own choice, by a trial of the real operator on zeros. The trial is
+needed because downstream kernels add up in the order of the strides, so equal values in another
+order of memory end in other bits. It touches none of the caller's tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+
+from pygraph.twin import layouts
+from pygraph.twin.layouts import Layout
+
+#: Replaces the tensors of an argument structure; the rest stays.
+Substitute = Callable[[Callable[[int, Layout], torch.Tensor]], tuple[list[Any], dict[str, Any]]]
+
+
+class ValueDependent(RuntimeError):
+    """The result cannot be known without the arguments' values; the message says what."""
+
+
+_REFUSED = (
+    fake_tensor.DataDependentOutputException,
+    fake_tensor.DynamicOutputShapeException,
+)
+
+
+@dataclasses.dataclass
+class Prediction:
+    """Per declared result: a Layout, a list of them, or what is no tensor."""
+
+    results: tuple[Any, ...]
+
+
+@functools.cache
+def _fake_mode() -> Any:
+    return fake_tensor.FakeTensorMode()
+
+
+def predict(func: Any, substitute: Substitute, written: Sequence[int]) -> Prediction:
+    """`written` are the tensors, by number, that the operator writes: their layouts must stay as
+    they are. Raises ValueDependent, or what the operator raises about its arguments."""
+    fake: Prediction | None = None
+    try:
+        fake = _run(func, substitute, written, _fake_tensor, fakes=True)
+    except _REFUSED as error:
+        raise ValueDependent(f"depends on the values in a tensor ({error})") from None
+    except ValueDependent:
+        raise
+    except Exception:  # no fake kernel, or wrong arguments: the trial tells
+        fake = None
+    if fake is not None and not _strides_are_open(func, fake):
+        return fake
+    generator = torch.random.default_generator
+    with layouts.below():
+        before = generator.get_state()
+        try:
+            found = _run(func, substitute, written, lambda _, layout: layouts.zeros(layout))
+        except Exception:
+            if fake is None:
+                raise
+            return fake  # zeros may be what the operator refuses (a matrix to invert)
+        drawn = not torch.equal(before, generator.get_state())
+        if drawn:
+            generator.set_state(before)
+    if drawn:
+        raise ValueDependent("draws random numbers")
+    if fake is not None and _shapes(fake) != _shapes(found):
+        raise ValueDependent("returns sizes that depend on the values in a tensor")
+    return found
+
+
+def _fake_tensor(_: int, layout: Layout) -> torch.Tensor:
+    with _fake_mode():
+        return layouts.empty(layout)
+
+
+def _run(
+    func: Any,
+    substitute: Substitute,
+    written: Sequence[int],
+    make: Callable[[int, Layout], torch.Tensor],
+    fakes: bool = False,
+) -> Prediction:
+    made: dict[int, torch.Tensor] = {}
+
+    def keep(number: int, layout: Layout) -> torch.Tensor:
+        made[number] = make(number, layout)
+        return made[number]
+
+    args, kwargs = substitute(keep)
+    before = [layouts.layout_of(made[number]) for number in written]
+    if fakes:
+        with _fake_mode():
+            results = func(*args, **kwargs)
+    else:
+        results = func(*args, **kwargs)
+    if before != [layouts.layout_of(made[number]) for number in written]:
+        raise ValueDependent("changes the size of an argument that it writes")
+    declared = len(func._schema.returns)
+    listed = () if declared == 0 else (results,) if declared == 1 else tuple(results)
+    return Prediction(tuple(_describe(result) for result in listed))
+
+
+def _describe(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        if result.layout != torch.strided or result.device.type != "cpu" or result.is_quantized:
+            raise ValueDependent(f"returns a {result.device.type} {result.layout} tensor")
+        return layouts.layout_of(result)
+    if isinstance(result, (list, tuple)):
+        return [_describe(item) for item in result]
+    return result
+
+
+def _leaves(prediction: Prediction) -> list[Layout]:
+    found: list[Layout] = []
+    for result in prediction.results:
+        items = result if isinstance(result, list) else [result]
+        found.extend(item for item in items if isinstance(item, Layout))
+    return found
+
+
+def _strides_are_open(func: Any, prediction: Prediction) -> bool:
+    """Whether a kernel could have laid its result out otherwise than the fake one."""
+    if torch.Tag.pointwise in func.tags:
+        return False
+    return any(sum(n > 1 for n in layout.size) > 1 for layout in _leaves(prediction))
+
+
+def _shapes(prediction: Prediction) -> list[tuple[torch.dtype, tuple[int, ...]]]:
+    return [(layout.dtype, layout.size) for layout in _leaves(prediction)]

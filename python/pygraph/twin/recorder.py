@@ -1,0 +1,205 @@
+"""The recorder: any PyTorch code becomes a captured graph of the CPU twin.
+
+While it records, a dispatch mode takes every operator. What computes becomes a kernel node whose
+parameter block holds the addresses of its tensors and its numbers; copies and fills become the
+driver's own nodes; views really run, because they touch no data. Nothing is computed: results are
+tensors on phantom addresses, one buffer each, never used again. A replay rebuilds the tensors from
+the addresses in the block, wherever they point by then, and runs the operator.
+
+What needs the values in a tensor, or draws random numbers, raises NotRecordable, and so does
+writing to memory that is neither an argument nor made by the capture.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pygraph import _engine
+from pygraph.twin import faults, layouts, operations
+from pygraph.twin.layouts import Layout
+from pygraph.twin.operations import Alias, Call, Unsupported
+from pygraph.twin.operators import Operator, Treatment, operator_of
+from pygraph.twin.predict import ValueDependent
+
+
+class NotRecordable(RuntimeError):
+    """`operator` (such as "aten.nonzero.default") cannot be in a graph; the message says why."""
+
+    def __init__(self, operator: str, reason: str) -> None:
+        super().__init__(f"{operator} {reason}")
+        self.operator = operator
+        self.reason = reason
+
+
+@dataclasses.dataclass
+class Recorded:
+    """A captured graph. `keep` holds memory that the capture found and did not make (constants,
+    weights in closures); its addresses stand in the graph as they are, so it must live as long as
+    a graph linked from this capture."""
+
+    graph: _engine.CapturedGraph
+    outputs: list[Any]
+    buffers: list[tuple[int, int]]  #: (address, bytes) of all that was allocated, in order
+    keep: list[Any]
+
+
+def record(
+    function: Callable[[list[Any]], Any],
+    inputs: Sequence[Any],
+    space: _engine.PhantomSpace,
+    stream: _engine.Stream,
+) -> Recorded:
+    """Captures `function(inputs)` on a stream of the twin. Tensors among the inputs stand on
+    phantom or on real memory; nothing of theirs is read or written. Raises NotRecordable, or what
+    the function or the driver raises; the stream is not capturing any more then."""
+    faults.begin_capture()
+    _engine.begin_capture(stream.handle, twin=True)
+    mode = _Recorder(inputs, space, stream.handle)
+    try:
+        with _RefuseReads(), mode:
+            outputs = function(list(inputs))
+    except BaseException:
+        with contextlib.suppress(_engine.DriverError):
+            _engine.end_capture(stream.handle, twin=True)
+        raise
+    graph = _engine.end_capture(stream.handle, twin=True)
+    listed = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    return Recorded(graph, listed, mode.buffers, mode.keep)
+
+
+class _RefuseReads(TorchFunctionMode):
+    """The ways to a tensor's values that pass no operator."""
+
+    _READS = frozenset(
+        (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__dlpack__)
+    )
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self._READS:
+            raise NotRecordable(f"Tensor.{func.__name__}", "reads values out of a tensor")
+        return func(*args, **(kwargs or {}))
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self, inputs: Sequence[Any], space: _engine.PhantomSpace, stream: int) -> None:
+        super().__init__()
+        self.buffers: list[tuple[int, int]] = []
+        self.keep: list[Any] = []
+        self._space = space
+        self._stream = stream
+        self._inputs = frozenset(
+            value.untyped_storage()._cdata for value in inputs if isinstance(value, torch.Tensor)
+        )
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        operator = operator_of(func)
+        if operator.treatment is Treatment.REAL:
+            try:
+                return func(*args, **kwargs)
+            except RuntimeError as error:
+                if "resiz" in str(error):
+                    raise NotRecordable(str(func), "changes the size of its memory") from None
+                raise
+        if operator.treatment is Treatment.COMPOSITE:
+            with self:
+                return func.decompose(*args, **kwargs)
+        if operator.refusal:
+            raise NotRecordable(str(func), operator.refusal)
+        if operator.draws(args, kwargs):
+            raise NotRecordable(str(func), "draws random numbers")
+        try:
+            with torch._C.DisableTorchFunction():
+                return self._record(func, operator, args, kwargs)
+        except (ValueDependent, Unsupported) as error:
+            raise NotRecordable(str(func), str(error)) from None
+
+    def _record(self, func: Any, operator: Operator, args: Any, kwargs: Any) -> Any:
+        call = operator.call(args, kwargs)
+        for tensor in call.tensors:
+            if tensor.numel() and not self._space.contains(tensor.data_ptr()):
+                self.keep.append(tensor)
+        written = operator.written(args, kwargs)
+        for tensor in written:
+            self._require_ours(func, tensor)
+        treatment = operator.treatment
+        if treatment is Treatment.COPY and self._copied(args[0], args[1]):
+            return args[0]
+        if treatment is Treatment.ZERO and args[0].is_contiguous():
+            self._fill(args[0])
+            return args[0]
+        places = [i for i, t in enumerate(call.tensors) if any(t is other for other in written)]
+        results, key = operations.results_of(
+            func, call, operator.alias_numbers(call, args, kwargs), places
+        )
+        with layouts.below():
+            return self._node(func, operator.treatment, args, call, results, key)
+
+    def _node(
+        self, func: Any, treatment: Treatment, args: Any, call: Call, results: Any, key: Any
+    ) -> Any:
+        """Makes the results and the node that computes them."""
+        fresh: list[torch.Tensor] = []
+        made = [self._result(result, call, fresh) for result in results]
+        if treatment is Treatment.ZEROS:
+            self._fill(made[0])
+        elif treatment is not Treatment.EMPTY and not (
+            treatment is Treatment.CLONE and self._copied(made[0], args[0])
+        ):
+            self._launch(func, call, results, key, fresh)
+        return None if not made else made[0] if len(made) == 1 else tuple(made)
+
+    def _require_ours(self, func: Any, tensor: torch.Tensor) -> None:
+        ours = (
+            tensor.numel() == 0
+            or self._space.contains(tensor.data_ptr())
+            or tensor.untyped_storage()._cdata in self._inputs
+        )
+        if not ours:
+            raise NotRecordable(
+                str(func), "writes memory that is neither an argument nor made by the capture"
+            )
+
+    def _result(self, result: Any, call: Call, fresh: list[torch.Tensor]) -> Any:
+        if isinstance(result, Layout):
+            nbytes = result.nbytes()
+            if nbytes == 0:
+                return layouts.empty(result)
+            address = self._space.allocate(nbytes)
+            self.buffers.append((address, nbytes))
+            fresh.append(layouts.at_address(address, result, nbytes))
+            return fresh[-1]
+        if isinstance(result, list):
+            return [self._result(item, call, fresh) for item in result]
+        return call.tensors[result] if isinstance(result, Alias) else result
+
+    def _launch(
+        self, func: Any, call: Call, results: Any, key: Any, fresh: list[torch.Tensor]
+    ) -> None:
+        words = [*call.words, *(tensor.data_ptr() for tensor in fresh)]
+        kinds = "".join(call.kinds) + "p" * len(fresh)
+        align = 1
+        if faults.active():
+            kinds, align = faults.disturb(kinds, words), faults.alignment()
+        operation = operations.intern(func, call, results, key, kinds, align)
+        _engine.twin_launch_operation(self._stream, operation.number, words)
+
+    def _fill(self, tensor: torch.Tensor) -> None:
+        nbytes = layouts.layout_of(tensor).nbytes()
+        if nbytes:
+            _engine.twin_fill(self._stream, tensor.data_ptr(), 0, nbytes)
+
+    def _copied(self, to: torch.Tensor, source: torch.Tensor) -> bool:
+        """Records a copy as the driver's own node, when bytes are all there is to copy."""
+        layout = layouts.layout_of(to)
+        same = layouts.layout_of(source) == layout and to.is_contiguous()
+        if same and (nbytes := layout.nbytes()):
+            _engine.twin_copy(self._stream, to.data_ptr(), source.data_ptr(), nbytes)
+        return same
