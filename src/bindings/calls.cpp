@@ -50,6 +50,14 @@ void require_list(nb::handle arguments) {
   }
 }
 
+const torch_bridge::TorchApi& calibrated_api() {
+  const auto& api = torch_bridge::torch_api();
+  if (api.tensor_type == nullptr) {
+    throw std::logic_error("calibrate() was not called, or failed: torch's tensors cannot be read");
+  }
+  return api;
+}
+
 void bind_specs(nb::module_& module) {
   nb::enum_<ArgumentSpec::Kind>(module, "ArgumentKind")
       .value("PATCHED", ArgumentSpec::Kind::kPatched)
@@ -89,7 +97,7 @@ void bind_specs(nb::module_& module) {
       .def(
           "set_dtype_of",
           [](ResultSpec& self, nb::handle tensor) {
-            const auto& api = torch_bridge::torch_api();
+            const auto& api = calibrated_api();
             api.get_dtype(api.handle(tensor.ptr()), &self.dtype);
           },
           "Takes the dtype of a tensor.");
@@ -99,6 +107,7 @@ std::shared_ptr<GraphCall> make_call(Linked& linked, bool twin, int device_index
                                      std::vector<ArgumentSpec> arguments,
                                      std::vector<OutputBlock> blocks,
                                      std::vector<ResultSpec> results, const nb::list& objects) {
+  (void)calibrated_api();
   for (std::size_t i = 0; i < results.size(); ++i) {
     const nb::handle object = objects[i];
     results[i].object =

@@ -296,10 +296,10 @@ PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
   program_.launch(stream);
   ++statistics_.replays;
   try {
+    copy_behind(blocks, borrowed, stream);
     if (device_ == Device::kTwin) {
       finish_on_twin(*driver_, stream);
     }
-    copy_behind(blocks, borrowed, stream);
     return make_results(arguments, blocks);
   } catch (const std::exception& error) {
     throw FailedAfterLaunch(error.what());

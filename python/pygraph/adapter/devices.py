@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from pygraph.adapter import versions
+from pygraph.capture import space
 from pygraph.capture.cuda import device_of
 from pygraph.capture.device import Device
 
@@ -43,6 +45,14 @@ def _twin_device(index: int) -> Device:
     from pygraph.twin.device import twin_device
 
     return twin_device()
+
+
+def release() -> None:
+    """Gives the phantom memory of every device back; no capture may be under way."""
+    space.release()
+    module = sys.modules.get("pygraph.twin.device")
+    if module is not None:
+        module.twin_device().release()
 
 
 TARGETS = {

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.adapter import versions
+from pygraph.adapter import devices, versions
 from pygraph.adapter.graphed import Graphed
-from pygraph.capture import space
 from pygraph.reporting import FALLBACK, GraphReport, Report
 
 _graphs: weakref.WeakSet[Graphed] = weakref.WeakSet()
@@ -77,7 +76,7 @@ def _at_exit() -> None:
     """Graphs go while the driver is still there; Dynamo's caches live longer than that."""
     for graph in list(_graphs):
         graph.release()
-    space.release()
+    devices.release()
 
 
 def _in_forked_child() -> None:
@@ -99,4 +98,4 @@ def reset() -> None:
     _graphs.clear()
     _plain.clear()
     _events.clear()
-    space.release()
+    devices.release()

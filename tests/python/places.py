@@ -1,0 +1,68 @@
+"""The device that a test runs on: the CPU twin everywhere, and the GPU too where there is one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+import pygraph
+from pygraph.adapter import devices
+from pygraph.adapter.graphed import Graphed
+from pygraph.reporting import GraphReport
+
+PLACES = [
+    pytest.param("twin"),
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+        ],
+    ),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where tensors are made and programs are compiled for."""
+
+    name: str
+
+    @property
+    def torch(self) -> torch.device:
+        return torch.device("cpu" if self.name == "twin" else "cuda")
+
+    def compile(self, function: Any, **options: Any) -> Any:
+        dynamic = options.pop("dynamic", None)
+        options = {"device": self.name, "compiler": "aot", **options}
+        return torch.compile(function, backend="pygraph", options=options, dynamic=dynamic)
+
+    def graphed(self, function: Any, **kwargs: Any) -> Graphed:
+        """A callable of a list of arguments, without torch.compile around it."""
+        target = devices.TARGETS[self.name]
+        assert target.problem() is None
+        return Graphed(function, name="graph 0 (test)", device=target.device(0), **kwargs)
+
+    def randn(self, *shape: int, **kwargs: Any) -> torch.Tensor:
+        return torch.randn(*shape, device=self.torch, **kwargs)
+
+
+def only_graph() -> GraphReport:
+    """The report of the one compiled graph of the test."""
+    graphs = pygraph.report().graphs
+    assert len(graphs) == 1, [graph.name for graph in graphs]
+    return graphs[0]
+
+
+def assert_bits(found: Any, expected: Any) -> None:
+    """The same tensors, bit for bit, and the same other values."""
+    from pygraph.capture.tensors import same_bits
+
+    assert len(found) == len(expected)
+    for left, right in zip(found, expected, strict=True):
+        assert same_bits(left, right), (left, right)
+        if isinstance(right, torch.Tensor):
+            assert left.stride() == right.stride()

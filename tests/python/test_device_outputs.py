@@ -1,0 +1,164 @@
+"""Outputs of every kind, on the twin and on the GPU: what the callable returns, in its form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from places import PLACES, Place, assert_bits, only_graph
+
+import pygraph
+from pygraph import _engine
+from pygraph.capture import outputs
+from pygraph.capture.device import CaptureFailed, Segment
+from pygraph.capture.record import Capture
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    torch._dynamo.reset()
+    pygraph.reset()
+    with torch.no_grad():
+        yield Place(request.param)
+    torch._dynamo.reset()
+    pygraph.reset()
+
+
+def test_views_and_aliases_of_everything(place: Place) -> None:
+    def function(arguments: list[Any]) -> list[Any]:
+        x, y = arguments
+        z = torch.relu(x @ y)
+        w = z + 1
+        return [z, z, z[1:], z.t(), w.view(-1)[3:], x, x[2:], x.view(torch.int32), w, None, 3]
+
+    graph = place.graphed(function)
+    for call in range(6):
+        x, y = place.randn(16, 16), place.randn(16, 16)
+        found = graph.dispatcher([x, y])
+        assert_bits(found, function([x, y]))
+        assert found[0] is found[1]
+        assert found[5] is x
+        if call:  # torch tells storages apart by their addresses
+            assert found[2].untyped_storage().data_ptr() == found[0].untyped_storage().data_ptr()
+            assert found[4].untyped_storage().data_ptr() == found[8].untyped_storage().data_ptr()
+        assert found[7].data_ptr() == x.data_ptr()
+    report = graph.refresh_report()
+    assert report.state == "graphed", report.reason
+    assert report.replays == 4
+    assert (report.outputs_aliased, report.outputs_kept, report.outputs_copied) == (4, 0, 0)
+    assert report.outputs_direct == 5
+
+
+def test_a_view_as_another_type_needs_an_offset_that_fits(place: Place) -> None:
+    def function(arguments: list[Any]) -> list[Any]:
+        (x,) = arguments
+        return [x + 1, x[2:].view(torch.float64)]
+
+    graph = place.graphed(function)
+    for _ in range(5):
+        x = place.randn(18)[2:]
+        found = graph.dispatcher([x])
+        assert_bits(found, function([x]))
+        assert found[1].data_ptr() == x[2:].data_ptr()
+    assert graph.refresh_report().replays == 3
+
+
+def test_a_tensor_of_the_callable_is_given_back_as_it_is(place: Place) -> None:
+    constant = place.randn(4)
+
+    def function(arguments: list[Any]) -> list[Any]:
+        (x,) = arguments
+        return [x * 2, constant]
+
+    graph = place.graphed(function)
+    for _ in range(5):
+        x = place.randn(4)
+        found = graph.dispatcher([x])
+        assert torch.equal(found[0], x * 2)
+        assert found[1] is constant
+    report = graph.refresh_report()
+    assert (report.state, report.outputs_kept, report.replays) == ("graphed", 1, 3)
+
+
+def test_outputs_stay_as_they_are_while_the_caller_keeps_them(place: Place) -> None:
+    fast = place.compile(lambda x: torch.cumsum(x, 0) * 2)
+    inputs = [place.randn(64) for _ in range(12)]
+    kept = [fast(x) for x in inputs]
+    for x, y in zip(inputs, kept, strict=True):
+        assert torch.equal(y, torch.cumsum(x, 0) * 2)
+    assert only_graph().replays == 10
+
+
+def test_conjugated_tensors_are_named_and_right(place: Place) -> None:
+    def function(arguments: list[Any]) -> list[Any]:
+        return [arguments[0].conj()]
+
+    graph = place.graphed(function)
+    for _ in range(4):
+        x = place.randn(4, dtype=torch.complex64)
+        assert torch.equal(graph.dispatcher([x])[0], x.conj())
+        assert torch.equal(graph.dispatcher([x.conj()])[0], x)
+    assert "conjugated" in (graph.report.reason or "")
+
+
+# ------------------------------------------------------------------------- the plan of shared cells
+
+BASE = 1 << 30
+
+
+def capture(segments: list[Segment], results: list[torch.Tensor]) -> Capture:
+    nothing: Any = None
+    return Capture(nothing, [], segments, results, [], [], nothing)
+
+
+def at(address: int, count: int) -> torch.Tensor:
+    """A tensor of `count` bytes on memory that is never looked at."""
+    storage = torch._C._construct_storage_from_data_pointer(address, torch.device("cpu"), count)
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (count,), (1,))
+
+
+def planned(cell: Segment, *results: torch.Tensor) -> outputs.Outputs:
+    from pygraph.twin.device import twin_device
+
+    made = capture([cell], list(results))
+    return outputs.plan(made, made, [], twin_device(), False)
+
+
+def test_a_cell_with_one_buffer_is_the_outputs_own() -> None:
+    plan = planned(Segment(BASE, 4 << 20, 4096, 1), at(BASE, 4000))
+    assert plan.counts["direct"] == 1 and not plan.copies
+    assert plan.direct == {0: 0}
+    assert plan.blocks[0].bytes == 4000
+
+
+def test_a_small_output_is_copied_out_of_a_large_shared_cell() -> None:
+    plan = planned(Segment(BASE, 64 << 20, 64 << 20, 2), at(BASE + 512, 4000))
+    assert plan.counts == {"direct": 0, "copied": 1, "kept": 0, "aliased": 0}
+    assert not plan.direct
+    (copy,) = plan.copies
+    assert (copy.segment, copy.offset, copy.bytes) == (0, 512, 4000)
+    assert plan.results[0].kind == _engine.ResultKind.WHOLE
+
+
+def test_an_output_that_fills_most_of_a_shared_cell_takes_all_of_it() -> None:
+    plan = planned(Segment(BASE, 64 << 20, 64 << 20, 2), at(BASE, 60 << 20))
+    assert plan.counts["direct"] == 1 and not plan.copies
+    assert plan.blocks[0].bytes == 64 << 20
+    assert plan.results[0].kind == _engine.ResultKind.VIEW
+
+
+def test_outputs_of_one_storage_leave_a_shared_cell_together() -> None:
+    whole = at(BASE + 1024, 4096)
+    plan = planned(Segment(BASE, 64 << 20, 64 << 20, 3), whole[:1000], whole[3000:])
+    assert plan.counts["copied"] == 2
+    (copy,) = plan.copies
+    assert (copy.offset, copy.bytes) == (1024, 4096)
+    assert [result.byte_offset for result in plan.results] == [0, 3000]
+    assert {result.kind for result in plan.results} == {_engine.ResultKind.VIEW}
+
+
+def test_memory_of_nobody_is_refused() -> None:
+    with pytest.raises(CaptureFailed, match="output 0 is memory that is neither"):
+        planned(Segment(BASE, 1 << 20, 1 << 20, 1), at(BASE + (8 << 20), 64))
