@@ -74,8 +74,11 @@ Captures capture(const Workload& workload) {
 }
 
 LinkedGraph Captures::link_all() const {
-  return link(bed().driver(), a.get(), b.get(), regions, space->base(),
-              space->base() + space->reserved_bytes());
+  return link(bed().driver(), {.a = a.get(),
+                               .b = b.get(),
+                               .regions = regions,
+                               .phantom_begin = space->base(),
+                               .phantom_end = space->base() + space->reserved_bytes()});
 }
 
 Bound::Bound(const Workload& workload)

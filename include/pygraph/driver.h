@@ -8,6 +8,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -68,12 +69,23 @@ struct Driver {
     }
   }
 
+  /// True in a process that was forked after a driver was opened in its parent. No driver call
+  /// works there, and objects of the parent must be left alone: "CUDA_ERROR_NOT_INITIALIZED" at
+  /// best. One load; safe from any thread.
+  [[nodiscard]] static bool in_forked_child() noexcept {
+    return forked_.load(std::memory_order_relaxed);
+  }
+  /// Makes in_forked_child() true in every child forked from now on. For whoever makes a Driver.
+  static void watch_for_forks();
+
   /// "CUDA_ERROR_INVALID_VALUE" for a code, or its number when the driver does not know it.
   [[nodiscard]] std::string error_name(CUresult code) const;
 
  private:
   [[noreturn]] void fail(CUresult code, std::string_view operation, std::string_view object,
                          std::string_view remedy) const;
+
+  static inline std::atomic<bool> forked_{false};
 };
 
 /// The process's CUDA driver, opened and initialised on first use (thread-safe). Always returns:

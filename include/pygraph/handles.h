@@ -32,7 +32,10 @@ class DriverHandle {
   explicit operator bool() const noexcept { return handle_ != nullptr; }
   void reset() noexcept {
     if (handle_ != nullptr) {
-      (driver_->api.*Destroy)(std::exchange(handle_, nullptr));
+      Handle gone = std::exchange(handle_, nullptr);
+      if (!Driver::in_forked_child()) {  // there the parent's object is not ours to destroy
+        (driver_->api.*Destroy)(gone);
+      }
     }
   }
 
@@ -44,6 +47,7 @@ class DriverHandle {
 using GraphHandle = DriverHandle<CUgraph, &DriverApi::cuGraphDestroy>;
 using ExecHandle = DriverHandle<CUgraphExec, &DriverApi::cuGraphExecDestroy>;
 using StreamHandle = DriverHandle<CUstream, &DriverApi::cuStreamDestroy>;
+using EventHandle = DriverHandle<CUevent, &DriverApi::cuEventDestroy>;
 using ModuleHandle = DriverHandle<CUmodule, &DriverApi::cuModuleUnload>;
 
 }  // namespace pygraph

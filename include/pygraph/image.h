@@ -5,7 +5,8 @@
 // in the block by cuFuncGetParamInfo / cuKernelGetParamInfo (CUDA driver API, "Execution
 // Control"). Packed form: one block passed in `extra` behind CU_LAUNCH_PARAM_BUFFER_POINTER and
 // CU_LAUNCH_PARAM_BUFFER_SIZE, in either order (cuBLAS does this). Memcpy and memset nodes use
-// their parameter struct as the block, so that one kind of relocation serves all three.
+// their parameter struct as the block, so that one kind of relocation serves all three. Events and
+// host functions stand in the block too, but hold no word that could move.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,15 @@
 
 namespace pygraph {
 
-enum class NodeKind : std::uint8_t { kKernel, kMemcpy, kMemset, kEmpty };
+enum class NodeKind : std::uint8_t {
+  kKernel,
+  kMemcpy,
+  kMemset,
+  kEmpty,
+  kEventRecord,
+  kEventWait,
+  kHost,
+};
 enum class ParameterForm : std::uint8_t { kArray, kPacked, kStruct, kNone };
 
 /// Where one kernel parameter stands in the packed block, in bytes.
@@ -46,7 +55,7 @@ struct Node {
   ParameterForm form = ParameterForm::kNone;
   LaunchShape shape;                      ///< kernels only
   std::vector<ParameterSlot> parameters;  ///< kernels in array form only
-  std::vector<std::byte> block;           ///< packed parameters; or the memcpy / memset struct
+  std::vector<std::byte> block;           ///< packed parameters; or the node's own struct
   std::vector<std::uint32_t> words;       ///< byte offsets in `block` that may hold an address
 
   /// The 8-byte word at byte `offset` of the block.
@@ -64,16 +73,26 @@ class UnsupportedGraph : public std::runtime_error {
 struct Image {
   std::vector<Node> nodes;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> edges;
+  /// Those of `edges` that let `to` start before `from` has finished (programmatic launches).
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> early;
 
   [[nodiscard]] std::size_t count(NodeKind kind) const noexcept;
 };
 
+struct ReadOptions {
+  /// Reads host function nodes instead of refusing them. They stay what they were captured as, so
+  /// whatever they point to must outlive the program and must not have to move.
+  bool keep_host_functions = false;
+};
+
 /// Reads `graph`. The image keeps node handles but not the graph: keep that alive yourself.
-/// Throws UnsupportedGraph for node types other than kernel, memcpy (device to device), memset and
-/// empty, and for kernels with an access policy window that holds an address; DriverError when
-/// the driver refuses. Not thread-safe with respect to `graph` (driver API, "Graph object thread
-/// safety").
-Image read_image(const Driver& driver, CUgraph graph);
+/// Kernels, copies (1D to 3D, between device and host), fills, external events and empty nodes are
+/// read; host functions where `options` say so. Throws UnsupportedGraph, with the node and the
+/// reason, for everything else: child graphs and memory nodes (flatten.h removes them first),
+/// conditionals, external semaphores, batch memory operations, copies of CUDA arrays, and kernels
+/// whose access policy window holds an address. Throws DriverError when the driver refuses. Not
+/// thread-safe with respect to `graph` (driver API, "Graph object thread safety").
+Image read_image(const Driver& driver, CUgraph graph, const ReadOptions& options = {});
 
 /// The kernel's name, or "kernel" where the driver cannot tell.
 std::string kernel_name(const Driver& driver, const LaunchShape& shape);

@@ -1,8 +1,9 @@
 // Linking: from two captures to a graph that refers to nothing until it is bound.
 //
-// The pipeline in one place: read both captures (image), compare them (relocate), give every
-// scratch region its place in the arena (layout), and fold the scratch relocations into relocations
-// of the one arena region. What comes out is ready to become a Program.
+// The pipeline in one place: flatten both captures where they need it, read them (image), compare
+// them (relocate), add the copies that the caller wants at the end, give every scratch region its
+// place in the arena (layout), and fold the scratch relocations into relocations of the one arena
+// region. What comes out is ready to become a Program.
 #pragma once
 
 #include <cstddef>
@@ -22,30 +23,61 @@ enum class RegionRole : std::uint8_t {
   kScratch,  ///< becomes part of the arena
 };
 
-/// A region as the linker takes it: its two places, what becomes of it, and how many of its bytes
-/// are ever used (scratch only; the rest of a segment needs no room in the arena).
+/// A region as the linker takes it: its two places (host addresses for the host end of a copy),
+/// what becomes of it, and how many of its bytes are ever used (scratch only; the rest of a segment
+/// needs no room in the arena).
 struct LinkRegion {
   Region place;
   RegionRole role = RegionRole::kOwn;
   std::size_t used_bytes = 0;
 };
 
+/// Asks for a copy of what `bytes` bytes at `offset` of a region hold when the graph ends, into
+/// memory that is bound at each launch. Both ends are device memory.
+struct CopyOut {
+  std::uint32_t region = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct LinkOptions {
+  /// Keeps host function nodes; see ReadOptions. Both captures must name the same function and the
+  /// same data.
+  bool keep_host_functions = false;
+};
+
+/// What link() takes: capture A and its probe B, which stay the caller's, and what is known of the
+/// memory they address. Allocations that the graphs make and free themselves (cuMemAllocAsync) need
+/// no region: they become scratch. While B is captured A must live, or both get the same addresses.
+struct LinkRequest {
+  CUgraph a = nullptr;
+  CUgraph b = nullptr;
+  std::span<const LinkRegion> regions{};
+  std::span<const CopyOut> copies{};
+  CUdeviceptr phantom_begin = 0;
+  CUdeviceptr phantom_end = 0;
+  LinkOptions options{};
+};
+
+/// Regions of the program: the given ones in their order; then one per copy, its destination; then
+/// the arena.
 struct LinkedGraph {
-  GraphHandle graph;  ///< clone of capture A, from which `image` was read
+  GraphHandle graph;  ///< copy of capture A, flattened, with the copies added; `image` is of it
   Image image;
-  LinkTable table;                      ///< as compared, before scratch was folded
-  std::vector<Relocation> relocations;  ///< regions: the given order; scratch folded to `arena`
-  std::uint32_t arena = 0;              ///< region index of the arena: the number of given regions
-  Layout layout;                        ///< of the scratch regions, in their given order
-  std::vector<std::size_t> mentions;    ///< per given region: words that refer to it
+  LinkTable table;  ///< as compared; regions past the given ones are the graph's own allocations
+  std::vector<Relocation> relocations;  ///< regions of the program; scratch folded to `arena`
+  std::uint32_t first_copy = 0;         ///< region index of the destination of copy 0
+  std::uint32_t arena = 0;              ///< region index of the arena
+  Layout layout;  ///< of the scratch regions in their given order, then the graph's allocations
+  std::vector<std::size_t> mentions;  ///< per given region: words that refer to it, copies included
 
   [[nodiscard]] std::size_t region_count() const noexcept { return arena + std::size_t{1}; }
 };
 
-/// Links capture `a` with its probe `b`; both stay the caller's. Never throws for captures that
-/// cannot be linked: look at `table.problems`, and use nothing else when there are any. Throws
-/// UnsupportedGraph, DriverError, std::invalid_argument as the steps do.
-LinkedGraph link(const Driver& driver, CUgraph a, CUgraph b, std::span<const LinkRegion> regions,
-                 CUdeviceptr phantom_begin, CUdeviceptr phantom_end);
+/// Links. Does not throw for captures that differ or hold an address nobody explains: look at
+/// `table.problems`, and use nothing else when there are any. Throws UnsupportedGraph for nodes
+/// that cannot be relocated (image.h, flatten.h), std::invalid_argument for regions that overlap
+/// and for a copy outside its region, DriverError.
+LinkedGraph link(const Driver& driver, const LinkRequest& request);
 
 }  // namespace pygraph

@@ -9,8 +9,12 @@
 // The graph is instantiated at the first update, when every region is bound, and not before: an
 // instantiated copy node may only move between memory that is mapped alike ("the memory operands'
 // mappings changed" is an error of cuGraphExecMemcpyNodeSetParams), and phantom memory is mapped
-// unlike cudaMalloc's. When a copy or fill moves to memory mapped in yet another way, the graph is
-// instantiated anew.
+// unlike cudaMalloc's. When a copy or fill moves to memory mapped in yet another way, is not
+// 1-dimensional, or moves between device and host, the graph is instantiated anew: such a move
+// costs microseconds per node of the graph, not a fraction of one.
+//
+// In a process forked after the driver was used nothing of this works (CUDA does not survive a
+// fork): update() and launch() refuse, destruction leaves the driver alone.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +53,8 @@ class Program {
 
   /// Pushes the dirty nodes and launches on `stream`. Asynchronous. Throws DriverError naming the
   /// node when the driver refuses one: the program must not be used again (broken()), since the
-  /// driver may hold half of an update. Throws std::logic_error while a region is unbound.
+  /// driver may hold half of an update. Throws std::logic_error while a region is unbound, and in
+  /// a forked child.
   void launch(CUstream stream);
 
   /// Pushes the dirty nodes without launching; the first time, instantiates.
@@ -89,6 +94,9 @@ class Program {
   void rebind(std::uint32_t region, CUdeviceptr address) noexcept;
   CUresult push(Slot& slot, Into into);
   CUresult push_kernel(Slot& slot, Into into);
+  CUresult push_copy(const Node& node, Into into);
+  [[nodiscard]] CUmemorytype kind_at(CUdeviceptr address) const;
+  void refuse_in_forked_child() const;
   void instantiate();
   void refuse(CUresult code, std::uint32_t node);
 

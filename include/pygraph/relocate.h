@@ -4,12 +4,15 @@
 // parameter block is a relocation when in capture A it lies in a region, and in capture B it lies
 // at the same offset of that region's other place. In a region in A but unchanged in B: a
 // coincidence, a number that looks like an address; left alone. Different without being explained
-// by a region: noise (uninitialised padding of structs passed by value). What this comparison
-// cannot see (encoded addresses, pointers that hide in device memory) is left to the proof.
+// by a region: noise (uninitialised padding of structs passed by value). Unchanged and in no
+// region, yet an address of device memory: foreign, a constant of some library; left alone and
+// reported. What this comparison cannot see (encoded addresses, pointers that hide in device
+// memory) is left to the proof.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,8 +21,9 @@
 
 namespace pygraph {
 
-/// A range of device memory that an image addresses, at its places in both captures. `bytes` may
-/// be 0. Relocations are relative to the start.
+/// A range of memory that an image addresses, at its places in both captures: of the device, or of
+/// the host for copies that have an end there. `bytes` may be 0. Relocations are relative to the
+/// start.
 struct Region {
   CUdeviceptr a = 0;
   CUdeviceptr b = 0;
@@ -36,12 +40,26 @@ struct Relocation {
   bool operator==(const Relocation&) const = default;
 };
 
+/// A word that is an address of device memory, the same in both captures, and in no region.
+struct ForeignWord {
+  std::uint32_t node;
+  std::uint32_t offset;
+  CUdeviceptr address;
+
+  bool operator==(const ForeignWord&) const = default;
+};
+
+/// Whether a number is an address of device memory. Asked once per distinct number, never for
+/// numbers below 64 KiB or beyond what any device addresses (57 bits).
+using IsDeviceMemory = std::function<bool(CUdeviceptr)>;
+
 /// What the comparison found.
 struct LinkTable {
   std::vector<Relocation> relocations;  ///< by node, then offset
   std::size_t words = 0;                ///< words compared
   std::size_t coincidences = 0;         ///< in a region in A, unchanged in B
   std::size_t noise = 0;                ///< words that differ and no region explains
+  std::vector<ForeignWord> foreign;     ///< by node, then offset
   /// Why the two captures do not describe the same work, or a phantom word no region explains.
   /// Not empty: do not use the relocations.
   std::vector<std::string> problems;
@@ -52,8 +70,11 @@ struct LinkTable {
 /// Compares image `a` with its probe `b`. `regions` may stand in any order and must not overlap
 /// in either place (throws std::invalid_argument naming the two). `phantom_begin`/`phantom_end`
 /// bound all phantom addresses: a word of A inside them that changes, but that no region
-/// explains, is a problem and not noise.
+/// explains, is a problem and not noise. An end of a copy in host memory that no region explains is
+/// a problem: nobody knows whether it is there when the graph runs. Events and host functions must
+/// be the same in both. Without `is_device_memory` no foreign words are found.
 LinkTable relocate(const Image& a, const Image& b, std::span<const Region> regions,
-                   CUdeviceptr phantom_begin, CUdeviceptr phantom_end);
+                   CUdeviceptr phantom_begin, CUdeviceptr phantom_end,
+                   const IsDeviceMemory& is_device_memory = {});
 
 }  // namespace pygraph

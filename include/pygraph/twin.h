@@ -7,7 +7,8 @@
 //
 // What it does not do: run anything concurrently. Launches queue per process in the order they
 // were made and run at the next synchronising call, so an update of a graph that is "in flight"
-// must not change what was launched before, as on a GPU. It has no clock worth measuring.
+// must not change what was launched before, as on a GPU. It has no clock worth measuring. Like the
+// driver, it does not work in a process forked after its first use.
 #pragma once
 
 #include <cstddef>
@@ -56,9 +57,9 @@ struct Faults {
   static void reset();
 };
 
-/// Live objects (memory, graphs, execs, streams, mappings), to test for leaks.
+/// Live objects, to test for leaks.
 struct Census {
-  std::size_t allocations, allocated_bytes, graphs, execs, streams, mappings, reservations;
+  std::size_t allocations, allocated_bytes, graphs, execs, streams, events, mappings, reservations;
   bool operator==(const Census&) const = default;
 };
 Census census();

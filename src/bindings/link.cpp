@@ -20,18 +20,31 @@ namespace {
 using RegionTuple =
     std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, RegionRole, std::uint64_t>;
 
+using CopyTuple = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>;
+
 std::unique_ptr<Linked> link_graphs(std::uint64_t a, std::uint64_t b,
                                     const std::vector<RegionTuple>& regions, std::uint64_t begin,
-                                    std::uint64_t end, bool twin) {
+                                    std::uint64_t end, bool twin,
+                                    const std::vector<CopyTuple>& copies) {
   std::vector<LinkRegion> list;
   list.reserve(regions.size());
   for (const auto& [in_a, in_b, bytes, role, used] : regions) {
     list.push_back({{in_a, in_b, bytes}, role, used});
   }
+  std::vector<CopyOut> copy_list;
+  copy_list.reserve(copies.size());
+  for (const auto& [region, offset, bytes] : copies) {
+    copy_list.push_back({region, offset, bytes});
+  }
   const Driver& driver = choose_driver(twin);
-  return std::make_unique<Linked>(
-      Linked{&driver, link(driver, reinterpret_cast<CUgraph>(a),  // NOLINT
-                           reinterpret_cast<CUgraph>(b), list, begin, end)});
+  const LinkRequest request{.a = reinterpret_cast<CUgraph>(a),  // NOLINT
+                            .b = reinterpret_cast<CUgraph>(b),  // NOLINT
+                            .regions = list,
+                            .copies = copy_list,
+                            .phantom_begin = begin,
+                            .phantom_end = end,
+                            .options = {}};
+  return std::make_unique<Linked>(Linked{&driver, link(driver, request)});
 }
 
 }  // namespace
@@ -111,10 +124,26 @@ void bind_link(nb::module_& module) {
                    [](const Linked& self) { return self.graph.table.relocations.size(); })
       .def_prop_ro("coincidences", [](const Linked& self) { return self.graph.table.coincidences; })
       .def_prop_ro("noise", [](const Linked& self) { return self.graph.table.noise; })
+      .def_prop_ro(
+          "foreign_words",
+          [](const Linked& self) {
+            std::vector<std::uint64_t> addresses;
+            for (const ForeignWord& word : self.graph.table.foreign) {
+              addresses.push_back(word.address);
+            }
+            return addresses;
+          },
+          "Addresses of device memory in no region, the same in both captures; one per word.")
       .def_prop_ro("nodes", [](const Linked& self) { return self.graph.image.nodes.size(); })
       .def_prop_ro("kernels",
                    [](const Linked& self) { return self.graph.image.count(NodeKind::kKernel); })
       .def_prop_ro("edges", [](const Linked& self) { return self.graph.image.edges.size(); })
+      .def_prop_ro(
+          "copy_regions",
+          [](const Linked& self) {
+            return std::make_tuple(self.graph.first_copy, self.graph.arena - self.graph.first_copy);
+          },
+          "Index of the first copy's destination region, and how many copies there are.")
       .def_prop_ro("arena", [](const Linked& self) { return self.graph.arena; })
       .def_prop_ro("arena_bytes", [](const Linked& self) { return self.graph.layout.bytes; })
       .def_prop_ro("lower_bound", [](const Linked& self) { return self.graph.layout.lower_bound; })
@@ -123,8 +152,10 @@ void bind_link(nb::module_& module) {
 
   module.def("link", &link_graphs, nb::arg("a"), nb::arg("b"), nb::arg("regions"),
              nb::arg("phantom_begin"), nb::arg("phantom_end"), nb::arg("twin") = false,
+             nb::arg("copies") = std::vector<CopyTuple>{},
              "Links two captures (CUgraph handles as integers). A region is (address in A, address "
-             "in B, bytes, role, used bytes).");
+             "in B, bytes, role, used bytes); a copy (region, offset, bytes) is made at the end of "
+             "the graph, into region copy_regions[0] + i.");
 
   nb::class_<Program>(module, "Program", "An instantiated graph and its binding; see program.h.")
       .def("bind",

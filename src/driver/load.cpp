@@ -75,6 +75,7 @@ Driver load_driver(const std::string& library, int minimum_version) {
                                 driver.error_name(code));
     return driver;
   }
+  Driver::watch_for_forks();  // from here on the process has a CUDA context to lose
   driver.api.cuDeviceGetCount(&found.device_count);
   if (found.device_count == 0) {
     found.problem = "the CUDA driver works but shows no device (is CUDA_VISIBLE_DEVICES empty?)";

@@ -2,51 +2,28 @@
 
 #include <algorithm>
 #include <cstring>
-#include <queue>
+#include <optional>
 #include <unordered_map>
 
+#include "pygraph/flatten.h"
 #include "pygraph/image.h"
+#include "structure.h"
 
 namespace pygraph {
 namespace {
 
 constexpr std::size_t kWord = sizeof(std::uint64_t);
 
-const char* type_name(CUgraphNodeType type) {
-  switch (type) {
-    case CU_GRAPH_NODE_TYPE_HOST:
-      return "host function";
-    case CU_GRAPH_NODE_TYPE_GRAPH:
-      return "child graph";
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-      return "event wait";
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-      return "event record";
-    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
-      return "external semaphore signal";
-    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:
-      return "external semaphore wait";
-    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
-      return "memory allocation";
-    case CU_GRAPH_NODE_TYPE_MEM_FREE:
-      return "memory free";
-    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
-      return "batch memory operation";
-    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
-      return "conditional";
-    default:
-      return "unknown";
-  }
-}
-
 /// Reads nodes one by one; remembers parameter layouts, since a graph launches few distinct
 /// kernels many times.
 class Reader {
  public:
-  explicit Reader(const Driver& driver) : driver_(driver) {}
+  Reader(const Driver& driver, const ReadOptions& options) : driver_(driver), options_(options) {}
 
-  Node read(CUgraphNode handle, std::size_t index) {
-    Node node;
+  /// Nothing for child graphs and memory nodes when `stop` says so.
+  std::optional<Node> read(CUgraphNode handle, std::size_t index, bool stop) {
+    std::optional<Node> made(std::in_place);
+    Node& node = *made;
     node.handle = handle;
     CUgraphNodeType type{};
     driver_.check(driver_.api.cuGraphNodeGetType(handle, &type), "cuGraphNodeGetType",
@@ -63,12 +40,23 @@ class Reader {
         break;
       case CU_GRAPH_NODE_TYPE_EMPTY:
         break;
+      case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        read_event(node, NodeKind::kEventRecord, driver_.api.cuGraphEventRecordNodeGetEvent, index);
+        break;
+      case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        read_event(node, NodeKind::kEventWait, driver_.api.cuGraphEventWaitNodeGetEvent, index);
+        break;
+      case CU_GRAPH_NODE_TYPE_HOST:
+        read_host(node, index);
+        break;
       default:
-        throw UnsupportedGraph(fmt::format(
-            "node {} of the captured graph is a {} node, which PyGraph cannot relocate yet", index,
-            type_name(type)));
+        if (stop && (type == CU_GRAPH_NODE_TYPE_GRAPH || type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+                     type == CU_GRAPH_NODE_TYPE_MEM_FREE)) {
+          return std::nullopt;
+        }
+        refuse_node(fmt::format("node {}", index), type);
     }
-    return node;
+    return made;
   }
 
  private:
@@ -103,8 +91,8 @@ class Reader {
     if (code == CUDA_SUCCESS && value.accessPolicyWindow.base_ptr != nullptr &&
         value.accessPolicyWindow.num_bytes != 0) {
       throw UnsupportedGraph(
-          fmt::format("node {} ({}) sets an access policy window, an address that PyGraph cannot "
-                      "relocate yet",
+          fmt::format("node {} ({}) sets an access policy window: the address in this attribute "
+                      "would have to be relocated",
                       index, kernel_name(driver_, node.shape)));
     }
   }
@@ -170,16 +158,48 @@ class Reader {
     CUDA_MEMCPY3D copy{};
     driver_.check(driver_.api.cuGraphMemcpyNodeGetParams(node.handle, &copy),
                   "cuGraphMemcpyNodeGetParams", fmt::format("node {}", index));
-    const auto on_device = [](CUmemorytype type) {
-      return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
-    };
-    if (!on_device(copy.srcMemoryType) || !on_device(copy.dstMemoryType)) {
-      throw UnsupportedGraph(fmt::format(
-          "node {} copies between host and device, which PyGraph cannot relocate yet", index));
-    }
     node.kind = NodeKind::kMemcpy;
     set_struct(node, &copy, sizeof copy,
-               {offsetof(CUDA_MEMCPY3D, srcDevice), offsetof(CUDA_MEMCPY3D, dstDevice)});
+               {address_of_end(copy.srcMemoryType, offsetof(CUDA_MEMCPY3D, srcHost),
+                               offsetof(CUDA_MEMCPY3D, srcDevice), index),
+                address_of_end(copy.dstMemoryType, offsetof(CUDA_MEMCPY3D, dstHost),
+                               offsetof(CUDA_MEMCPY3D, dstDevice), index)});
+  }
+
+  /// Where the struct holds the address of one end of a copy.
+  static std::size_t address_of_end(CUmemorytype type, std::size_t host, std::size_t device,
+                                    std::size_t index) {
+    switch (type) {
+      case CU_MEMORYTYPE_HOST:
+        return host;
+      case CU_MEMORYTYPE_DEVICE:
+      case CU_MEMORYTYPE_UNIFIED:
+        return device;
+      default:
+        throw UnsupportedGraph(fmt::format(
+            "node {} of the captured graph copies from or to a CUDA array, which has no address: "
+            "its handle would have to be bound like a region",
+            index));
+    }
+  }
+
+  template <typename Get>
+  void read_event(Node& node, NodeKind kind, Get get, std::size_t index) {
+    CUevent event = nullptr;
+    driver_.check(get(node.handle, &event), "reading the event", fmt::format("node {}", index));
+    node.kind = kind;
+    set_struct(node, &event, sizeof event, {});
+  }
+
+  void read_host(Node& node, std::size_t index) {
+    if (!options_.keep_host_functions) {
+      refuse_node(fmt::format("node {}", index), CU_GRAPH_NODE_TYPE_HOST);
+    }
+    CUDA_HOST_NODE_PARAMS call{};
+    driver_.check(driver_.api.cuGraphHostNodeGetParams(node.handle, &call),
+                  "cuGraphHostNodeGetParams", fmt::format("node {}", index));
+    node.kind = NodeKind::kHost;
+    set_struct(node, &call, sizeof call, {});
   }
 
   void read_memset(Node& node, std::size_t index) {
@@ -201,73 +221,9 @@ class Reader {
   }
 
   const Driver& driver_;
+  ReadOptions options_;
   std::unordered_map<const void*, std::vector<ParameterSlot>> layouts_;
 };
-
-using Edges = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
-
-std::vector<CUgraphNode> get_nodes(const Driver& driver, CUgraph graph) {
-  std::size_t count = 0;
-  driver.check(driver.api.cuGraphGetNodes(graph, nullptr, &count), "cuGraphGetNodes");
-  std::vector<CUgraphNode> handles(count);
-  if (count != 0) {
-    driver.check(driver.api.cuGraphGetNodes(graph, handles.data(), &count), "cuGraphGetNodes");
-  }
-  return handles;
-}
-
-Edges get_edges(const Driver& driver, CUgraph graph, const std::vector<CUgraphNode>& handles) {
-  std::size_t count = 0;
-  driver.check(driver.api.cuGraphGetEdges(graph, nullptr, nullptr, nullptr, &count),
-               "cuGraphGetEdges");
-  std::vector<CUgraphNode> from(count);
-  std::vector<CUgraphNode> to(count);
-  std::vector<CUgraphEdgeData> data(count);
-  if (count != 0) {
-    // Edge data must be asked for: programmatic edges make the call fail without it.
-    driver.check(driver.api.cuGraphGetEdges(graph, from.data(), to.data(), data.data(), &count),
-                 "cuGraphGetEdges");
-  }
-  std::unordered_map<CUgraphNode, std::uint32_t> index;
-  for (std::uint32_t i = 0; i < handles.size(); ++i) {
-    index.emplace(handles[i], i);
-  }
-  Edges edges(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    edges[i] = {index.at(from[i]), index.at(to[i])};
-  }
-  return edges;
-}
-
-/// Kahn's algorithm; among nodes that are ready the one created first goes first, so a plain
-/// capture keeps its launch order.
-std::vector<std::uint32_t> topological_order(std::size_t count, const Edges& edges) {
-  std::vector<std::vector<std::uint32_t>> successors(count);
-  std::vector<std::uint32_t> waiting(count, 0);
-  for (const auto& [from, to] : edges) {
-    successors[from].push_back(to);
-    ++waiting[to];
-  }
-  std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> ready;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    if (waiting[i] == 0) {
-      ready.push(i);
-    }
-  }
-  std::vector<std::uint32_t> order;
-  order.reserve(count);
-  while (!ready.empty()) {
-    const std::uint32_t node = ready.top();
-    ready.pop();
-    order.push_back(node);
-    for (const std::uint32_t next : successors[node]) {
-      if (--waiting[next] == 0) {
-        ready.push(next);
-      }
-    }
-  }
-  return order;
-}
 
 }  // namespace
 
@@ -282,25 +238,40 @@ std::size_t Image::count(NodeKind kind) const noexcept {
       nodes.begin(), nodes.end(), [=](const Node& node) { return node.kind == kind; }));
 }
 
-Image read_image(const Driver& driver, CUgraph graph) {
-  const std::vector<CUgraphNode> handles = get_nodes(driver, graph);
-  const Edges created = get_edges(driver, graph, handles);
-  const std::vector<std::uint32_t> order = topological_order(handles.size(), created);
+namespace {
 
+/// Reads until a node is met that flattening would replace, if `stop` says so.
+std::optional<Image> read(const Driver& driver, CUgraph graph, const ReadOptions& options,
+                          bool stop) {
+  const GraphStructure structure = read_structure(driver, graph);
   Image image;
-  std::vector<std::uint32_t> place(handles.size());
-  Reader reader(driver);
-  image.nodes.reserve(handles.size());
-  for (std::uint32_t i = 0; i < order.size(); ++i) {
-    place[order[i]] = i;
-    image.nodes.push_back(reader.read(handles[order[i]], i));
+  Reader reader(driver, options);
+  image.nodes.reserve(structure.nodes.size());
+  for (std::uint32_t i = 0; i < structure.nodes.size(); ++i) {
+    std::optional<Node> node = reader.read(structure.nodes[i], i, stop);
+    if (!node) {
+      return std::nullopt;
+    }
+    image.nodes.push_back(std::move(*node));
   }
-  image.edges.reserve(created.size());
-  for (const auto& [from, to] : created) {
-    image.edges.emplace_back(place[from], place[to]);
+  image.edges.reserve(structure.edges.size());
+  for (const GraphEdge& edge : structure.edges) {
+    image.edges.emplace_back(edge.from, edge.to);
+    if (!edge.full()) {
+      image.early.emplace_back(edge.from, edge.to);
+    }
   }
-  std::sort(image.edges.begin(), image.edges.end());
   return image;
+}
+
+}  // namespace
+
+Image read_image(const Driver& driver, CUgraph graph, const ReadOptions& options) {
+  return std::move(*read(driver, graph, options, false));
+}
+
+std::optional<Image> read_if_flat(const Driver& driver, CUgraph graph, const ReadOptions& options) {
+  return read(driver, graph, options, true);
 }
 
 std::string kernel_name(const Driver& driver, const LaunchShape& shape) {

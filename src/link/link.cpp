@@ -3,36 +3,43 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "copies.h"
+#include "prepare.h"
 
 namespace pygraph {
 namespace {
 
-/// The scratch regions as buffers: their used sizes, and the nodes that mention them.
-std::vector<Buffer> scratch_buffers(std::span<const LinkRegion> regions, const LinkTable& table,
-                                    std::vector<std::uint32_t>& buffer_of) {
-  std::vector<Buffer> buffers;
-  buffer_of.assign(regions.size(), 0);
-  for (std::size_t i = 0; i < regions.size(); ++i) {
-    if (regions[i].role == RegionRole::kScratch) {
-      buffer_of[i] = static_cast<std::uint32_t>(buffers.size());
-      buffers.push_back({regions[i].used_bytes, {}});
-    }
+/// Whether a number is an address that the driver knows as device memory.
+IsDeviceMemory device_memory_test(const Driver& driver) {
+  return [&driver](CUdeviceptr address) {
+    unsigned int type = 0;
+    return driver.api.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) ==
+               CUDA_SUCCESS &&
+           type == CU_MEMORYTYPE_DEVICE;
+  };
+}
+
+/// The places of the given regions, then of the memory that the graphs allocate themselves.
+std::vector<Region> all_places(std::span<const LinkRegion> regions,
+                               const std::vector<Region>& own_memory) {
+  std::vector<Region> places;
+  places.reserve(regions.size() + own_memory.size());
+  for (const LinkRegion& region : regions) {
+    places.push_back(region.place);
   }
-  for (const Relocation& relocation : table.relocations) {  // ascending by node
-    if (regions[relocation.region].role == RegionRole::kScratch) {
-      std::vector<std::uint32_t>& nodes = buffers[buffer_of[relocation.region]].nodes;
-      if (nodes.empty() || nodes.back() != relocation.node) {
-        nodes.push_back(relocation.node);
-      }
-    }
-  }
-  return buffers;
+  places.insert(places.end(), own_memory.begin(), own_memory.end());
+  return places;
 }
 
 /// A scratch region gets room for its used bytes only: a word that points further would point into
 /// its neighbour in the arena.
 void refuse_beyond_used(std::span<const LinkRegion> regions, LinkTable& table) {
   for (const Relocation& relocation : table.relocations) {
+    if (relocation.region >= regions.size()) {
+      continue;
+    }
     const LinkRegion& region = regions[relocation.region];
     if (region.role == RegionRole::kScratch &&
         static_cast<std::size_t>(relocation.addend) > region.used_bytes) {
@@ -45,43 +52,125 @@ void refuse_beyond_used(std::span<const LinkRegion> regions, LinkTable& table) {
   }
 }
 
+/// The regions that go into the arena, as buffers.
+class Scratch {
+ public:
+  Scratch(std::span<const LinkRegion> regions, const std::vector<Region>& own_memory,
+          std::uint32_t first_own)
+      : buffer_of_(first_own + own_memory.size(), kNone) {
+    for (std::size_t i = 0; i < regions.size(); ++i) {
+      if (regions[i].role == RegionRole::kScratch) {
+        add(i, regions[i].used_bytes);
+      }
+    }
+    for (std::size_t i = 0; i < own_memory.size(); ++i) {
+      add(first_own + i, own_memory[i].bytes);
+    }
+  }
+
+  [[nodiscard]] bool holds(std::uint32_t region) const { return buffer_of_[region] != kNone; }
+  [[nodiscard]] std::uint32_t buffer(std::uint32_t region) const { return buffer_of_[region]; }
+
+  /// The buffers with the nodes that mention them. A node that may start before its predecessor
+  /// has finished still finds that one's buffers in use, so it counts as a user of them.
+  [[nodiscard]] std::vector<Buffer> buffers(const std::vector<Relocation>& relocations,
+                                            const Image& image) const {
+    std::vector<Buffer> made = buffers_;
+    for (const Relocation& relocation : relocations) {  // ascending by node
+      if (!holds(relocation.region)) {
+        continue;
+      }
+      std::vector<std::uint32_t>& nodes = made[buffer(relocation.region)].nodes;
+      if (nodes.empty() || nodes.back() != relocation.node) {
+        nodes.push_back(relocation.node);
+      }
+    }
+    if (!image.early.empty()) {
+      for (Buffer& made_buffer : made) {
+        add_early_successors(made_buffer.nodes, image);
+      }
+    }
+    return made;
+  }
+
+ private:
+  static constexpr std::uint32_t kNone = ~0U;
+
+  void add(std::size_t region, std::size_t bytes) {
+    buffer_of_[region] = static_cast<std::uint32_t>(buffers_.size());
+    buffers_.push_back({bytes, {}});
+  }
+
+  static void add_early_successors(std::vector<std::uint32_t>& nodes, const Image& image) {
+    std::vector<bool> uses(image.nodes.size());
+    for (const std::uint32_t node : nodes) {
+      uses[node] = true;
+    }
+    for (const auto& [from, to] : image.early) {  // ascending, so chains are followed to their end
+      uses[to] = uses[to] || uses[from];
+    }
+    nodes.clear();
+    for (std::uint32_t node = 0; node < uses.size(); ++node) {
+      if (uses[node]) {
+        nodes.push_back(node);
+      }
+    }
+  }
+
+  std::vector<Buffer> buffers_;
+  std::vector<std::uint32_t> buffer_of_;  ///< by region; kNone: stays what it is
+};
+
 }  // namespace
 
-LinkedGraph link(const Driver& driver, CUgraph a, CUgraph b, std::span<const LinkRegion> regions,
-                 CUdeviceptr phantom_begin, CUdeviceptr phantom_end) {
-  LinkedGraph linked;
-  CUgraph clone = nullptr;
-  driver.check(driver.api.cuGraphClone(&clone, a), "cuGraphClone", "the captured graph");
-  linked.graph = GraphHandle(driver, clone);
-  linked.image = read_image(driver, clone);
-  linked.arena = static_cast<std::uint32_t>(regions.size());
+LinkedGraph link(const Driver& driver, const LinkRequest& request) {
+  const std::span<const LinkRegion> regions = request.regions;
+  check_copies(request.copies, regions);
+  const ReadOptions read{request.options.keep_host_functions};
 
-  std::vector<Region> places;
-  places.reserve(regions.size());
-  for (const LinkRegion& region : regions) {
-    places.push_back(region.place);
-  }
-  linked.table = relocate(linked.image, read_image(driver, b), places, phantom_begin, phantom_end);
+  LinkedGraph linked;
+  linked.first_copy = static_cast<std::uint32_t>(regions.size());
+  linked.arena = linked.first_copy + static_cast<std::uint32_t>(request.copies.size());
+  Prepared a = prepare_copy(driver, request.a, read);
+  const Prepared b = prepare_probe(driver, request.b, read);
+  linked.graph = std::move(a.graph);
+  linked.image = std::move(a.image);
+
+  const std::vector<Region> own = own_memory(a.allocations, b.allocations, linked.table.problems);
   if (!linked.table.sound()) {
     return linked;
   }
-
-  linked.mentions.assign(regions.size(), 0);
-  for (const Relocation& relocation : linked.table.relocations) {
-    ++linked.mentions[relocation.region];
-  }
+  linked.table = relocate(linked.image, b.image, all_places(regions, own), request.phantom_begin,
+                          request.phantom_end, device_memory_test(driver));
   refuse_beyond_used(regions, linked.table);
   if (!linked.table.sound()) {
     return linked;
   }
-  std::vector<std::uint32_t> buffer_of;
-  const std::vector<Buffer> buffers = scratch_buffers(regions, linked.table, buffer_of);
-  linked.layout = lay_out(buffers, NodeOrder(linked.image));
 
+  // The program's numbering has the copies' destinations and the arena between the given regions
+  // and the graph's own memory, which the arena swallows.
+  const std::uint32_t first_own = linked.arena + 1;
   linked.relocations = linked.table.relocations;
   for (Relocation& relocation : linked.relocations) {
-    if (regions[relocation.region].role == RegionRole::kScratch) {
-      const std::size_t offset = linked.layout.offsets[buffer_of[relocation.region]];
+    if (relocation.region >= regions.size()) {
+      relocation.region += first_own - linked.first_copy;
+    }
+  }
+  add_copies(driver, linked.graph.get(), request.copies, regions, linked.first_copy, linked.image,
+             linked.relocations);
+  linked.mentions.assign(regions.size(), 0);
+  for (const Relocation& relocation : linked.relocations) {
+    if (relocation.region < regions.size()) {
+      ++linked.mentions[relocation.region];
+    }
+  }
+
+  const Scratch scratch(regions, own, first_own);
+  linked.layout =
+      lay_out(scratch.buffers(linked.relocations, linked.image), NodeOrder(linked.image));
+  for (Relocation& relocation : linked.relocations) {
+    if (scratch.holds(relocation.region)) {
+      const std::size_t offset = linked.layout.offsets[scratch.buffer(relocation.region)];
       relocation.addend += static_cast<std::int64_t>(offset);
       relocation.region = linked.arena;
     }

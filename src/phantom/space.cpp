@@ -43,6 +43,9 @@ PhantomSpace::PhantomSpace(const Driver& driver, int device, Options options)
 }
 
 PhantomSpace::~PhantomSpace() {
+  if (Driver::in_forked_child()) {
+    return;  // the parent's
+  }
   for (std::size_t placement = 0; placement < 2; ++placement) {
     if (mapped_[placement] != 0) {
       driver_.api.cuMemUnmap(base_ + placement * (reserved_ / 2), mapped_[placement] * block_);

@@ -117,13 +117,8 @@ CUresult Program::push(Slot& slot, Into into) {
   switch (node.kind) {
     case NodeKind::kKernel:
       return push_kernel(slot, into);
-    case NodeKind::kMemcpy: {
-      CUDA_MEMCPY3D copy;
-      std::memcpy(&copy, node.block.data(), sizeof copy);
-      return into == Into::kGraph
-                 ? api.cuGraphMemcpyNodeSetParams(node.handle, &copy)
-                 : api.cuGraphExecMemcpyNodeSetParams(exec_.get(), node.handle, &copy, context_);
-    }
+    case NodeKind::kMemcpy:
+      return push_copy(node, into);
     case NodeKind::kMemset: {
       CUDA_MEMSET_NODE_PARAMS fill;
       std::memcpy(&fill, node.block.data(), sizeof fill);
@@ -132,9 +127,63 @@ CUresult Program::push(Slot& slot, Into into) {
                  : api.cuGraphExecMemsetNodeSetParams(exec_.get(), node.handle, &fill, context_);
     }
     case NodeKind::kEmpty:
-      break;
+    case NodeKind::kEventRecord:
+    case NodeKind::kEventWait:
+    case NodeKind::kHost:
+      break;  // stay what they were captured as
   }
   return CUDA_SUCCESS;
+}
+
+CUmemorytype Program::kind_at(CUdeviceptr address) const {
+  unsigned int type = 0;
+  const CUresult code =
+      driver_->api.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+  return code == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE ? CU_MEMORYTYPE_DEVICE
+                                                              : CU_MEMORYTYPE_HOST;
+}
+
+// The struct names the kind of memory at each end, and a region may be bound to memory of another
+// kind than it was captured with. An end captured on the host is looked up every time; one captured
+// on the device, the usual case, only when the driver refuses the copy as it stands.
+CUresult Program::push_copy(const Node& node, Into into) {
+  CUDA_MEMCPY3D copy;
+  std::memcpy(&copy, node.block.data(), sizeof copy);
+  const auto push_as = [&] {
+    const DriverApi& api = driver_->api;
+    return into == Into::kGraph
+               ? api.cuGraphMemcpyNodeSetParams(node.handle, &copy)
+               : api.cuGraphExecMemcpyNodeSetParams(exec_.get(), node.handle, &copy, context_);
+  };
+  const auto settle_source = [&](CUdeviceptr address) {
+    copy.srcMemoryType = kind_at(address);
+    copy.srcDevice = address;
+    copy.srcHost = reinterpret_cast<const void*>(address);  // NOLINT(performance-no-int-to-ptr)
+  };
+  const auto settle_target = [&](CUdeviceptr address) {
+    copy.dstMemoryType = kind_at(address);
+    copy.dstDevice = address;
+    copy.dstHost = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+  };
+  const bool source_on_host = copy.srcMemoryType == CU_MEMORYTYPE_HOST;
+  const bool target_on_host = copy.dstMemoryType == CU_MEMORYTYPE_HOST;
+  if (source_on_host) {
+    settle_source(reinterpret_cast<CUdeviceptr>(copy.srcHost));
+  }
+  if (target_on_host) {
+    settle_target(reinterpret_cast<CUdeviceptr>(copy.dstHost));
+  }
+  const CUresult code = push_as();
+  if (code == CUDA_SUCCESS || into == Into::kExec || (source_on_host && target_on_host)) {
+    return code;
+  }
+  if (!source_on_host) {
+    settle_source(copy.srcDevice);
+  }
+  if (!target_on_host) {
+    settle_target(copy.dstDevice);
+  }
+  return push_as();
 }
 
 void Program::instantiate() {
@@ -164,7 +213,15 @@ void Program::refuse(CUresult code, std::uint32_t node) {
                   refused.kind == NodeKind::kKernel ? kernel_name(*driver_, refused.shape) : what));
 }
 
+void Program::refuse_in_forked_child() const {
+  if (Driver::in_forked_child()) [[unlikely]] {
+    throw std::logic_error(
+        "a program made before this process was forked: CUDA does not survive a fork");
+  }
+}
+
 void Program::update() {
+  refuse_in_forked_child();
   if (unbound_ != 0) [[unlikely]] {
     throw std::logic_error(fmt::format(
         "update of a program with {} unbound regions; bind every region first", unbound_));
@@ -190,6 +247,7 @@ void Program::update() {
 }
 
 void Program::launch(CUstream stream) {
+  refuse_in_forked_child();
   if (broken_) [[unlikely]] {
     throw std::logic_error("launch of a program that the driver refused to update");
   }

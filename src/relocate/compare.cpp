@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
+#include <unordered_map>
 
 #include "pygraph/relocate.h"
 
@@ -67,20 +69,78 @@ Struct as(const Node& node) {
 
 // Only what the driver uses is compared: the unused fields of its structs (host pointers, arrays)
 // need not agree.
+bool same_end(bool rows, bool slices, std::size_t x_a, std::size_t x_b, std::size_t pitch_a,
+              std::size_t pitch_b, std::size_t height_a, std::size_t height_b) {
+  return x_a == x_b && (!rows || pitch_a == pitch_b) && (!slices || height_a == height_b);
+}
+
 bool same_extent(const Node& left, const Node& right) {
   const auto a = as<CUDA_MEMCPY3D>(left);
   const auto b = as<CUDA_MEMCPY3D>(right);
-  return a.WidthInBytes == b.WidthInBytes && a.Height == b.Height && a.Depth == b.Depth &&
-         a.srcXInBytes == b.srcXInBytes && a.dstXInBytes == b.dstXInBytes &&
-         a.srcMemoryType == b.srcMemoryType && a.dstMemoryType == b.dstMemoryType;
+  if (a.WidthInBytes != b.WidthInBytes || a.Height != b.Height || a.Depth != b.Depth ||
+      a.srcMemoryType != b.srcMemoryType || a.dstMemoryType != b.dstMemoryType ||
+      a.srcY != b.srcY || a.srcZ != b.srcZ || a.dstY != b.dstY || a.dstZ != b.dstZ) {
+    return false;
+  }
+  const bool source_slices = a.Depth > 1 || a.srcZ != 0;
+  const bool target_slices = a.Depth > 1 || a.dstZ != 0;
+  return same_end(a.Height > 1 || a.srcY != 0 || source_slices, source_slices, a.srcXInBytes,
+                  b.srcXInBytes, a.srcPitch, b.srcPitch, a.srcHeight, b.srcHeight) &&
+         same_end(a.Height > 1 || a.dstY != 0 || target_slices, target_slices, a.dstXInBytes,
+                  b.dstXInBytes, a.dstPitch, b.dstPitch, a.dstHeight, b.dstHeight);
 }
 
 bool same_fill(const Node& left, const Node& right) {
   const auto a = as<CUDA_MEMSET_NODE_PARAMS>(left);
   const auto b = as<CUDA_MEMSET_NODE_PARAMS>(right);
-  return a.width == b.width && a.height == b.height && a.elementSize == b.elementSize &&
-         a.value == b.value;
+  return a.width == b.width && a.height == b.height && (a.height <= 1 || a.pitch == b.pitch) &&
+         a.elementSize == b.elementSize && a.value == b.value;
 }
+
+/// Whether the word at `offset` of a copy is its source.
+bool reads(std::uint32_t offset) { return offset < offsetof(CUDA_MEMCPY3D, dstXInBytes); }
+
+/// What the word at `offset` of a node addresses, as far as the node says.
+enum class CopyEnd : std::uint8_t { kDevice, kHost, kUnified };
+
+CopyEnd copy_end(const Node& node, std::uint32_t offset) {
+  if (node.kind != NodeKind::kMemcpy) {
+    return CopyEnd::kDevice;
+  }
+  const auto copy = as<CUDA_MEMCPY3D>(node);
+  switch (reads(offset) ? copy.srcMemoryType : copy.dstMemoryType) {
+    case CU_MEMORYTYPE_HOST:
+      return CopyEnd::kHost;
+    case CU_MEMORYTYPE_UNIFIED:
+      return CopyEnd::kUnified;
+    default:
+      return CopyEnd::kDevice;
+  }
+}
+
+/// Answers of an IsDeviceMemory, remembered: kernels of a graph repeat their constants.
+class DeviceMemoryTest {
+ public:
+  explicit DeviceMemoryTest(const IsDeviceMemory& ask) : ask_(ask) {}
+
+  bool operator()(std::uint64_t value) {
+    constexpr std::uint64_t kLowest = std::uint64_t{64} << 10;
+    constexpr std::uint64_t kHighest = std::uint64_t{1} << 57;
+    if (!ask_ || value < kLowest || value >= kHighest) {
+      return false;
+    }
+    const auto [entry, fresh] = known_.try_emplace(value, false);
+    if (fresh) {
+      entry->second = ask_(value);
+    }
+    return entry->second;
+  }
+  [[nodiscard]] bool answers() const { return static_cast<bool>(ask_); }
+
+ private:
+  const IsDeviceMemory& ask_;
+  std::unordered_map<std::uint64_t, bool> known_;
+};
 
 /// Why the two nodes do not do the same work; empty when they do.
 std::string difference(const Node& a, const Node& b) {
@@ -99,56 +159,105 @@ std::string difference(const Node& a, const Node& b) {
   if (a.kind == NodeKind::kMemset && !same_fill(a, b)) {
     return "a fill of another extent or value";
   }
+  const bool event = a.kind == NodeKind::kEventRecord || a.kind == NodeKind::kEventWait;
+  if ((event || a.kind == NodeKind::kHost) && a.block != b.block) {
+    return event ? "another event" : "another host function, or other data for it";
+  }
   return {};
 }
+
+/// Goes through the words of one pair of nodes after the other.
+class Comparison {
+ public:
+  Comparison(std::span<const Region> regions, CUdeviceptr phantom_begin, CUdeviceptr phantom_end,
+             const IsDeviceMemory& is_device_memory)
+      : regions_(regions),
+        index_(regions),
+        phantom_begin_(phantom_begin),
+        phantom_end_(phantom_end),
+        is_device_memory_(is_device_memory) {}
+
+  void nodes(std::uint32_t node, const Node& left, const Node& right) {
+    if (std::string why = difference(left, right); !why.empty()) {
+      table_.problems.push_back(fmt::format("node {}: the probe has {}", node, why));
+      return;
+    }
+    for (const std::uint32_t offset : left.words) {
+      ++table_.words;
+      word(node, offset, left, left.word(offset), right.word(offset));
+    }
+  }
+
+  LinkTable& table() { return table_; }
+
+ private:
+  void word(std::uint32_t node, std::uint32_t offset, const Node& left, std::uint64_t in_a,
+            std::uint64_t in_b) {
+    const std::optional<std::uint32_t> region = index_.find(in_a);
+    if (region.has_value()) {
+      const auto addend = static_cast<std::int64_t>(in_a - regions_[*region].a);
+      if (in_b == regions_[*region].b + static_cast<std::uint64_t>(addend)) {
+        table_.relocations.push_back({node, offset, *region, addend});
+        return;
+      }
+    }
+    if (unexplained_host_end(left, offset, in_a)) {
+      table_.problems.push_back(fmt::format(
+          "node {} copies {} host memory at {:#x} that no region explains: it may be gone when the "
+          "graph runs",
+          node, reads(offset) ? "from" : "to", in_a));
+    } else if (in_a != in_b && phantom(in_a)) {
+      table_.problems.push_back(
+          fmt::format("node {} offset {}: the phantom address {:#x} became {:#x} in the probe, "
+                      "which no region explains",
+                      node, offset, in_a, in_b));
+    } else if (in_a != in_b) {
+      ++table_.noise;
+    } else if (region.has_value()) {
+      ++table_.coincidences;
+    } else if (!phantom(in_a) && is_device_memory_(in_a)) {
+      table_.foreign.push_back({node, offset, in_a});
+    }
+  }
+
+  bool unexplained_host_end(const Node& node, std::uint32_t offset, std::uint64_t address) {
+    const CopyEnd end = copy_end(node, offset);
+    return end == CopyEnd::kHost || (end == CopyEnd::kUnified && !phantom(address) &&
+                                     is_device_memory_.answers() && !is_device_memory_(address));
+  }
+
+  [[nodiscard]] bool phantom(std::uint64_t address) const {
+    return address >= phantom_begin_ && address < phantom_end_;
+  }
+
+  std::span<const Region> regions_;
+  RegionIndex index_;
+  CUdeviceptr phantom_begin_;
+  CUdeviceptr phantom_end_;
+  DeviceMemoryTest is_device_memory_;
+  LinkTable table_;
+};
 
 }  // namespace
 
 LinkTable relocate(const Image& a, const Image& b, std::span<const Region> regions,
-                   CUdeviceptr phantom_begin, CUdeviceptr phantom_end) {
-  LinkTable table;
-  const RegionIndex index(regions);
+                   CUdeviceptr phantom_begin, CUdeviceptr phantom_end,
+                   const IsDeviceMemory& is_device_memory) {
+  Comparison comparison(regions, phantom_begin, phantom_end, is_device_memory);
+  LinkTable& table = comparison.table();
   if (a.nodes.size() != b.nodes.size()) {
     table.problems.push_back(
         fmt::format("capture A has {} nodes, its probe {}", a.nodes.size(), b.nodes.size()));
-    return table;
+    return std::move(table);
   }
-  if (a.edges != b.edges) {
+  if (a.edges != b.edges || a.early != b.early) {
     table.problems.emplace_back("capture A and its probe have different edges");
-    return table;
+    return std::move(table);
   }
   for (std::uint32_t node = 0; node < a.nodes.size(); ++node) {
-    const Node& left = a.nodes[node];
-    const Node& right = b.nodes[node];
-    if (std::string why = difference(left, right); !why.empty()) {
-      table.problems.push_back(fmt::format("node {}: the probe has {}", node, why));
-      continue;
-    }
-    for (const std::uint32_t offset : left.words) {
-      const std::uint64_t in_a = left.word(offset);
-      const std::uint64_t in_b = right.word(offset);
-      ++table.words;
-      const std::optional<std::uint32_t> region = index.find(in_a);
-      if (region.has_value()) {
-        const auto addend = static_cast<std::int64_t>(in_a - regions[*region].a);
-        if (in_b == regions[*region].b + static_cast<std::uint64_t>(addend)) {
-          table.relocations.push_back({node, offset, *region, addend});
-          continue;
-        }
-      }
-      if (in_a == in_b) {
-        table.coincidences += region.has_value() ? 1 : 0;
-      } else if (in_a >= phantom_begin && in_a < phantom_end) {
-        table.problems.push_back(
-            fmt::format("node {} offset {}: the phantom address {:#x} became {:#x} in the probe, "
-                        "which no region explains",
-                        node, offset, in_a, in_b));
-      } else {
-        ++table.noise;
-      }
-    }
+    comparison.nodes(node, a.nodes[node], b.nodes[node]);
   }
-  return table;
+  return std::move(table);
 }
 
 }  // namespace pygraph

@@ -136,8 +136,11 @@ Demonstration demonstrate() {
     regions.push_back(
         {{in_a[piece], in_b[piece], network::bytes(piece)}, role, network::bytes(piece)});
   }
-  LinkedGraph linked =
-      link(twin, a.get(), b.get(), regions, space.base(), space.base() + space.reserved_bytes());
+  LinkedGraph linked = link(twin, {.a = a.get(),
+                                   .b = b.get(),
+                                   .regions = regions,
+                                   .phantom_begin = space.base(),
+                                   .phantom_end = space.base() + space.reserved_bytes()});
   a.reset();
   b.reset();
   shown.nodes = linked.image.nodes.size();

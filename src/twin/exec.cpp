@@ -27,6 +27,19 @@ void replace(Exec& exec, std::size_t place, Work work) {
   (*exec.works)[place] = std::make_shared<const Work>(std::move(work));
 }
 
+/// The work of a node as it is at this moment, child graphs as lists.
+std::shared_ptr<const Work> snapshot(const Work& work) {
+  const auto* child = std::get_if<ChildGraph>(&work);
+  if (child == nullptr) {
+    return std::make_shared<const Work>(work);
+  }
+  auto group = std::make_shared<WorkGroup>();
+  for (const CUgraphNode node : state().graphs.at(child->graph).nodes) {
+    group->list.push_back(snapshot(state().nodes.at(node).work));
+  }
+  return std::make_shared<const Work>(ChildGraph{child->graph, std::move(group)});
+}
+
 bool in_reservation(CUdeviceptr address) {
   auto after = state().reservations.upper_bound(address);
   if (after == state().reservations.begin()) {
@@ -109,7 +122,7 @@ CUresult cuGraphInstantiate(CUgraphExec* handle, CUgraph graph, unsigned long lo
     const GraphNode& from = now.nodes.at(node);
     exec.index.emplace(node, exec.sources.size());
     exec.sources.push_back(node);
-    exec.works->push_back(std::make_shared<const Work>(from.work));
+    exec.works->push_back(snapshot(from.work));
     exec.dependencies.push_back(dependency_places(node, exec.index));
   }
   *handle = now.make_handle<CUgraphExec>();
@@ -179,7 +192,7 @@ CUresult cuGraphExecUpdate(CUgraphExec handle, CUgraph graph, CUgraphExecUpdateR
     if (work.index() != (*exec->works)[i]->index()) {
       return refuse(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, node);
     }
-    works->push_back(std::make_shared<const Work>(work));
+    works->push_back(snapshot(work));
   }
   exec->works = std::move(works);
   info->result = CU_GRAPH_EXEC_UPDATE_SUCCESS;

@@ -20,6 +20,13 @@ CUgraphNodeType type_of(const Work& work) {
     CUgraphNodeType operator()(const CUDA_HOST_NODE_PARAMS&) const {
       return CU_GRAPH_NODE_TYPE_HOST;
     }
+    CUgraphNodeType operator()(const MemoryAllocation&) const {
+      return CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+    }
+    CUgraphNodeType operator()(const MemoryFree&) const { return CU_GRAPH_NODE_TYPE_MEM_FREE; }
+    CUgraphNodeType operator()(const ChildGraph&) const { return CU_GRAPH_NODE_TYPE_GRAPH; }
+    CUgraphNodeType operator()(const EventWork& work) const { return work.type; }
+    CUgraphNodeType operator()(const UnknownWork& work) const { return work.type; }
   };
   return std::visit(Visitor{}, work);
 }
@@ -103,6 +110,7 @@ CUresult add_node(CUgraph graph, const CUgraphNode* dependencies, std::size_t co
   GraphNode& added = now.nodes[handle];  // never moves while it lives
   added.work = std::move(work);
   added.graph = graph;
+  added.edge_data.resize(before.size());
   added.dependencies = std::move(before);
   point_into_block(added);
   owner->nodes.push_back(handle);
@@ -113,9 +121,54 @@ CUresult add_node(CUgraph graph, const CUgraphNode* dependencies, std::size_t co
 void destroy_graph(CUgraph graph) {
   State& now = state();
   for (const CUgraphNode node : now.graphs.at(graph).nodes) {
+    if (const auto* child = std::get_if<ChildGraph>(&now.nodes.at(node).work)) {
+      destroy_graph(child->graph);
+    }
     now.nodes.erase(node);
   }
   now.graphs.erase(graph);
+}
+
+CUresult clone_graph(CUgraph original, CUgraph* clone) {
+  State& now = state();
+  const std::vector<CUgraphNode> sources = now.graphs.at(original).nodes;
+  for (const CUgraphNode node : sources) {
+    const Work& work = now.nodes.at(node).work;
+    if (std::holds_alternative<MemoryAllocation>(work) ||
+        std::holds_alternative<MemoryFree>(work)) {
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+  }
+  *clone = now.make_handle<CUgraph>();
+  now.graphs[*clone];
+  std::unordered_map<CUgraphNode, CUgraphNode> twins;
+  for (const CUgraphNode node : sources) {
+    const GraphNode& from = now.nodes.at(node);
+    Work work = from.work;
+    CUresult code = CUDA_SUCCESS;
+    if (auto* child = std::get_if<ChildGraph>(&work)) {
+      code = clone_graph(child->graph, &child->graph);
+      if (code == CUDA_SUCCESS) {
+        now.graphs.at(child->graph).embedded = true;
+      }
+    }
+    std::vector<CUgraphNode> dependencies;
+    dependencies.reserve(from.dependencies.size());
+    for (const CUgraphNode dependency : from.dependencies) {
+      dependencies.push_back(twins.at(dependency));
+    }
+    if (code == CUDA_SUCCESS) {
+      code =
+          add_node(*clone, dependencies.data(), dependencies.size(), std::move(work), &twins[node]);
+    }
+    if (code != CUDA_SUCCESS) {
+      destroy_graph(*clone);
+      return code;
+    }
+    now.nodes.at(twins[node]).edge_data = from.edge_data;
+    now.nodes.at(twins[node]).attributes = from.attributes;
+  }
+  return CUDA_SUCCESS;
 }
 
 namespace entry {
@@ -132,7 +185,8 @@ CUresult cuGraphCreate(CUgraph* graph, unsigned int flags) {
 
 CUresult cuGraphDestroy(CUgraph graph) {
   const Lock lock;
-  if (find(state().graphs, graph) == nullptr) {
+  const Graph* found = find(state().graphs, graph);
+  if (found == nullptr || found->embedded) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   for (const auto& [handle, stream] : state().streams) {
@@ -146,28 +200,10 @@ CUresult cuGraphDestroy(CUgraph graph) {
 
 CUresult cuGraphClone(CUgraph* clone, CUgraph original) {
   const Lock lock;
-  const Graph* source = find(state().graphs, original);
-  if (clone == nullptr || source == nullptr) {
+  if (clone == nullptr || find(state().graphs, original) == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const std::vector<CUgraphNode> sources = source->nodes;
-  *clone = state().make_handle<CUgraph>();
-  state().graphs[*clone];
-  std::unordered_map<CUgraphNode, CUgraphNode> twins;
-  for (const CUgraphNode node : sources) {
-    const GraphNode& from = state().nodes.at(node);
-    std::vector<CUgraphNode> dependencies;
-    dependencies.reserve(from.dependencies.size());
-    for (const CUgraphNode dependency : from.dependencies) {
-      dependencies.push_back(twins.at(dependency));
-    }
-    const CUresult code =
-        add_node(*clone, dependencies.data(), dependencies.size(), Work(from.work), &twins[node]);
-    if (code != CUDA_SUCCESS) {
-      return code;
-    }
-  }
-  return CUDA_SUCCESS;
+  return clone_graph(original, clone);
 }
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t* count) {
@@ -195,13 +231,17 @@ CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgr
     return CUDA_ERROR_INVALID_VALUE;
   }
   std::size_t edges = 0;
-  for (const CUgraphNode node : found->nodes) {
-    for (const CUgraphNode dependency : state().nodes.at(node).dependencies) {
+  for (const CUgraphNode handle : found->nodes) {
+    const GraphNode& node = state().nodes.at(handle);
+    for (std::size_t i = 0; i < node.dependencies.size(); ++i) {
+      const CUgraphEdgeData& edge = node.edge_data[i];
       if (from != nullptr && edges < *count) {
-        from[edges] = dependency;
-        to[edges] = node;
+        from[edges] = node.dependencies[i];
+        to[edges] = handle;
         if (data != nullptr) {
-          data[edges] = CUgraphEdgeData{};
+          data[edges] = edge;
+        } else if (edge.from_port != 0 || edge.to_port != 0 || edge.type != 0) {
+          return CUDA_ERROR_LOSSY_QUERY;
         }
       }
       ++edges;
@@ -268,15 +308,6 @@ CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode
   return add_node(graph, dependencies, count, std::monostate{}, node);
 }
 
-CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                            std::size_t count, const CUDA_HOST_NODE_PARAMS* params) {
-  if (params == nullptr || params->fn == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const Lock lock;
-  return add_node(graph, dependencies, count, *params, node);
-}
-
 CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
   const Lock lock;
   GraphNode* found = find(state().nodes, node);
@@ -300,19 +331,6 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* p
   } else {
     params->kernelParams = found->arguments.empty() ? nullptr : found->arguments.data();
   }
-  return CUDA_SUCCESS;
-}
-
-CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID attribute,
-                                       CUkernelNodeAttrValue* value) {
-  const Lock lock;
-  if (work_of<KernelWork>(node) == nullptr || value == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (attribute != CU_KERNEL_NODE_ATTRIBUTE_ACCESS_POLICY_WINDOW) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  *value = CUkernelNodeAttrValue{};  // no window
   return CUDA_SUCCESS;
 }
 

@@ -85,6 +85,29 @@ void pageable_memory_access(bool on) {
   state().pageable_access = on;
 }
 
+CUresult allocate(CUdeviceptr* address, std::size_t bytes) {
+  State& now = state();
+  if (bytes > total_memory() - std::min(total_memory(), now.allocated_bytes)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  if (memory == nullptr) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  std::memset(memory, kFreshByte, bytes);
+  *address = reinterpret_cast<CUdeviceptr>(memory);
+  now.allocations.emplace(*address, bytes);
+  now.allocated_bytes += bytes;
+  return CUDA_SUCCESS;
+}
+
+void release(CUdeviceptr address) {
+  const auto allocation = state().allocations.find(address);
+  state().allocated_bytes -= allocation->second;
+  state().allocations.erase(allocation);
+  std::free(host_pointer(address));
+}
+
 bool accessible(CUdeviceptr address, std::size_t bytes) {
   const auto reservation = entry_below(state().reservations, address);
   const bool reserved = reservation != state().reservations.end() &&
@@ -149,19 +172,7 @@ CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
   if (const CUresult code = refuse_unsafe_call(); code != CUDA_SUCCESS) {
     return code;
   }
-  State& now = state();
-  if (bytes > total_memory() - std::min(total_memory(), now.allocated_bytes)) {
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-  if (memory == nullptr) {
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  std::memset(memory, kFreshByte, bytes);
-  *address = reinterpret_cast<CUdeviceptr>(memory);
-  now.allocations.emplace(*address, bytes);
-  now.allocated_bytes += bytes;
-  return CUDA_SUCCESS;
+  return allocate(address, bytes);
 }
 
 CUresult cuMemFree(CUdeviceptr address) {
@@ -173,19 +184,16 @@ CUresult cuMemFree(CUdeviceptr address) {
     if (const CUresult code = refuse_unsafe_call(); code != CUDA_SUCCESS) {
       return code;
     }
-    if (find(state().allocations, address) == nullptr) {
+    if (find(state().allocations, address) == nullptr || state().graph_memory.contains(address)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
   const CUresult earlier = drain();
   const Lock lock;
-  const auto allocation = state().allocations.find(address);
-  if (allocation == state().allocations.end()) {
+  if (find(state().allocations, address) == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;  // another thread freed it meanwhile
   }
-  state().allocated_bytes -= allocation->second;
-  state().allocations.erase(allocation);
-  std::free(host_pointer(address));
+  release(address);
   return earlier;
 }
 

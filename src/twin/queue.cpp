@@ -106,6 +106,36 @@ struct Runner {
     host.fn(host.userData);
     return CUDA_SUCCESS;
   }
+
+  // What was in the memory before an allocation or after a free is nobody's.
+  CUresult operator()(const MemoryAllocation& allocation) const {
+    const Lock lock;
+    std::memset(host_pointer(allocation.memory->address), 0xFF, allocation.memory->bytes);
+    return CUDA_SUCCESS;
+  }
+
+  CUresult operator()(const MemoryFree& free) const {
+    const Lock lock;
+    const std::size_t* bytes = find(state().allocations, free.address);
+    if (bytes == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::memset(host_pointer(free.address), 0xFF, *bytes);
+    return CUDA_SUCCESS;
+  }
+
+  CUresult operator()(const EventWork&) const { return CUDA_SUCCESS; }
+
+  CUresult operator()(const ChildGraph& child) const {
+    CUresult failed = CUDA_SUCCESS;
+    for (const std::shared_ptr<const Work>& work : child.works->list) {
+      const CUresult code = std::visit(*this, *work);
+      failed = failed == CUDA_SUCCESS ? code : failed;
+    }
+    return failed;
+  }
+
+  CUresult operator()(const UnknownWork&) const { return CUDA_ERROR_NOT_SUPPORTED; }
 };
 
 }  // namespace

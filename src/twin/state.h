@@ -15,6 +15,8 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -44,15 +46,54 @@ struct KernelWork {
   std::uint32_t shared_bytes = 0;
 };
 
+/// Memory that a graph allocates when it runs. The twin keeps it from the capture on, for as long
+/// as a graph or an instantiated graph names it. Made and destroyed with the lock held.
+struct GraphMemory {
+  CUdeviceptr address = 0;
+  std::size_t bytes = 0;
+
+  GraphMemory() = default;
+  GraphMemory(const GraphMemory&) = delete;
+  GraphMemory& operator=(const GraphMemory&) = delete;
+  ~GraphMemory();
+};
+
+struct MemoryAllocation {
+  std::shared_ptr<const GraphMemory> memory;
+};
+struct MemoryFree {
+  CUdeviceptr address = 0;
+};
+struct EventWork {
+  CUevent event = nullptr;
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;  ///< or a wait
+};
+/// A graph of its own inside a node; when instantiated, the list of its work.
+struct WorkGroup;
+struct ChildGraph {
+  CUgraph graph = nullptr;
+  std::shared_ptr<const WorkGroup> works;
+};
+/// A node that the twin can hold and not run.
+struct UnknownWork {
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+};
+
 /// What a node does; std::monostate is an empty node.
 using Work = std::variant<std::monostate, KernelWork, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS,
-                          CUDA_HOST_NODE_PARAMS>;
+                          CUDA_HOST_NODE_PARAMS, MemoryAllocation, MemoryFree, EventWork,
+                          ChildGraph, UnknownWork>;
 using WorkList = std::vector<std::shared_ptr<const Work>>;
+struct WorkGroup {
+  WorkList list;
+};
 
 struct GraphNode {
   Work work;
   CUgraph graph = nullptr;
   std::vector<CUgraphNode> dependencies;
+  std::vector<CUgraphEdgeData> edge_data;  ///< per dependency
+  std::vector<std::pair<CUkernelNodeAttrID, CUkernelNodeAttrValue>> attributes;
   // What cuGraphKernelNodeGetParams hands out; points into the block and lives with the node.
   std::vector<void*> arguments;
   void* extra[5] = {};
@@ -60,7 +101,8 @@ struct GraphNode {
 };
 
 struct Graph {
-  std::vector<CUgraphNode> nodes;  ///< by creation, which is a topological order
+  std::vector<CUgraphNode> nodes;  ///< in a topological order: by creation, unless edges differ
+  bool embedded = false;           ///< inside a child graph node, which owns it
 };
 
 struct Exec {
@@ -76,7 +118,14 @@ struct Stream {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::thread::id thread;
   CUgraph capture = nullptr;
-  CUgraphNode last = nullptr;
+  bool origin = false;             ///< the capture began here, and did not join through an event
+  std::vector<CUgraphNode> tails;  ///< what the next node of the capture depends on
+};
+
+struct Event {
+  CUgraph capture = nullptr;  ///< where it was last recorded; null: not in a capture
+  std::vector<CUgraphNode> tails;
+  bool captured = false;  ///< last recorded in a capture, which may have ended
 };
 
 struct Physical {
@@ -97,6 +146,7 @@ struct State {
   std::uintptr_t next_handle = 0x7717'0000'0000'0000;  // no address a processor could use
 
   std::map<CUdeviceptr, std::size_t> allocations;
+  std::unordered_set<CUdeviceptr> graph_memory;  ///< those of `allocations` that graphs made
   std::map<CUdeviceptr, std::size_t> reservations;
   std::map<CUdeviceptr, Mapping> mappings;
   std::unordered_map<CUmemGenericAllocationHandle, Physical> physical;
@@ -104,6 +154,7 @@ struct State {
 
   std::unordered_map<CUfunction, std::unique_ptr<const Kernel>> kernels;
   std::unordered_map<CUstream, Stream> streams;
+  std::unordered_map<CUevent, Event> events;
   std::unordered_map<CUgraph, Graph> graphs;
   std::unordered_map<CUgraphNode, GraphNode> nodes;
   std::unordered_map<CUgraphExec, Exec> execs;
@@ -123,13 +174,18 @@ struct State {
 /// The process's twin. Never destroyed, so that destructors of statics may still use it.
 State& state();
 
-/// Holds the state's lock.
+/// Holds the state's lock. In a forked child the lock may have been held by a thread that is not
+/// there any more: entry points refuse before they come here (table.cpp), the rest goes without.
 class Lock {
  public:
-  Lock() : guard_(state().mutex) {}
+  Lock() : guard_(state().mutex, std::defer_lock) {
+    if (!Driver::in_forked_child()) {
+      guard_.lock();
+    }
+  }
 
  private:
-  std::lock_guard<std::mutex> guard_;
+  std::unique_lock<std::mutex> guard_;
 };
 
 template <typename Map, typename Key>
@@ -146,6 +202,9 @@ CUcontext the_context();
 // --- memory (lock held) ---
 /// Whether all of [address, address + bytes) is device memory that may be accessed.
 bool accessible(CUdeviceptr address, std::size_t bytes);
+/// Host memory that is device memory from now on, filled with NaNs.
+CUresult allocate(CUdeviceptr* address, std::size_t bytes);
+void release(CUdeviceptr address);
 /// Whether the operands of a copy or fill are valid.
 CUresult check_copy(const CUDA_MEMCPY3D& copy);
 CUresult check_fill(const CUDA_MEMSET_NODE_PARAMS& fill);
@@ -160,6 +219,10 @@ void add_padding_noise(KernelWork& work);
 CUresult add_node(CUgraph graph, const CUgraphNode* dependencies, std::size_t count, Work work,
                   CUgraphNode* node);
 void destroy_graph(CUgraph graph);
+/// A copy of `graph`, whose memory nodes are refused.
+CUresult clone_graph(CUgraph graph, CUgraph* clone);
+/// Whether `node` is one of `from`, or one of them depends on it.
+bool reaches(const std::vector<CUgraphNode>& from, CUgraphNode node);
 
 // --- queue ---
 /// Queues work behind everything launched so far (lock held).
@@ -168,6 +231,12 @@ void enqueue(std::shared_ptr<const WorkList> works);
 CUresult drain();
 
 // --- captures (lock held) ---
+/// Queues `work` on `stream`, or adds it to the graph that the stream captures.
+CUresult put(CUstream stream, Work work);
+/// The stream when it is capturing, valid or not; null for all others.
+Stream* capturing(CUstream stream);
+/// Ends the use of a capture by all its streams.
+void invalidate(Stream& stream);
 /// Refuses a call that is unsafe or would synchronise while a capture is under way, and
 /// invalidates that capture, as the driver does.
 CUresult refuse_while_capturing();

@@ -5,8 +5,6 @@
 namespace pygraph::twin {
 namespace {
 
-void invalidate(Stream& stream) { stream.status = CU_STREAM_CAPTURE_STATUS_INVALIDATED; }
-
 bool is_legacy(CUstream stream) { return stream == nullptr || stream == CU_STREAM_LEGACY; }
 
 bool is_special(CUstream stream) { return is_legacy(stream) || stream == CU_STREAM_PER_THREAD; }
@@ -25,7 +23,67 @@ CUresult refuse_implicit_dependency() {
   return code;
 }
 
-/// Queues `work` on `stream`, or adds it to the graph that the stream captures.
+CUresult refuse_capturing(Stream& stream) {
+  switch (stream.status) {
+    case CU_STREAM_CAPTURE_STATUS_ACTIVE:
+      invalidate(stream);
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    case CU_STREAM_CAPTURE_STATUS_INVALIDATED:
+      return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    default:
+      return CUDA_SUCCESS;
+  }
+}
+
+/// The nodes of a capture that nothing depends on must be where the origin stream stands: else a
+/// stream that was forked did not join again.
+bool joined(const Stream& origin) {
+  State& now = state();
+  std::unordered_set<CUgraphNode> leaves(now.graphs.at(origin.capture).nodes.begin(),
+                                         now.graphs.at(origin.capture).nodes.end());
+  for (const CUgraphNode node : now.graphs.at(origin.capture).nodes) {
+    for (const CUgraphNode dependency : now.nodes.at(node).dependencies) {
+      leaves.erase(dependency);
+    }
+  }
+  for (const CUgraphNode tail : origin.tails) {
+    leaves.erase(tail);
+  }
+  return leaves.empty();
+}
+
+/// No stream and no event takes part in the capture of `graph` any more.
+void leave_capture(CUgraph graph) {
+  for (auto& [handle, stream] : state().streams) {
+    if (stream.capture == graph) {
+      stream.status = CU_STREAM_CAPTURE_STATUS_NONE;
+      stream.capture = nullptr;
+      stream.tails.clear();
+    }
+  }
+  for (auto& [handle, event] : state().events) {
+    if (event.capture == graph) {
+      event.capture = nullptr;
+      event.tails.clear();
+    }
+  }
+}
+
+}  // namespace
+
+void invalidate(Stream& stream) {
+  for (auto& [handle, other] : state().streams) {
+    if (other.capture == stream.capture && other.capture != nullptr) {
+      other.status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    }
+  }
+}
+
+Stream* capturing(CUstream handle) {
+  Stream* stream = find(state().streams, handle);
+  return stream != nullptr && stream->status != CU_STREAM_CAPTURE_STATUS_NONE ? stream : nullptr;
+}
+
 CUresult put(CUstream handle, Work work) {
   if (is_special(handle)) {
     if (const CUresult code = is_legacy(handle) ? refuse_implicit_dependency() : CUDA_SUCCESS;
@@ -47,23 +105,14 @@ CUresult put(CUstream handle, Work work) {
   if (auto* launch = std::get_if<KernelWork>(&work)) {
     add_padding_noise(*launch);
   }
-  const std::size_t dependencies = stream->last == nullptr ? 0 : 1;
-  return add_node(stream->capture, &stream->last, dependencies, std::move(work), &stream->last);
-}
-
-CUresult refuse_capturing(Stream& stream) {
-  switch (stream.status) {
-    case CU_STREAM_CAPTURE_STATUS_ACTIVE:
-      invalidate(stream);
-      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    case CU_STREAM_CAPTURE_STATUS_INVALIDATED:
-      return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    default:
-      return CUDA_SUCCESS;
+  CUgraphNode added = nullptr;
+  const CUresult code = add_node(stream->capture, stream->tails.data(), stream->tails.size(),
+                                 std::move(work), &added);
+  if (code == CUDA_SUCCESS) {
+    stream->tails = {added};
   }
+  return code;
 }
-
-}  // namespace
 
 CUresult refuse_while_capturing() {
   CUresult code = CUDA_SUCCESS;
@@ -114,8 +163,13 @@ CUresult cuStreamDestroy(CUstream handle) {
   if (stream == state().streams.end()) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  if (stream->second.capture != nullptr) {
-    destroy_graph(stream->second.capture);
+  if (CUgraph graph = stream->second.capture; graph != nullptr) {
+    if (stream->second.origin) {
+      leave_capture(graph);
+      destroy_graph(graph);
+    } else {
+      invalidate(stream->second);
+    }
   }
   state().streams.erase(stream);
   return CUDA_SUCCESS;
@@ -147,7 +201,8 @@ CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
   stream->mode = mode;
   stream->thread = std::this_thread::get_id();
   stream->capture = state().make_handle<CUgraph>();
-  stream->last = nullptr;
+  stream->origin = true;
+  stream->tails.clear();
   state().graphs[stream->capture];
   return CUDA_SUCCESS;
 }
@@ -170,16 +225,24 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     invalidate(*stream);
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   }
-  const bool valid = stream->status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  if (valid) {
-    *graph = stream->capture;
-  } else {
-    destroy_graph(stream->capture);
+  if (!stream->origin) {
+    invalidate(*stream);
+    return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
-  stream->status = CU_STREAM_CAPTURE_STATUS_NONE;
-  stream->capture = nullptr;
-  stream->last = nullptr;
-  return valid ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  CUresult code = stream->status == CU_STREAM_CAPTURE_STATUS_ACTIVE
+                      ? CUDA_SUCCESS
+                      : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (code == CUDA_SUCCESS && !joined(*stream)) {
+    code = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+  }
+  CUgraph captured = stream->capture;
+  leave_capture(captured);
+  if (code == CUDA_SUCCESS) {
+    *graph = captured;
+  } else {
+    destroy_graph(captured);
+  }
+  return code;
 }
 
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
@@ -214,23 +277,6 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
   KernelWork work;
   const CUresult code = make_kernel_work(launch, work);
   return code == CUDA_SUCCESS ? put(stream, std::move(work)) : code;
-}
-
-CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
-  if (bytes == 0) {
-    return CUDA_SUCCESS;
-  }
-  CUDA_MEMCPY3D copy{};
-  copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-  copy.srcDevice = from;
-  copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-  copy.dstDevice = to;
-  copy.WidthInBytes = bytes;
-  copy.Height = 1;
-  copy.Depth = 1;
-  const Lock lock;
-  const CUresult code = check_copy(copy);
-  return code == CUDA_SUCCESS ? put(stream, copy) : code;
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {

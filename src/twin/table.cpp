@@ -16,6 +16,9 @@ struct Guarded;
 template <Symbol kSymbol, typename... Arguments, CUresult (*kFunction)(Arguments...)>
 struct Guarded<kSymbol, kFunction> {
   static CUresult call(Arguments... arguments) noexcept {
+    if (Driver::in_forked_child()) [[unlikely]] {
+      return CUDA_ERROR_NOT_INITIALIZED;  // as the driver says it; the lock may be held for ever
+    }
     if (const CUresult fault = injected_fault(kSymbol); fault != CUDA_SUCCESS) {
       return fault;
     }
@@ -34,6 +37,7 @@ Driver make_driver() {
 #define PYGRAPH_REQUIRED(name) twin.api.name = &Guarded<Symbol::name, &entry::name>::call;
 #define PYGRAPH_OPTIONAL(name) twin.api.name = &Guarded<Symbol::name, &entry::name>::call;
 #include "pygraph/driver_symbols.def"
+  Driver::watch_for_forks();
   twin.capabilities.library = "CPU twin";
   twin.api.cuDriverGetVersion(&twin.capabilities.version);
   twin.api.cuDeviceGetCount(&twin.capabilities.device_count);
@@ -69,6 +73,7 @@ Census census() {
           now.graphs.size(),
           now.execs.size(),
           now.streams.size(),
+          now.events.size(),
           now.mappings.size(),
           now.reservations.size()};
 }

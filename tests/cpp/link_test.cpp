@@ -32,6 +32,16 @@ class Link : public testing::OnBothDrivers {
       }
     });
   }
+  LinkedGraph link_in(const PhantomSpace& space, const GraphHandle& a, const GraphHandle& b,
+                      const std::vector<LinkRegion>& regions,
+                      const std::vector<CopyOut>& copies = {}) {
+    return link(driver(), {.a = a.get(),
+                           .b = b.get(),
+                           .regions = regions,
+                           .copies = copies,
+                           .phantom_begin = space.base(),
+                           .phantom_end = space.base() + space.reserved_bytes()});
+  }
   static std::vector<LinkRegion> regions(const std::vector<CUdeviceptr>& a,
                                          const std::vector<CUdeviceptr>& b) {
     std::vector<LinkRegion> made;
@@ -49,8 +59,7 @@ TEST_P(Link, ScratchBecomesOneArenaAndTheCapturesStayTheCallers) {
   GraphHandle a = capture(in_a);
   const std::vector<CUdeviceptr> in_b = place(space, Placement::kB);
   GraphHandle b = capture(in_b);
-  LinkedGraph linked = link(driver(), a.get(), b.get(), regions(in_a, in_b), space.base(),
-                            space.base() + space.reserved_bytes());
+  LinkedGraph linked = link_in(space, a, b, regions(in_a, in_b));
   ASSERT_TRUE(linked.table.sound());
   a.reset();
   b.reset();
@@ -85,8 +94,7 @@ TEST_P(Link, AProbeThatDiffersIsReportedAndNotUsed) {
   const GraphHandle a = capture(in_a);
   const std::vector<CUdeviceptr> in_b = place(space, Placement::kB);
   const GraphHandle b = capture(in_b, 3);
-  const LinkedGraph linked = link(driver(), a.get(), b.get(), regions(in_a, in_b), space.base(),
-                                  space.base() + space.reserved_bytes());
+  const LinkedGraph linked = link_in(space, a, b, regions(in_a, in_b));
   EXPECT_FALSE(linked.table.sound());
   EXPECT_TRUE(linked.relocations.empty());
 }
@@ -105,8 +113,7 @@ TEST_P(Link, ScratchThatReachesBeyondItsUsedBytesIsNotSqueezed) {
   const GraphHandle b = capture_at(Placement::kB, in_b);
   std::vector<LinkRegion> given = regions(in_a, in_b);
   given[1].used_bytes = 64;
-  const LinkedGraph linked =
-      link(driver(), a.get(), b.get(), given, space.base(), space.base() + space.reserved_bytes());
+  const LinkedGraph linked = link_in(space, a, b, given);
   EXPECT_FALSE(linked.table.sound());
 }
 
@@ -120,7 +127,7 @@ TEST_F(LinkFaults, FailuresLeaveNothing) {
   for (const char* symbol :
        {"cuGraphClone", "cuGraphGetNodes", "cuGraphGetEdges", "cuFuncGetParamInfo"}) {
     twin::Faults::fail(symbol, CUDA_ERROR_UNKNOWN);
-    EXPECT_THROW((void)link(driver(), graph.get(), graph.get(), {}, 0, 0), DriverError) << symbol;
+    EXPECT_THROW((void)link(driver(), {.a = graph.get(), .b = graph.get()}), DriverError) << symbol;
     EXPECT_EQ(twin::census(), before) << symbol;
   }
 }

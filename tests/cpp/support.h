@@ -22,8 +22,8 @@ namespace pygraph::twin {
 inline void PrintTo(const Census& census, std::ostream* out) {
   *out << census.allocations << " allocations of " << census.allocated_bytes << " bytes, "
        << census.graphs << " graphs, " << census.execs << " execs, " << census.streams
-       << " streams, " << census.mappings << " mappings, " << census.reservations
-       << " reservations";
+       << " streams, " << census.events << " events, " << census.mappings << " mappings, "
+       << census.reservations << " reservations";
 }
 
 }  // namespace pygraph::twin
