@@ -126,20 +126,25 @@ def check(
     function: Callable[[list[Any]], Any],
     inputs: Sequence[Any],
     other: Sequence[Any] | None = None,
+    state: Sequence[torch.Tensor] = (),
 ) -> Moved:
     """Captures, and compares three calls bit for bit with the function itself, in results and in
-    what becomes of the inputs: on `inputs`, on a copy of them elsewhere, and on `other` values."""
-    moved = Moved(function, inputs)
+    what becomes of the inputs: on `inputs`, on a copy of them elsewhere, and on `other` values.
+    `state` (weights) comes before the inputs and is not written; it moves once."""
+    moved = Moved(function, [*state, *inputs])
+    weights = list(state)
     for given in (inputs, inputs, other if other is not None else inputs):
         mine, theirs = _copies(given), _copies(given)
-        found = moved(mine)
-        expected = function(theirs)
+        found = moved([*weights, *mine])
+        expected = function([*state, *theirs])
         listed = list(expected) if isinstance(expected, (list, tuple)) else [expected]
         assert len(found) == len(listed)
         for left, right in zip([*found, *mine], [*listed, *theirs], strict=True):
             assert tensors.same_bits(_plain(left), _plain(right)), (left, right)
             if isinstance(left, torch.Tensor):
                 assert left.stride() == right.stride() or left.numel() < 2
+        if weights and weights[0] is state[0]:
+            weights = _copies(state)
     return moved
 
 

@@ -81,6 +81,7 @@ class Operator:
     refusal: str  #: why it can never be recorded; "" when it may be
     random: bool  #: draws random numbers unless an argument says no
     names: tuple[str, ...]
+    defaults: tuple[Any, ...]
     free: tuple[bool, ...]
     free_names: dict[str, bool]
     writes: tuple[str, ...]  #: arguments that it writes
@@ -92,11 +93,13 @@ class Operator:
 
     def argument(self, name: str, args: Any, kwargs: Any) -> Any:
         position = self.names.index(name)
-        return args[position] if position < len(args) else kwargs.get(name)
+        return args[position] if position < len(args) else kwargs.get(name, self.defaults[position])
 
     def draws(self, args: Any, kwargs: Any) -> bool:
         if not self.random:
             return False
+        if "generator" in self.names:  # p is the distribution's
+            return True
         switches = [name for name in self.names if name in _NOT_RANDOM]
         return not any(self.argument(name, args, kwargs) in _NOT_RANDOM[name] for name in switches)
 
@@ -142,6 +145,7 @@ def operator_of(func: Any) -> Operator:
         _refusal(func, schema, treatment),
         torch.Tag.nondeterministic_seeded in func.tags and treatment is Treatment.KERNEL,
         names,
+        tuple(argument.default_value for argument in schema.arguments),
         free,
         dict(zip(names, free, strict=True)),
         tuple(argument.name for argument in writes),
@@ -167,6 +171,8 @@ def _treatment(func: Any, schema: Any, returned: list[str | None]) -> Treatment:
 
 
 def _refusal(func: Any, schema: Any, treatment: Treatment) -> str:
+    if str(func) in ("aten.resize_.default", "aten.resize_as_.default"):
+        return "changes the size of its memory"
     if treatment is not Treatment.KERNEL:
         return ""
     if torch.Tag.data_dependent_output in func.tags:

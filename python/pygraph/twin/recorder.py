@@ -101,18 +101,13 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         operator = operator_of(func)
+        if operator.refusal:
+            raise NotRecordable(str(func), operator.refusal)
         if operator.treatment is Treatment.REAL:
-            try:
-                return func(*args, **kwargs)
-            except RuntimeError as error:
-                if "resiz" in str(error):
-                    raise NotRecordable(str(func), "changes the size of its memory") from None
-                raise
+            return func(*args, **kwargs)
         if operator.treatment is Treatment.COMPOSITE:
             with self:
                 return func.decompose(*args, **kwargs)
-        if operator.refusal:
-            raise NotRecordable(str(func), operator.refusal)
         if operator.draws(args, kwargs):
             raise NotRecordable(str(func), "draws random numbers")
         try:
