@@ -69,12 +69,8 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         regions,
         begin,
         end,
+        copies=[(region_of_segment[c.segment], c.offset, c.bytes) for c in planned.copies],
         twin=device.twin,
-        **(
-            {"copies": [(region_of_segment[c.segment], c.offset, c.bytes) for c in planned.copies]}
-            if planned.copies
-            else {}
-        ),
     )
     if linked.problems:
         raise CaptureFailed(
@@ -83,7 +79,7 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         )
     for number, copy in enumerate(planned.copies):
         planned.blocks[copy.block].region = linked.copy_regions[0] + number
-    owned, unknown = foreign.explain(request.function, getattr(linked, "foreign_words", []))
+    owned, unknown = foreign.explain(request.function, linked.foreign_words)
     specs = _argument_specs(request, a, in_place, region_of_argument, bool(unknown))
     call = _engine.GraphCall.make(
         linked, device.twin, device.index, specs, planned.blocks, planned.results, planned.objects
@@ -95,7 +91,7 @@ def link(request: Request, policy: Policy) -> LinkedCall:
     figures |= {
         "capture_bytes": taken,
         "private_pool_bytes": space.pool_bytes(a.pool) if policy.private_scratch else 0,
-        "foreign_words": len(getattr(linked, "foreign_words", [])),
+        "foreign_words": len(linked.foreign_words),
         "unknown_words": len(unknown),
     }
     return LinkedCall(call, policy, figures, keep)
