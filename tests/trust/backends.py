@@ -71,7 +71,7 @@ def _compile(compiler: Compiler | str, module: torch.nn.Module, program: Program
             module, backend=compiler, dynamic=program.dynamic, fullgraph=True
         )
         return compiled
-    return _Direct(compiler, module)
+    return _Direct(compiler, module, guard_sharing=program.writes)
 
 
 class _Tracer(torch.fx.Tracer):
@@ -79,17 +79,21 @@ class _Tracer(torch.fx.Tracer):
 
 
 class _Direct:
-    """Guards of our own in front of the backend: sizes, strides, and which arguments share memory
-    at what distance."""
+    """Guards of our own in front of the backend: sizes, strides, which arguments are the same
+    tensor, and in programs that write, which share memory at what distance. As with Dynamo, one
+    compiled graph that only reads serves inputs that share memory and inputs that do not."""
 
-    def __init__(self, compiler: Compiler | str, module: torch.nn.Module) -> None:
+    def __init__(
+        self, compiler: Compiler | str, module: torch.nn.Module, guard_sharing: bool
+    ) -> None:
         self._module = module
+        self._guard_sharing = guard_sharing
         self._graph: torch.fx.GraphModule | None = None
         self._compiled: dict[Any, Function] = {}
         self._compiler = compiler
 
     def __call__(self, *arguments: Any) -> Any:
-        key = _guard(arguments)
+        key = _guard(arguments, self._guard_sharing)
         function = self._compiled.get(key)
         if function is None:
             # The backend may change the graph, so each compilation gets a new one.
@@ -109,7 +113,7 @@ def _named(compiler: Compiler | str) -> Compiler:
     return found
 
 
-def _guard(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+def _guard(arguments: tuple[Any, ...], sharing: bool) -> tuple[Any, ...]:
     first: dict[int, tuple[int, int]] = {}
     seen: dict[int, int] = {}
     key: list[Any] = []
@@ -124,8 +128,9 @@ def _guard(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
                 argument.dtype,
                 argument.shape,
                 argument.stride(),
-                origin,
-                argument.data_ptr() - address,
+                (origin, argument.data_ptr() - address, argument.storage_offset())
+                if sharing
+                else None,
                 seen.setdefault(id(argument), index),
             )
         )

@@ -215,6 +215,8 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
         return True
     if a.is_conj() or a.is_neg():
         a, b = a.resolve_conj().resolve_neg(), b.resolve_conj().resolve_neg()
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
     kind = _INTEGERS[a.element_size()]
     return torch.equal(a.view(kind), b.view(kind))
 

@@ -68,6 +68,11 @@ class Program:
         names = tuple(f"x{i}" for i in range(len(self.inputs)))
         return names if self.integer is None else (*names, "n")
 
+    @property
+    def writes(self) -> bool:
+        """Whether anything is written in place."""
+        return any(name.endswith("_") for name in self.operations)
+
     def source(self) -> str:
         """The module under test."""
         results = "".join(f"{each}, " for each in self.returns)
