@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,6 +53,10 @@ struct Faults {
   /// The entry point `symbol` (cuda.h's plain name, e.g. "cuGraphLaunch") fails with `code` on its
   /// `nth` call from now on (1: the next), once.
   static void fail(const std::string& symbol, CUresult code, int nth = 1);
+  /// Calls of every entry point since `count_calls(true)`, by name; those never called are left
+  /// out. A planned failure counts as a call.
+  static void count_calls(bool on);
+  static std::map<std::string, std::uint64_t> calls();
   /// Padding between the parameters of a captured kernel is filled with changing bytes.
   static void padding_noise(bool on);
   static void reset();

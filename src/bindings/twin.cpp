@@ -1,3 +1,4 @@
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -48,6 +49,23 @@ void bind_twin(nb::module_& module) {
       nb::arg("symbol"), nb::arg("code"), nb::arg("nth") = 1, "See twin.h, Faults::fail.");
   module.def("twin_pageable_memory_access", &twin::pageable_memory_access, nb::arg("on"),
              "See twin.h: CPU tensors stand in for device memory.");
+  module.def("twin_count_calls", &twin::Faults::count_calls, nb::arg("on"),
+             "See twin.h, Faults::count_calls.");
+  module.def("twin_calls", &twin::Faults::calls,
+             "Calls by entry point since twin_count_calls(True).");
+  module.def(
+      "twin_census",
+      [] {
+        const twin::Census now = twin::census();
+        return std::map<std::string, std::size_t>{{"allocations", now.allocations},
+                                                  {"allocated_bytes", now.allocated_bytes},
+                                                  {"graphs", now.graphs},
+                                                  {"execs", now.execs},
+                                                  {"streams", now.streams},
+                                                  {"mappings", now.mappings},
+                                                  {"reservations", now.reservations}};
+      },
+      "The twin's live objects by kind, to test for leaks.");
   module.def("twin_reset_faults", &twin::Faults::reset);
   module.def("demonstrate_twin", &twin::demonstrate,
              "Captures, links, proves and moves a small network on the CPU twin.");

@@ -23,6 +23,8 @@ struct Plan {
   std::vector<PlannedFault> faults;
   std::atomic<bool> armed{false};
   std::atomic<bool> noise{false};
+  std::atomic<bool> counting{false};
+  std::array<std::atomic<std::uint64_t>, static_cast<std::size_t>(Symbol::kCount)> calls{};
   std::atomic<std::uint64_t> noise_state{0x9e37'79b9'7f4a'7c15};
 };
 
@@ -42,6 +44,9 @@ std::uint64_t mixed(std::uint64_t value) {
 
 CUresult injected_fault(Symbol symbol) {
   Plan& now = plan();
+  if (now.counting.load(std::memory_order_relaxed)) {
+    now.calls[static_cast<std::size_t>(symbol)].fetch_add(1, std::memory_order_relaxed);
+  }
   if (!now.armed.load(std::memory_order_relaxed)) {
     return CUDA_SUCCESS;
   }
@@ -83,6 +88,26 @@ void Faults::fail(const std::string& symbol, CUresult code, int nth) {
   throw std::invalid_argument("the driver table has no entry point " + symbol);
 }
 
+void Faults::count_calls(bool on) {
+  Plan& now = plan();
+  if (on) {
+    for (std::atomic<std::uint64_t>& count : now.calls) {
+      count = 0;
+    }
+  }
+  now.counting = on;
+}
+
+std::map<std::string, std::uint64_t> Faults::calls() {
+  std::map<std::string, std::uint64_t> found;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(Symbol::kCount); ++i) {
+    if (const std::uint64_t count = plan().calls[i]; count != 0) {
+      found.emplace(symbol_name(static_cast<Symbol>(i)), count);
+    }
+  }
+  return found;
+}
+
 void Faults::padding_noise(bool on) { plan().noise = on; }
 
 void Faults::reset() {
@@ -91,6 +116,7 @@ void Faults::reset() {
   now.faults.clear();
   now.armed = false;
   now.noise = false;
+  now.counting = false;
 }
 
 }  // namespace pygraph::twin

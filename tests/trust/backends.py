@@ -1,0 +1,137 @@
+"""Ways to run a program that are under test, and what each is compared with.
+
+A program that goes through Dynamo is compiled by torch.compile. For the others the FX graph is
+handed to the backend directly, once per set of sizes and sharing, as Dynamo's guards would do;
+this leaves out what takes most of the time of a compilation and is not PyGraph's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .programs import Program
+
+Function = Callable[..., Any]
+#: Takes (graph module, example inputs), returns what runs.
+Compiler = Callable[[Any, list[Any]], Function]
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """`name` as on the command line."""
+
+    name: str
+    device: str
+    compiler: Compiler | str
+    ours: bool  #: PyGraph: there is a report
+    reference: Compiler | str | None = None  #: None: eager
+
+    def compile(self, module: torch.nn.Module, program: Program) -> Function:
+        return _compile(self.compiler, module, program)
+
+    def compile_reference(self, module: torch.nn.Module, program: Program) -> Function:
+        if self.reference is None:
+            return module
+        return _compile(self.reference, module, program)
+
+
+def backend(name: str) -> Backend:
+    """twin: PyGraph on the CPU twin. cuda: PyGraph below AOTAutograd's graphs. cuda-inductor:
+    PyGraph below Inductor, compared with Inductor alone. aot_eager, eager: torch's own, to test the
+    test."""
+    if name == "twin":
+        return Backend(name, "cpu", _pygraph(device="twin"), True)
+    if name == "cuda":
+        return Backend(name, "cuda", _pygraph(compiler="aot"), True)
+    if name == "cuda-inductor":
+        return Backend(name, "cuda", _pygraph(), True, reference="inductor")
+    if name in ("aot_eager", "eager"):
+        return Backend(name, "cpu", name, False)
+    raise ValueError(f"no backend {name!r}")
+
+
+#: What torch's own compilation makes of a program, where it differs from eager.
+TORCH = "aot_eager"
+
+
+def _pygraph(**options: Any) -> Compiler:
+    from pygraph.adapter.backend import backend as compile_with_pygraph
+
+    return functools.partial(compile_with_pygraph, options=options)
+
+
+def _compile(compiler: Compiler | str, module: torch.nn.Module, program: Program) -> Function:
+    if program.dynamo or compiler == "inductor":
+        compiled: Function = torch.compile(
+            module, backend=compiler, dynamic=program.dynamic, fullgraph=True
+        )
+        return compiled
+    return _Direct(compiler, module, guard_sharing=program.writes)
+
+
+class _Tracer(torch.fx.Tracer):
+    proxy_buffer_attributes = True  # else buffers are constants, and are written while tracing
+
+
+class _Direct:
+    """Guards of our own in front of the backend: sizes, strides, which arguments are the same
+    tensor, and in programs that write, which share memory at what distance. As with Dynamo, one
+    compiled graph that only reads serves inputs that share memory and inputs that do not."""
+
+    def __init__(
+        self, compiler: Compiler | str, module: torch.nn.Module, guard_sharing: bool
+    ) -> None:
+        self._module = module
+        self._guard_sharing = guard_sharing
+        self._graph: torch.fx.GraphModule | None = None
+        self._compiled: dict[Any, Function] = {}
+        self._compiler = compiler
+
+    def __call__(self, *arguments: Any) -> Any:
+        key = _guard(arguments, self._guard_sharing)
+        function = self._compiled.get(key)
+        if function is None:
+            # The backend may change the graph, so each compilation gets a new one.
+            tracer = _Tracer()
+            graph = torch.fx.GraphModule(self._module, tracer.trace(self._module))
+            function = _named(self._compiler)(graph, list(arguments))
+            self._compiled[key] = function
+        return function(*arguments)
+
+
+def _named(compiler: Compiler | str) -> Compiler:
+    if not isinstance(compiler, str):
+        return compiler
+    from torch._dynamo.backends.registry import lookup_backend
+
+    found: Compiler = lookup_backend(compiler)
+    return found
+
+
+def _guard(arguments: tuple[Any, ...], sharing: bool) -> tuple[Any, ...]:
+    first: dict[int, tuple[int, int]] = {}
+    seen: dict[int, int] = {}
+    key: list[Any] = []
+    for index, argument in enumerate(arguments):
+        if not isinstance(argument, torch.Tensor):
+            key.append(argument)
+            continue
+        storage = argument.untyped_storage().data_ptr() or id(argument)
+        origin, address = first.setdefault(storage, (index, argument.data_ptr()))
+        key.append(
+            (
+                argument.dtype,
+                argument.shape,
+                argument.stride(),
+                (origin, argument.data_ptr() - address, argument.storage_offset())
+                if sharing
+                else None,
+                seen.setdefault(id(argument), index),
+            )
+        )
+    return tuple(key)

@@ -1,0 +1,231 @@
+"""One program, run twice side by side: eagerly, and the way under test.
+
+Both sides have inputs, parameters and memory of their own and get the same calls. After each call
+everything that can be seen must be the same: bits, dtype, shape, stride and storage offset of the
+results, which results are which objects, which share memory with what, and every byte of the
+inputs and parameters. Results of earlier calls are kept, and compared again later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch._dynamo  # loaded in halves otherwise, when a backend is called directly
+
+import pygraph
+
+from . import backends
+from .backends import Backend, Function
+from .programs import Call, Program, make_inputs, make_module
+
+
+class Mismatch(AssertionError):
+    """The two sides differ; `what` names the kind of difference."""
+
+    def __init__(self, what: str, where: str, details: str = "") -> None:
+        super().__init__(f"{what} of {where}{': ' if details else ''}{details}")
+        self.what = what
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of one program. `torch_differs` names what torch's own compilation changes
+    against eager; such a program is held to what torch makes of it."""
+
+    states: list[str] = dataclasses.field(default_factory=list)
+    reasons: list[str] = dataclasses.field(default_factory=list)
+    calls: int = 0
+    replays: int = 0
+    copies: int = 0
+    torch_differs: str | None = None
+
+    @property
+    def state(self) -> str:
+        """Of the whole program: the least good state of its graphs."""
+        for state in ("fallback", "warming", "graphed, partly copied", "graphed"):
+            if state in self.states:
+                return state
+        return "nothing compiled"
+
+
+class Side:
+    """One of the two worlds."""
+
+    def __init__(self, program: Program, device: str) -> None:
+        self.program = program
+        self.device = device
+        self.module = make_module(program, device)
+        self.function: Function = self.module
+        self.memory: list[torch.Tensor] = []
+        self.arguments: list[list[Any]] = []
+        self.results: list[tuple[Any, ...]] = []
+
+    def call(self, call: Call) -> None:
+        if call.again is None:
+            memory, arguments = make_inputs(self.program, call, self.device)
+            self.memory += memory
+        else:
+            arguments = self.arguments[call.again]
+        self.arguments.append(arguments)
+        self.results.append(tuple(self.function(*arguments)))
+
+    def state(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Everything a call can change, but for results."""
+        yield from ((f"input memory {i}", t) for i, t in enumerate(self.memory))
+        yield from self.module.named_parameters()
+        yield from self.module.named_buffers()
+
+
+def run(program: Program, backend: Backend) -> Outcome:
+    """Raises Mismatch, or what the side under test raised, unless torch's own compilation does the
+    same."""
+    outcome = Outcome()
+    try:
+        found = _compare(program, backend.device, backend.compile, backend.compile_reference)
+        if backend.ours:
+            _read_report(outcome)
+        del found  # the report lists what lives
+    except Exception as error:
+        if not _torch_does_it_too(program, backend):
+            raise
+        outcome.torch_differs = getattr(error, "what", type(error).__name__)
+    finally:
+        torch._dynamo.reset()
+        if backend.ours:
+            pygraph.reset()
+    return outcome
+
+
+def _read_report(outcome: Outcome) -> None:
+    for graph in pygraph.report().graphs:
+        outcome.states.append(graph.state)
+        if not graph.graphed:
+            outcome.reasons.append(graph.reason or f"no reason given ({graph.state})")
+        outcome.calls += graph.calls
+        outcome.replays += graph.replays
+        outcome.copies += graph.copies
+
+
+def _torch_does_it_too(program: Program, backend: Backend) -> bool:
+    """Whether the side under test does what torch's own compilation, uncaptured, does."""
+    if backend.reference is not None or backend.compiler == backends.TORCH:
+        return backend.compiler == backends.TORCH
+    torch_alone = dataclasses.replace(backend, compiler=backends.TORCH)
+    try:
+        _compare(program, backend.device, backend.compile, torch_alone.compile)
+    except Mismatch:
+        return False
+    except Exception:
+        try:
+            _compare(program, backend.device, torch_alone.compile, backend.compile_reference)
+        except Mismatch:
+            return False
+        except Exception:
+            return True
+        return False
+    return True
+
+
+def _compare(program: Program, device: str, tested: Any, reference: Any) -> Side:
+    expected, found = Side(program, device), Side(program, device)
+    expected.function = reference(expected.module, program)
+    found.function = tested(found.module, program)
+    with torch.no_grad():
+        for number, call in enumerate(program.calls):
+            expected.call(call)
+            found.call(call)
+            where = f"call {number} (N={call.size})"
+            _same_results(expected, found, where)
+            _same_state(expected, found, where)
+            last = number + 1 == len(program.calls)
+            if last or program.calls[number + 1].size != call.size:
+                _same_kept(expected, found, where)
+    return found
+
+
+def _same_results(expected: Side, found: Side, where: str) -> None:
+    left, right = expected.results[-1], found.results[-1]
+    if len(left) != len(right):
+        raise Mismatch("number", f"results of {where}", f"{len(left)}, {len(right)}")
+    for index, (a, b) in enumerate(zip(left, right, strict=True)):
+        _same_value(a, b, f"result {index} of {where}")
+    identity, sharing = _relations(expected), _relations(found)
+    if identity[0] != sharing[0]:
+        raise Mismatch("identity", f"results of {where}", f"{identity[0]}, {sharing[0]}")
+    if identity[1] != sharing[1]:
+        raise Mismatch("shared memory", f"results of {where}", f"{identity[1]}, {sharing[1]}")
+
+
+def _relations(side: Side) -> tuple[list[int], list[int]]:
+    """For each result the first object that is it, and the first that shares its storage, counted
+    through parameters, inputs and results."""
+    parameters = [*side.module.parameters(), *side.module.buffers()]
+    seen = [*parameters, *side.arguments[-1], *side.results[-1]]
+    objects: dict[int, int] = {}
+    storages: dict[int, int] = {}
+    for index, value in enumerate(seen):
+        if isinstance(value, torch.Tensor):
+            objects.setdefault(id(value), index)
+            storages.setdefault(value.untyped_storage()._cdata, index)
+    results = [value for value in side.results[-1] if isinstance(value, torch.Tensor)]
+    return (
+        [objects[id(value)] for value in results],
+        [storages[value.untyped_storage()._cdata] for value in results if value.numel()],
+    )
+
+
+def _same_state(expected: Side, found: Side, where: str) -> None:
+    for (name, a), (_, b) in zip(expected.state(), found.state(), strict=True):
+        if not _same_bits(a, b):
+            raise Mismatch("bits", f"{name} after {where}", _values(a, b))
+
+
+def _same_kept(expected: Side, found: Side, where: str) -> None:
+    for number, (left, right) in enumerate(zip(expected.results, found.results, strict=True)):
+        for a, b in zip(left, right, strict=True):
+            if isinstance(a, torch.Tensor) and not _same_bits(a, b):
+                raise Mismatch("bits", f"a kept result of call {number} after {where}")
+
+
+def _same_value(a: Any, b: Any, where: str) -> None:
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        if type(a) is not type(b) or a != b:
+            raise Mismatch("value", where, f"{a!r}, {b!r}")
+        return
+    for what, left, right in (
+        ("dtype", a.dtype, b.dtype),
+        ("device", a.device, b.device),
+        ("shape", a.shape, b.shape),
+        ("strides", a.stride(), b.stride()),
+        # Of a tensor without elements, where it stands means nothing.
+        (
+            "storage offset",
+            a.storage_offset() * bool(a.numel()),
+            b.storage_offset() * bool(b.numel()),
+        ),
+    ):
+        if left != right:
+            raise Mismatch(what, where, f"{left}, {right}")
+    if not _same_bits(a, b):
+        raise Mismatch("bits", where, _values(a, b))
+
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.numel() == 0:
+        return True
+    if a.is_conj() or a.is_neg():
+        a, b = a.resolve_conj().resolve_neg(), b.resolve_conj().resolve_neg()
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
+    kind = _INTEGERS[a.element_size()]
+    return torch.equal(a.view(kind), b.view(kind))
+
+
+def _values(a: torch.Tensor, b: torch.Tensor) -> str:
+    return f"\n  expected {a.flatten()[:12].tolist()}\n  found    {b.flatten()[:12].tolist()}"
