@@ -55,7 +55,7 @@ def _case(family: Family) -> Case:
     return case
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name.replace(" ", "-"))
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.id)
 def test_family(family: Family, record: Record) -> None:
     entry: dict[str, Any] = {
         "family": family.name,

@@ -25,14 +25,18 @@ ON_CPU = [family for family in FAMILIES if not family.gpu_only]
 
 
 @pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
+def small_and_without_gradients() -> Iterator[None]:
+    """One thread: the cases are tiny, and other processes may want the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with torch.no_grad():
         yield
+    torch.set_num_threads(threads)
 
 
 def test_the_registry_is_complete() -> None:
     names = [family.name for family in FAMILIES]
-    assert len(names) == len(set(names))
+    assert len(names) == len(set(names)) == len({family.id for family in FAMILIES})
     assert sum(family.expect == GRAPHED for family in FAMILIES) >= 45
     assert {GRAPHED, PARTLY, FALLS_BACK} < set(STATES)
     for family in FAMILIES:
@@ -50,7 +54,7 @@ def storages(values: Sequence[Any]) -> set[int]:
     }
 
 
-@pytest.mark.parametrize("family", ON_CPU, ids=lambda family: family.name.replace(" ", "-"))
+@pytest.mark.parametrize("family", ON_CPU, ids=lambda family: family.id)
 def test_a_case_runs_and_keeps_the_rules(family: Any) -> None:
     case = family.build(Make("cpu"))
     first, second = case.inputs(), case.inputs()
@@ -133,6 +137,41 @@ def test_an_output_that_is_used_again_is_found() -> None:
 
     problems = outcome_of(reusing).problems
     assert problems and all("changed after it" in problem for problem in problems)
+
+
+def test_old_memory_is_poisoned_and_indices_stay_valid() -> None:
+    make = Make("cpu")
+    seen: list[list[Any]] = []
+    spoilt: list[tuple[bool, bool, bool]] = []
+
+    def watching(arguments: list[Any]) -> list[Any]:
+        if seen:
+            x, i, copy = seen[-1]
+            valid = bool((i >= 0).all() and (i < 50).all())
+            spoilt.append((bool(x.isnan().all()), valid, torch.equal(i, copy)))
+        seen.append([*arguments, arguments[1].clone()])
+        return [arguments[0][arguments[1]]]
+
+    case = Case(lambda x, i: x[i], lambda: [make.randn(50), make.ints(50, 20)])
+    assert not exercise(case, watching, boxed(case.function)).problems
+    assert spoilt == [(True, True, False)] * 4
+    constant = Case(scaled, lambda: [make.randn(5)], lambda: [make.randn(5)])
+    weights: list[Any] = []
+
+    def remembering(arguments: list[Any]) -> list[Any]:
+        weights.append(arguments[1])
+        return [scaled(*arguments)]
+
+    assert not exercise(constant, remembering, boxed(scaled)).problems
+    assert weights[0].isnan().all() and not weights[-1].isnan().any()
+    assert len({weight.data_ptr() for weight in weights}) == 2
+
+
+def test_an_argument_that_does_not_move_is_found() -> None:
+    x = torch.randn(5)
+    case = Case(scaled, lambda: [x, torch.randn(5)])
+    problems = exercise(case, boxed(scaled), boxed(scaled)).problems
+    assert any("where an earlier one stood" in problem for problem in problems)
 
 
 def test_a_write_that_is_missing_is_found() -> None:

@@ -31,7 +31,7 @@ simple(
     lambda make: [make.randn(20, 500), make.randn(100_000)],
 )
 simple(
-    "kthvalue, median, mode",
+    "kthvalue, median, quantile",
     "selection without a whole sort; the values are all different",
     lambda x: [*x.kthvalue(11, 1), *x.median(1), x.median(), x.quantile(0.3, dim=1)],
     lambda make: [make.permutation(64 * 33).float().view(33, 64)],

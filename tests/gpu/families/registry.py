@@ -7,6 +7,7 @@ and Inductor leave the operator alone; some go through torch.compile (AOT, INDUC
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -89,6 +90,11 @@ class Family:
     path: str = DIRECT
     gpu_only: bool = False
     reason: str = ""  #: a part of the reason that the report must give when it falls back
+
+    @property
+    def id(self) -> str:
+        """The name as part of a test's."""
+        return re.sub(r"[^\w.]+", "-", self.name).strip("-.")
 
 
 FAMILIES: list[Family] = []
