@@ -51,7 +51,7 @@ def _case(family: Family) -> Case:
         torch.cuda.synchronize()
     except Exception as error:
         text = str(error).strip().splitlines()
-        pytest.skip(f"not runnable here: {type(error).__name__}: {text[0] if text else ''}")
+        pytest.skip(f"not runnable here: {type(error).__name__}: {text[0][:200] if text else ''}")
     return case
 
 
