@@ -6,6 +6,7 @@ it. PYGRAPH_FAMILIES_JSON=FILE stores the record.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
@@ -84,31 +85,8 @@ def _run(family: Family, entry: dict[str, Any]) -> None:
     graphs = pygraph.report().graphs
     assert len(graphs) == 1, [(graph.name, graph.reason) for graph in graphs]
     graph = graphs[0]
-    entry.update(
-        {
-            name: getattr(graph, name)
-            for name in (
-                "state",
-                "reason",
-                "operator",
-                "nodes",
-                "kernels",
-                "edges",
-                "inputs",
-                "constants",
-                "outputs",
-                "relocations",
-                "coincidences",
-                "noise",
-                "arena_bytes",
-                "proof",
-                "calls",
-                "replays",
-                "copies",
-                "bytes_copied",
-            )
-        }
-    )
+    figures = dataclasses.asdict(graph)
+    entry.update({name: figures[name] for name in figures if name not in ("name", "source")})
     entry["bit_equal"] = outcome.bit_equal
     entry["run_to_run_spread"] = outcome.spread
     entry["constants_moved"] = outcome.constants_moved
