@@ -28,6 +28,7 @@ class Uncaptured:
             if (
                 isinstance(argument, torch.Tensor)
                 and argument.is_cuda
+                and argument.layout == torch.strided  # a sparse one has no address
                 and argument.data_ptr() % tensors.KERNEL_ALIGNMENT
             ):
                 arguments[index] = tensors.static_copy(argument)

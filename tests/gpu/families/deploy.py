@@ -1,0 +1,38 @@
+"""Puts a case behind the product: what the GPU tests call, and what they compare it with.
+
+`graphed_callable` is the one place that makes a `Graphed` by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from families.exercise import Call, as_list
+from families.registry import AOT, DIRECT, Case, Family
+from pygraph.adapter import registry
+from pygraph.adapter.graphed import Graphed
+
+
+def deploy(family: Family, case: Case) -> tuple[Call, Call]:
+    """(the callable under test, the uncaptured one), each taking one list."""
+    eager = _boxed(case.function)
+    if family.path == DIRECT:
+        inputs, constants = len(case.inputs()), len(case.constants())
+        return graphed_callable(eager, family.name, range(inputs, inputs + constants)), eager
+    options = {"compiler": "aot"} if family.path == AOT else {}
+    compiled = _boxed(torch.compile(case.function, backend="pygraph", options=options))
+    return compiled, eager if family.path == AOT else _boxed(torch.compile(case.function))
+
+
+def graphed_callable(function: Call, name: str, static: range) -> Call:
+    """`function` as the adapter would run it; its graph is in pygraph.report()."""
+    graph = Graphed(function, name=registry.next_name(name), static=static, mutated=(), device=0)
+    registry.add(graph)
+    return graph.entry()
+
+
+def _boxed(function: Callable[..., Any]) -> Call:
+    return lambda arguments: as_list(function(*arguments))
