@@ -114,7 +114,9 @@ class Running:
     def _why_nothing(self) -> str:
         if self._process.returncode == -signal.SIGKILL:
             return f"ended after {self.seconds:.0f} s, or killed by the system"
-        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [
+            line for line in self._log.read_text(errors="replace").splitlines() if line.strip()
+        ]
         last = lines[-1].strip()[:300] if lines else "no output"
         return f"exit status {self._process.returncode}: {last}"
 

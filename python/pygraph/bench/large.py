@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from pygraph.bench.models import Program, Tensors, Workload
+from pygraph.bench.models import WORKLOADS, Program, Tensors, Workload
 
 LARGE: dict[str, Workload] = {}
-"""In the order in which they are measured."""
+"""In the order in which they are measured; the slowest to compile is last."""
 
 Sample = Callable[[torch.Generator], Tensors]
 
@@ -121,6 +121,12 @@ def _densenet() -> nn.Module:
     return Program(import_module("torchvision.models").densenet121())
 
 
+@_register("vit-large", 64, "timm", _images(64, 224))
+def _vit() -> nn.Module:
+    timm = import_module("timm")
+    return Program(timm.create_model("vit_large_patch16_224", pretrained=False))
+
+
 @_register("mobilebert-128", 128, "transformers", _tokens(128, 128, 30522))
 def _mobilebert() -> nn.Module:
     from transformers import MobileBertConfig, MobileBertForQuestionAnswering
@@ -129,10 +135,15 @@ def _mobilebert() -> nn.Module:
     return Program(model, ("start_logits", "end_logits"))
 
 
+def named(name: str) -> Workload:
+    """A program of either size; KeyError where neither has that name."""
+    return LARGE[name] if name in LARGE else WORKLOADS[name]
+
+
 def find(names: str | None) -> list[Workload]:
-    """The workloads of a list with commas; every name must be known."""
+    """The workloads of a list with commas, the small ones too; every name must be known."""
     chosen = [name.strip() for name in names.split(",")] if names else list(LARGE)
     for name in chosen:
-        if name not in LARGE:
-            raise KeyError(f"no model {name!r}: there are {', '.join(LARGE)}")
-    return [LARGE[name] for name in chosen]
+        if name not in LARGE and name not in WORKLOADS:
+            raise KeyError(f"no model {name!r}: there are {', '.join({**LARGE, **WORKLOADS})}")
+    return [named(name) for name in chosen]

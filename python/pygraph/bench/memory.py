@@ -185,9 +185,7 @@ def _note_idle(found: Figures, before: Memory, steady: Memory, rest: Memory, idl
     found.held_mib = idle.in_use - before.in_use
 
 
-def _check_freed(
-    found: Figures, runner: modes.Runner, bench: modes.Bench, emptied: Memory
-) -> None:
+def _check_freed(found: Figures, runner: modes.Runner, bench: modes.Bench, emptied: Memory) -> None:
     """Let another tensor have what is free between calls, with no memory but what torch has."""
     device = bench.device
     for n in range(2):
@@ -229,4 +227,3 @@ def packing(default: Figures, pygraph: Figures) -> dict[str, float | None]:
         "over_allocator": (arena + outputs) / default.call_mib if default.call_mib else None,
         "over_lower_bound": arena / bound if bound else None,
     }
-

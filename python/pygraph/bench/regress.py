@@ -134,8 +134,8 @@ def main(
 
     if metric not in METRICS:
         raise typer.BadParameter(f"no metric {metric!r}: there are {', '.join(METRICS)}")
-    records = [json.loads(path.read_text())["records"] for path in (old, new)]
-    rows = compare(*records, metric=metric)
+    before, after = (json.loads(path.read_text())["records"] for path in (old, new))
+    rows = compare(before, after, metric)
     console = terminal()
     console.print(as_table(rows, metric, limit))
     bad = [row for row in rows if row.lost or row.slower(limit)]

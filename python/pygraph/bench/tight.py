@@ -22,6 +22,10 @@ from pygraph.bench.models import Workload
 
 ROOM = 1.5
 """Free memory, as a multiple of what an uncaptured call takes from the driver."""
+MOST_ROOM = 1.9
+"""The same as a multiple of the activations: they must be more than half of it."""
+LEAST_ROOM = 1.1
+"""Of what an uncaptured call takes; allocators that waste much need this."""
 CALLS = 4
 STREAM_MIB = 2.0
 """The first stream that a process makes may take this much from the driver, once."""
@@ -51,6 +55,11 @@ class Tight:
     graphs: list[dict[str, Any]] = field(default_factory=list)
 
     @property
+    def share(self) -> float:
+        """Of the free memory, what the activations need."""
+        return self.activations_mib / self.free_mib if self.free_mib else 0.0
+
+    @property
     def captured_for_free(self) -> bool:
         """Every graph is captured, and no capture took memory."""
         return bool(self.graphs) and all(
@@ -67,6 +76,11 @@ def fill_up(leave_bytes: int, device: torch.device) -> torch.Tensor | None:
     if size <= 0:
         return None
     return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def room_for(need: float, activations: float) -> float:
+    """How much memory to leave, in the unit of both."""
+    return max(LEAST_ROOM * need, min(ROOM * need, MOST_ROOM * activations))
 
 
 def need_of(step: modes.Step, inputs: modes.Tensors, device: Device) -> tuple[float, float]:
@@ -92,7 +106,8 @@ def measure_tight(workload: Workload, mode: str, device: Device) -> Tight:
         del plain
         torch._dynamo.reset()
         device.tidy()
-        ballast = fill_up(int(ROOM * found.need_mib * MIB), device.torch)
+        room = room_for(found.need_mib, found.activations_mib)
+        ballast = fill_up(int(room * MIB), device.torch)
         found.free_mib = torch.cuda.mem_get_info(device.torch)[0] / MIB
         runner = modes.MODES[mode](modes.Bench(model, inputs, device))
         with LeastFree(device) as least:

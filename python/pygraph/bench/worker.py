@@ -10,7 +10,6 @@ GPU: the next measurement can start up while the one before is still running. Th
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import traceback
 import warnings
@@ -25,13 +24,11 @@ import typer
 from pygraph.bench import modes, record
 from pygraph.bench.device import Device
 from pygraph.bench.environment import environment
-from pygraph.bench.large import LARGE
+from pygraph.bench.large import named
 from pygraph.bench.linktime import measure_link
 from pygraph.bench.memory import measure_memory
 from pygraph.bench.models import Workload
 from pygraph.bench.tight import measure_tight
-
-log = logging.getLogger(__name__)
 
 
 def compile_only(workload: Workload, mode: str, device: Device) -> dict[str, Any]:
@@ -60,7 +57,7 @@ def _with_verdict(tight: Any) -> dict[str, Any]:
 
 def preload(workload: Workload) -> None:
     """Import what the model needs, by building it without memory."""
-    import torch._inductor.compile_fx  # noqa: F401
+    import torch._inductor.compile_fx
 
     with contextlib.suppress(Exception), torch.device("meta"):
         workload.build()
@@ -71,7 +68,7 @@ def run(kind: str, model: str, mode: str, device: Device) -> dict[str, Any]:
     torch.set_float32_matmul_precision("highest")
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     try:
-        return {"result": KINDS[kind](LARGE[model], mode, device)}
+        return {"result": KINDS[kind](named(model), mode, device)}
     except Exception as error:
         traceback.print_exc()
         lines = str(error).splitlines()
@@ -87,7 +84,7 @@ def main(
     device: str = "cuda",
 ) -> None:
     if gate:
-        preload(LARGE[model])
+        preload(named(model))
         if not sys.stdin.readline():
             raise typer.Exit(3)  # whoever started this is gone
     record.write(out, run(kind, model, mode, Device(device)))
