@@ -16,7 +16,7 @@ from torch import nn
 from pygraph.bench.models import WORKLOADS, Program, Tensors, Workload
 
 LARGE: dict[str, Workload] = {}
-"""In the order in which they are measured; the slowest to compile is last."""
+"""In the order in which they are measured."""
 
 Sample = Callable[[torch.Generator], Tensors]
 
@@ -121,18 +121,18 @@ def _densenet() -> nn.Module:
     return Program(import_module("torchvision.models").densenet121())
 
 
-@_register("vit-large", 64, "timm", _images(64, 224))
-def _vit() -> nn.Module:
-    timm = import_module("timm")
-    return Program(timm.create_model("vit_large_patch16_224", pretrained=False))
-
-
 @_register("mobilebert-128", 128, "transformers", _tokens(128, 128, 30522))
 def _mobilebert() -> nn.Module:
     from transformers import MobileBertConfig, MobileBertForQuestionAnswering
 
     model = MobileBertForQuestionAnswering(MobileBertConfig())
     return Program(model, ("start_logits", "end_logits"))
+
+
+@_register("vit-large", 64, "timm", _images(64, 224))
+def _vit() -> nn.Module:
+    timm = import_module("timm")
+    return Program(timm.create_model("vit_large_patch16_224", pretrained=False))
 
 
 def named(name: str) -> Workload:
