@@ -122,7 +122,7 @@ def _prepare(
             runner = modes.prepare(record.mode, bench)
         record.compile_s = runner.compile_s
         with phases.time("weigh"):
-            _weigh(record, runner, bench, before)
+            weigh(record, runner, bench, before)
         with phases.time("check"):
             verdict = compare.check(runner, expected)
         record.correct, record.error = verdict.correct, verdict.reason
@@ -138,7 +138,7 @@ def _prepare(
         bench.runners.pop(record.mode, None)
 
 
-def _weigh(record: Record, runner: modes.Runner, bench: modes.Bench, before: Memory) -> None:
+def weigh(record: Record, runner: modes.Runner, bench: modes.Bench, before: Memory) -> None:
     """Peaks of some calls in the steady state: the model, its inputs and what this mode added."""
     device = bench.device
     device.tidy()
@@ -153,7 +153,7 @@ def _weigh(record: Record, runner: modes.Runner, bench: modes.Bench, before: Mem
     # Read while the outputs live: in a private pool they are not idle, and not counted twice.
     after = device.memory()
     del outputs
-    note_memory(record, before, after, _own_memory(bench))
+    note_memory(record, before, after, own_memory(bench))
 
 
 def note_memory(record: Record, before: Memory, after: Memory, own: float) -> None:
@@ -177,7 +177,7 @@ def note_memory(record: Record, before: Memory, after: Memory, own: float) -> No
         record.extra["memory_note"] = note
 
 
-def _own_memory(bench: modes.Bench) -> float:
+def own_memory(bench: modes.Bench) -> float:
     tensors = [*bench.model.parameters(), *bench.model.buffers()]
     tensors += [tensor for inputs in bench.inputs for tensor in inputs]
     return nbytes(tensors) / MIB

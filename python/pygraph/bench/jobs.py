@@ -1,0 +1,176 @@
+"""Measurements as processes: several at once for compilers, one after the other for the clock and
+for memory, each with a time limit, and none taking the others with it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Job:
+    """A call of pygraph.bench.worker."""
+
+    kind: str
+    model: str = "unet"
+    mode: str = "default"
+    limit_s: float = 120.0
+
+    @property
+    def name(self) -> str:
+        return " ".join((self.kind, self.model, self.mode))
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "pygraph.bench.worker", self.kind, self.model, self.mode]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job: a result, or the reason why there is none."""
+
+    job: Job
+    seconds: float
+    result: Any = None
+    error: str | None = None
+
+
+Done = Callable[[Outcome], None]
+
+
+class Running:
+    """A job's process. Behind its gate it has imported everything and waits for `go()`."""
+
+    def __init__(
+        self, job: Job, folder: Path, threads: int | None = None, extra: Sequence[str] = ()
+    ) -> None:
+        self.job = job
+        self._started: float | None = None
+        place = Path(tempfile.mkdtemp(dir=folder))
+        self._out, self._log = place / "result.json", place / "log"
+        environment = dict(os.environ)
+        if threads is not None:
+            environment["TORCHINDUCTOR_COMPILE_THREADS"] = str(threads)
+        command = [*job.command(), "--out", str(self._out), "--gate", *extra]
+        with self._log.open("w") as log:
+            # A session of its own: a compiler's helpers end with the process that is ended.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def go(self) -> None:
+        self._started = time.monotonic()
+        gate: IO[str] | None = self._process.stdin
+        assert gate is not None
+        with contextlib.suppress(BrokenPipeError):
+            gate.write("go\n")
+            gate.close()
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self._started is None else time.monotonic() - self._started
+
+    def finished(self, deadline: float) -> bool:
+        """Whether it has ended; it is ended at its limit or at the deadline, what comes first."""
+        if self._process.poll() is not None:
+            return True
+        late = self.seconds > self.job.limit_s or time.monotonic() > deadline
+        if late:
+            self.end()
+        return late
+
+    def end(self) -> None:
+        """End the process and its helpers, if they still run."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def outcome(self) -> Outcome:
+        try:
+            found = json.loads(self._out.read_text())
+        except (OSError, ValueError):
+            found = {"error": self._why_nothing()}
+        return Outcome(self.job, self.seconds, found.get("result"), found.get("error"))
+
+    def _why_nothing(self) -> str:
+        if self._process.returncode == -signal.SIGKILL:
+            return f"ended after {self.seconds:.0f} s, or killed by the system"
+        lines = [
+            line for line in self._log.read_text(errors="replace").splitlines() if line.strip()
+        ]
+        last = lines[-1].strip()[:300] if lines else "no output"
+        return f"exit status {self._process.returncode}: {last}"
+
+
+def in_turn(jobs: Iterable[Job], deadline: float, done: Done, extra: Sequence[str] = ()) -> None:
+    """One at a time; each starts up while the one before it is measured. `deadline` is on the
+    monotonic clock; a job that does not get its turn before is reported as not run."""
+    waiting = deque(jobs)
+    following: Running | None = None
+    current: Running | None = None
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            while waiting:
+                job = waiting.popleft()
+                if time.monotonic() > deadline:
+                    done(Outcome(job, 0.0, error="not run: out of time"))
+                    continue
+                current = following or Running(job, Path(folder), extra=extra)
+                following = Running(waiting[0], Path(folder), extra=extra) if waiting else None
+                current.go()
+                while not current.finished(deadline):
+                    time.sleep(POLL_S)
+                done(current.outcome())
+        finally:
+            for running in (current, following):
+                if running is not None:
+                    running.end()
+
+
+def together(
+    jobs: Iterable[Job],
+    deadline: float,
+    done: Done,
+    most: int,
+    threads: int | None = None,
+    extra: Sequence[str] = (),
+) -> None:
+    """Up to `most` at once, with `threads` compiler threads each."""
+    waiting = deque(jobs)
+    running: list[Running] = []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            while waiting or running:
+                while waiting and len(running) < most and time.monotonic() <= deadline:
+                    running.append(Running(waiting.popleft(), Path(folder), threads, extra))
+                    running[-1].go()
+                for each in [each for each in running if each.finished(deadline)]:
+                    running.remove(each)
+                    done(each.outcome())
+                if not running and time.monotonic() > deadline:
+                    for job in waiting:
+                        done(Outcome(job, 0.0, error="not run: out of time"))
+                    return
+                time.sleep(POLL_S)
+        finally:
+            for each in running:
+                each.end()

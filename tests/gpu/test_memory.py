@@ -1,0 +1,97 @@
+"""Memory: captures take none, what is idle can be had by others, and peaks are those of default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pygraph.bench.device import MIB, Device
+from pygraph.bench.memory import measure_memory, packing
+from pygraph.bench.models import Workload
+from pygraph.bench.tight import CALLS, STREAM_MIB, measure_tight
+from pygraph.capture import record
+
+ROWS = 65536
+
+
+class Wide(nn.Module):
+    """Activations of 1 GiB each behind inputs, weights and outputs of some MiB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 4096)
+        self.second = nn.Linear(4096, 4096)
+        self.last = nn.Linear(4096, 16)
+
+    def forward(self, x: Any) -> Any:
+        return (self.last(torch.relu(self.second(torch.relu(self.first(x))))),)
+
+
+WIDE = Workload(
+    "wide", ROWS, Wide, lambda generator: (torch.randn(ROWS, 64, generator=generator),), "torch"
+)
+
+
+@pytest.fixture(autouse=True)
+def whole_gpu() -> Any:
+    torch.cuda.empty_cache()
+    yield
+    torch.cuda.empty_cache()
+
+
+def test_a_capture_needs_no_memory() -> None:
+    found = measure_tight(WIDE, "pygraph", Device())
+    assert found.error is None
+    assert found.calls == CALLS
+    assert found.share > 0.5  # else a second copy of the activations would have fitted
+    assert found.same_bits
+    assert found.captured_for_free, found.graphs
+
+
+def test_free_memory_is_the_same_behind_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the driver's word at each capture, not by the report."""
+    taken: list[float] = []
+    original = record.record
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        torch.cuda.synchronize()
+        before = torch.cuda.mem_get_info()[0]
+        result = original(*args, **kwargs)
+        taken.append((before - torch.cuda.mem_get_info()[0]) / MIB)
+        return result
+
+    monkeypatch.setattr(record, "record", watched)
+    device = Device()
+    model, inputs = WIDE.make_model("cuda"), WIDE.make_inputs(0, "cuda")
+    compiled = torch.compile(model, backend="pygraph")
+    for _ in range(CALLS):
+        compiled(*inputs)
+        device.synchronize()
+    assert len(taken) == 2, "captures A and B"
+    assert all(abs(each) <= STREAM_MIB for each in taken), taken
+
+
+def test_peaks_and_idle_memory() -> None:
+    device = Device()
+    default = measure_memory(WIDE, "default", device)
+    torch._dynamo.reset()
+    own = measure_memory(WIDE, "pygraph", device)
+    assert [graph["state"] for graph in own.graphs] == ["graphed"]
+    assert own.digest == default.digest
+    assert own.peak_mib is not None and default.peak_mib is not None
+    assert own.peak_mib <= 1.02 * default.peak_mib
+    assert own.call_mib > 1000  # the reading sees the activations
+    assert own.held_mib < own.call_mib / 4
+    assert own.private_mib == 0
+    assert own.freed_is_usable and own.same_after
+    packed = packing(default, own)
+    assert packed["over_allocator"] is not None and packed["over_allocator"] <= 1.02
+
+
+def test_torchs_own_graphs_keep_their_memory() -> None:
+    """That the reading of idle memory can tell: a private pool cannot be had by others."""
+    found = measure_memory(WIDE, "reduce-overhead", Device())
+    assert found.held_mib > 1000
