@@ -286,7 +286,10 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNod
   }
   const Lock lock;
   CUresult code = check_context(context);
-  code = code == CUDA_SUCCESS ? check_copy(*params) : code;
+  // A copy of an array can be held, and refused when it runs: the twin has no arrays.
+  const bool of_array =
+      params->srcMemoryType == CU_MEMORYTYPE_ARRAY || params->dstMemoryType == CU_MEMORYTYPE_ARRAY;
+  code = code == CUDA_SUCCESS && !of_array ? check_copy(*params) : code;
   return code == CUDA_SUCCESS ? add_node(graph, dependencies, count, *params, node) : code;
 }
 

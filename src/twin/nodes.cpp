@@ -57,15 +57,19 @@ CUresult add_edge(CUgraph graph, CUgraphNode from, CUgraphNode to, const CUgraph
           after->dependencies.end()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // "Programmatic" edges may only be used between kernel nodes (CUgraphDependencyType).
-  if (!is_default(data) &&
-      (work_of<KernelWork>(from) == nullptr || work_of<KernelWork>(to) == nullptr)) {
+  // Ports are a kernel's, and programmatic edges "may only be used between kernel nodes"
+  // (CUgraphEdgeData, CUgraphDependencyType).
+  const bool from_kernel = work_of<KernelWork>(from) != nullptr;
+  const bool to_kernel = work_of<KernelWork>(to) != nullptr;
+  if ((!is_default(data) && !from_kernel) ||
+      (data.type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC && !to_kernel)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   after->dependencies.push_back(from);
   after->edge_data.push_back(data);
-  if (from >= to &&  // handles ascend: usually the order of creation holds
-      !sort(state().graphs.at(graph))) {
+  Graph& owner = state().graphs.at(graph);
+  owner.by_creation = owner.by_creation && from < to;  // handles ascend
+  if (!owner.by_creation && !sort(owner)) {
     after->dependencies.pop_back();
     after->edge_data.pop_back();
     return CUDA_ERROR_INVALID_VALUE;

@@ -102,7 +102,8 @@ struct GraphNode {
 
 struct Graph {
   std::vector<CUgraphNode> nodes;  ///< in a topological order: by creation, unless edges differ
-  bool embedded = false;           ///< inside a child graph node, which owns it
+  bool by_creation = true;
+  bool embedded = false;  ///< inside a child graph node, which owns it
 };
 
 struct Exec {

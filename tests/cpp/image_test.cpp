@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "graph_builder.h"
 #include "support.h"
 #include "twin/kernels.h"
 #include "twin/samples.h"
@@ -11,6 +12,7 @@ namespace {
 
 using testing::AffineBlock;
 using testing::DeviceMemory;
+using testing::GraphBuilder;
 using testing::message_of;
 using testing::ParameterOrder;
 
@@ -72,43 +74,9 @@ TEST_P(ImageOnBoth, CopyAndFillExposeTheirAddresses) {
   EXPECT_EQ(image.edges, (std::vector<std::pair<std::uint32_t, std::uint32_t>>{{0, 1}}));
 }
 
-class GraphBuilder {
- public:
-  explicit GraphBuilder(const Driver& driver) : driver_(driver) {
-    CUgraph graph = nullptr;
-    driver.check(driver.api.cuGraphCreate(&graph, 0), "cuGraphCreate");
-    graph_ = GraphHandle(driver, graph);
-  }
-  CUgraphNode empty(const std::vector<CUgraphNode>& after = {}) {
-    CUgraphNode node = nullptr;
-    driver_.check(driver_.api.cuGraphAddEmptyNode(&node, graph_.get(), after.data(), after.size()),
-                  "cuGraphAddEmptyNode");
-    return node;
-  }
-  CUgraphNode fill(CUdeviceptr at, const std::vector<CUgraphNode>& after) {
-    CUDA_MEMSET_NODE_PARAMS params{};
-    params.dst = at;
-    params.elementSize = 1;
-    params.width = 4;
-    params.height = 1;
-    CUcontext context = nullptr;
-    driver_.check(driver_.api.cuCtxGetCurrent(&context), "cuCtxGetCurrent");
-    CUgraphNode node = nullptr;
-    driver_.check(driver_.api.cuGraphAddMemsetNode(&node, graph_.get(), after.data(), after.size(),
-                                                   &params, context),
-                  "cuGraphAddMemsetNode");
-    return node;
-  }
-  [[nodiscard]] CUgraph get() const { return graph_.get(); }
-
- private:
-  const Driver& driver_;
-  GraphHandle graph_;
-};
-
 TEST_P(ImageOnBoth, BranchesStandInTopologicalOrder) {
   const DeviceMemory memory(driver(), 64);
-  GraphBuilder graph(driver());
+  GraphBuilder graph(bed());
   const CUgraphNode fork = graph.empty();
   const CUgraphNode left = graph.fill(memory.address(), {fork});
   const CUgraphNode right = graph.fill(memory.address() + 8, {fork});
@@ -134,19 +102,16 @@ TEST_P(ImageOnBoth, BranchesStandInTopologicalOrder) {
 }
 
 TEST_P(ImageOnBoth, EmptyGraph) {
-  GraphBuilder graph(driver());
+  GraphBuilder graph(bed());
   const Image image = read_image(driver(), graph.get());
   EXPECT_TRUE(image.nodes.empty());
   EXPECT_TRUE(image.edges.empty());
 }
 
 TEST_P(ImageOnBoth, HostNodeIsRefusedByName) {
-  GraphBuilder graph(driver());
+  GraphBuilder graph(bed());
   const CUgraphNode first = graph.empty();
-  const CUDA_HOST_NODE_PARAMS params{[](void*) {}, nullptr};
-  CUgraphNode host = nullptr;
-  driver().check(driver().api.cuGraphAddHostNode(&host, graph.get(), &first, 1, &params),
-                 "cuGraphAddHostNode");
+  graph.host([](void*) {}, nullptr, {first});
   const std::string text =
       message_of<UnsupportedGraph>([&] { (void)read_image(driver(), graph.get()); });
   EXPECT_NE(text.find("host function"), std::string::npos) << text;
@@ -156,7 +121,7 @@ TEST_P(ImageOnBoth, HostNodeIsRefusedByName) {
 TEST_P(ImageOnBoth, HostEndOfACopyIsAWord) {
   const DeviceMemory memory(driver(), 64);
   const std::vector<char> host(64);
-  GraphBuilder graph(driver());
+  GraphBuilder graph(bed());
   CUDA_MEMCPY3D copy{};
   copy.srcMemoryType = CU_MEMORYTYPE_HOST;
   copy.srcHost = host.data();
@@ -165,11 +130,7 @@ TEST_P(ImageOnBoth, HostEndOfACopyIsAWord) {
   copy.WidthInBytes = 64;
   copy.Height = 1;
   copy.Depth = 1;
-  CUcontext context = nullptr;
-  driver().check(driver().api.cuCtxGetCurrent(&context), "cuCtxGetCurrent");
-  CUgraphNode node = nullptr;
-  driver().check(driver().api.cuGraphAddMemcpyNode(&node, graph.get(), nullptr, 0, &copy, context),
-                 "cuGraphAddMemcpyNode");
+  graph.copy(copy);
   const Image image = read_image(driver(), graph.get());
   ASSERT_EQ(image.nodes.at(0).words.size(), 2U);
   EXPECT_EQ(image.nodes[0].word(image.nodes[0].words[0]),
@@ -189,7 +150,7 @@ PYGRAPH_ON_BOTH_DRIVERS(ImageOnBoth);
 class ImageOnTwin : public testing::OnTwin {};
 
 TEST_F(ImageOnTwin, KernelNamedByItsOtherHandle) {
-  GraphBuilder graph(driver());
+  GraphBuilder graph(bed());
   std::uint64_t pointer = 0x1234;
   std::uint32_t count = 0;
   void* parameters[] = {&pointer, &pointer, &count};
@@ -212,7 +173,7 @@ TEST_F(ImageOnTwin, KernelNamedByItsOtherHandle) {
 TEST_F(ImageOnTwin, WhereEdgesLeaveAChoiceCreationDecides) {
   // Two captures of one program must list their nodes alike, or their comparison means nothing.
   const DeviceMemory memory(driver(), 64);
-  GraphBuilder graph(driver());
+  GraphBuilder graph(bed());
   for (CUdeviceptr i = 0; i < 8; ++i) {
     graph.fill(memory.address() + 4 * i, {});
   }

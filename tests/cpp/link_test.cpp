@@ -1,5 +1,8 @@
 #include "pygraph/link.h"
 
+#include <algorithm>
+
+#include "graph_builder.h"
 #include "support.h"
 
 namespace pygraph {
@@ -8,6 +11,8 @@ namespace {
 using testing::AffineBlock;
 using testing::DeviceMemory;
 using testing::holds;
+using testing::Regions;
+using testing::Runnable;
 
 constexpr std::uint32_t kFloats = 200;
 constexpr std::size_t kBytes = kFloats * sizeof(float);
@@ -115,6 +120,154 @@ TEST_P(Link, ScratchThatReachesBeyondItsUsedBytesIsNotSqueezed) {
   given[1].used_bytes = 64;
   const LinkedGraph linked = link_in(space, a, b, given);
   EXPECT_FALSE(linked.table.sound());
+}
+
+/// r0 -> r1 -> r2 -> r1 -> r3: what region 1 holds at the end is not what its first reader saw.
+Regions::Make rewriting(const testing::Testbed& bed) {
+  return [&bed](const std::vector<CUdeviceptr>& at) {
+    return bed.capture([&] {
+      bed.affine({at[1], at[0], 2, 0, kFloats});
+      bed.affine({at[2], at[1], 1, 1, kFloats});
+      bed.affine({at[1], at[2], 10, 0, kFloats});
+      bed.affine({at[3], at[2], 1, 5, kFloats});
+    });
+  };
+}
+
+TEST_P(Link, CopiesTakeWhatARegionHoldsAtTheEnd) {
+  Regions given(driver(), 4, kBytes);
+  given.scratch(1).scratch(2);
+  const std::size_t without = given.link(rewriting(bed())).layout.bytes;
+  LinkedGraph linked = given.link(rewriting(bed()), {{1, 0, kBytes}, {2, 40, 80}, {0, 0, 0}});
+  ASSERT_TRUE(linked.table.sound());
+  EXPECT_EQ(linked.first_copy, 4U);
+  EXPECT_EQ(linked.arena, 7U);
+  EXPECT_EQ(linked.region_count(), 8U);
+  EXPECT_EQ(linked.image.count(NodeKind::kMemcpy), 2U) << "a copy of nothing is no node";
+  EXPECT_EQ(linked.mentions, (std::vector<std::size_t>{1, 4, 4, 1}));
+  EXPECT_GE(linked.layout.bytes, without);
+  Runnable runnable(bed(), std::move(linked));
+  const DeviceMemory in(driver(), kBytes);
+  const DeviceMemory out(driver(), kBytes);
+  for (const float start : {3.0F, -1.0F}) {
+    const DeviceMemory first(driver(), kBytes);
+    const DeviceMemory second(driver(), 80);
+    in.write(std::vector<float>(kFloats, start));
+    runnable.program.bind(4, first.address());
+    runnable.program.bind(5, second.address());
+    runnable.run(bed(), {in.address(), 0, 0, out.address()});
+    EXPECT_TRUE(holds(first, 10 * (2 * start + 1)));
+    EXPECT_TRUE(holds(second, 2 * start + 1));
+    EXPECT_TRUE(holds(out, 2 * start + 6));
+  }
+}
+
+TEST_P(Link, CopiesRunBehindEveryBranch) {
+  Regions given(driver(), 4, kBytes);
+  const auto branches = [&](const std::vector<CUdeviceptr>& at) {
+    testing::GraphBuilder graph(bed());
+    for (std::size_t i = 1; i < 4; ++i) {
+      graph.affine({at[i], at[0], 1, static_cast<float>(i), kFloats});
+    }
+    return graph.take();
+  };
+  for (const std::size_t copies : {std::size_t{1}, std::size_t{3}}) {
+    const std::vector<CopyOut> list(copies, CopyOut{2, 0, kBytes});
+    LinkedGraph linked = given.link(branches, list);
+    ASSERT_TRUE(linked.table.sound());
+    const NodeOrder order(linked.image);
+    const auto last = static_cast<std::uint32_t>(linked.image.nodes.size() - 1);
+    for (std::uint32_t kernel = 0; kernel < 3; ++kernel) {
+      EXPECT_TRUE(order.precedes(kernel, last)) << kernel;
+    }
+    EXPECT_TRUE(std::is_sorted(linked.image.edges.begin(), linked.image.edges.end()));
+    Runnable runnable(bed(), std::move(linked));
+    std::vector<DeviceMemory> memory;
+    std::vector<CUdeviceptr> at;
+    for (std::size_t i = 0; i < 4 + copies; ++i) {
+      memory.emplace_back(driver(), kBytes);
+      memory.back().write(std::vector<float>(kFloats, 1));
+      at.push_back(memory.back().address());
+    }
+    runnable.run(bed(), at);
+    EXPECT_TRUE(holds(memory.back(), 3));
+  }
+}
+
+TEST_P(Link, ScratchThatIsCopiedLivesToTheEnd) {
+  // A chain of scratch packs into two places; copied at the end, the first keeps one for itself.
+  Regions given(driver(), 6, kBytes);
+  for (std::size_t i = 1; i < 5; ++i) {
+    given.scratch(i);
+  }
+  const auto make = [&](const std::vector<CUdeviceptr>& at) {
+    return bed().capture([&] {
+      for (std::size_t i = 0; i + 1 < at.size(); ++i) {
+        bed().affine({at[i + 1], at[i], 2, 1, kFloats});
+      }
+    });
+  };
+  EXPECT_EQ(given.link(make).layout.bytes, 2 * std::size_t{1024});
+  LinkedGraph linked = given.link(make, {{1, 0, kBytes}});
+  EXPECT_EQ(linked.layout.bytes, 3 * std::size_t{1024});
+  Runnable runnable(bed(), std::move(linked));
+  const DeviceMemory in(driver(), kBytes);
+  const DeviceMemory out(driver(), kBytes);
+  const DeviceMemory copied(driver(), kBytes);
+  in.write(std::vector<float>(kFloats, 3));
+  runnable.run(bed(), {in.address(), 0, 0, 0, 0, out.address(), copied.address()});
+  EXPECT_TRUE(holds(copied, 7));
+}
+
+TEST_P(Link, CopiesOutsideTheirRegionAreRefused) {
+  Regions given(driver(), 4, kBytes);
+  const auto refused = [&](const CopyOut& copy) {
+    return testing::message_of<std::invalid_argument>(
+        [&] { (void)given.link(rewriting(bed()), {copy}); });
+  };
+  EXPECT_NE(refused({4, 0, 8}).find("region 4"), std::string::npos);
+  EXPECT_NE(refused({0, 8, kBytes}).find("copy 0 reads"), std::string::npos);
+  EXPECT_NE(refused({0, kBytes + 1, 0}).find("copy 0 reads"), std::string::npos);
+  EXPECT_NE(refused({0, 1, ~std::uint64_t{0}}).find("copy 0 reads"), std::string::npos);
+}
+
+TEST_P(Link, AddressesOfOtherMemoryAreForeign) {
+  // A constant that a library keeps: the same in both captures, in no region.
+  const DeviceMemory constant(driver(), kBytes);
+  const Regions given(driver(), 2, kBytes);
+  const LinkedGraph linked = given.link([&](const std::vector<CUdeviceptr>& at) {
+    return bed().capture([&] {
+      bed().affine({at[0], constant.address() + 8, 1, 1, 4});
+      bed().affine({at[1], constant.address() + 8, 1, 1, 4});
+      bed().affine({at[1], at[0], 1, 1, 4});
+    });
+  });
+  ASSERT_TRUE(linked.table.sound());
+  EXPECT_EQ(linked.table.foreign, (std::vector<ForeignWord>{{0, 8, constant.address() + 8},
+                                                            {1, 8, constant.address() + 8}}));
+}
+
+TEST_P(Link, BuffersOfAKernelThatMayStillRunAreNotShared) {
+  // r0 -> s1 -> s2 -> s3 -> r4. With a programmatic edge from the second kernel to the third, the
+  // third may start while the second still reads s1: s3 must not take its place.
+  Regions given(driver(), 5, kBytes);
+  given.scratch(1).scratch(2).scratch(3);
+  const auto make = [&](bool early) {
+    return [&, early](const std::vector<CUdeviceptr>& at) {
+      testing::GraphBuilder graph(bed());
+      CUgraphNode before = graph.affine({at[1], at[0], 2, 1, kFloats});
+      for (std::size_t i = 1; i < 4; ++i) {
+        const CUgraphNode node = graph.affine({at[i + 1], at[i], 2, 1, kFloats});
+        graph.edge(before, node, early && i == 2 ? testing::programmatic() : CUgraphEdgeData{});
+        before = node;
+      }
+      return graph.take();
+    };
+  };
+  EXPECT_EQ(given.link(make(false)).layout.bytes, 2 * std::size_t{1024});
+  const LinkedGraph linked = given.link(make(true));
+  EXPECT_EQ(linked.image.early.size(), 1U);
+  EXPECT_EQ(linked.layout.bytes, 3 * std::size_t{1024});
 }
 
 PYGRAPH_ON_BOTH_DRIVERS(Link);

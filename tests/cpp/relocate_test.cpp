@@ -175,6 +175,56 @@ TEST(Relocate, ChangedSizeOfACopyIsAProblem) {
   EXPECT_FALSE(relocate(image(copy), image(moved), kRegions, kPhantom, kPhantomEnd).sound());
 }
 
+TEST(Relocate, ForeignWordsAreAskedForOncePerNumber) {
+  constexpr CUdeviceptr kConstant = 0x1234'5678'0000;
+  std::vector<CUdeviceptr> asked;
+  const auto is_device_memory = [&](CUdeviceptr address) {
+    asked.push_back(address);
+    return address == kConstant;
+  };
+  const std::vector<std::vector<std::uint64_t>> words = {
+      {kConstant, 42, 0x7777'0000'0000, 0xFFFF, ~0ULL, kPhantom + 0x9000},
+      {kRegions[0].a + 8, kConstant, 0x1'0000, 1ULL << 57}};
+  const LinkTable table =
+      relocate(image_of(words), image_of(words), kRegions, kPhantom, kPhantomEnd, is_device_memory);
+  EXPECT_TRUE(table.sound());
+  EXPECT_EQ(table.foreign, (std::vector<ForeignWord>{{0, 0, kConstant}, {1, 8, kConstant}}));
+  EXPECT_EQ(asked, (std::vector<CUdeviceptr>{kConstant, 0x7777'0000'0000, 0x1'0000}));
+  EXPECT_EQ(table.coincidences, 1U);
+  EXPECT_TRUE(
+      relocate(image_of(words), image_of(words), kRegions, kPhantom, kPhantomEnd).foreign.empty())
+      << "nobody to ask";
+}
+
+TEST(Relocate, UnifiedEndsOutsideDeviceMemoryAreHostMemory) {
+  CUDA_MEMCPY3D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
+  copy.srcDevice = 0x5000'0000;
+  copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  copy.dstDevice = 0x6000'0000;
+  Node node;
+  node.kind = NodeKind::kMemcpy;
+  node.form = ParameterForm::kStruct;
+  node.block.resize(sizeof copy);
+  std::memcpy(node.block.data(), &copy, sizeof copy);
+  node.words = {offsetof(CUDA_MEMCPY3D, srcDevice), offsetof(CUDA_MEMCPY3D, dstDevice)};
+  Image image;
+  image.nodes.push_back(node);
+  const LinkTable table = relocate(image, image, kRegions, kPhantom, kPhantomEnd,
+                                   [](CUdeviceptr at) { return at == 0x6000'0000; });
+  ASSERT_EQ(table.problems.size(), 1U);
+  EXPECT_NE(table.problems[0].find("copies from host memory at 0x50000000"), std::string::npos)
+      << table.problems[0];
+  EXPECT_EQ(table.foreign.size(), 1U);
+}
+
+TEST(Relocate, EdgesThatStartEarlyMustAgree) {
+  Image a = image_of({{1}, {2}});
+  const Image b = a;
+  a.early = a.edges;
+  EXPECT_FALSE(relocate(a, b, kRegions, kPhantom, kPhantomEnd).sound());
+}
+
 TEST(Relocate, OverlapIsRefusedByName) {
   const auto overlap = [](const std::vector<Region>& regions) {
     return message_of<std::invalid_argument>([&] { (void)compare({{1}}, {{1}}, regions); });
