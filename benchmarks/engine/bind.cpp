@@ -21,7 +21,7 @@ void bind_unchanged(State& state) {
       Counter(static_cast<double>(regions), Counter::kIsIterationInvariantRate | Counter::kInvert);
   state.SetLabel(driver_label());
 }
-BENCHMARK(bind_unchanged)->Arg(1)->Arg(32)->Arg(400);
+BENCHMARK(bind_unchanged)->Arg(1)->Arg(8)->Arg(32)->Arg(128)->Arg(400);
 
 /// Moving one region that so many nodes mention, and telling the driver.
 void bind_and_update(State& state) {

@@ -76,7 +76,7 @@ void lay_out_arena(State& state) {
   }
   state.SetLabel(driver_label());
 }
-BENCHMARK(lay_out_arena)->Arg(1000)->Unit(benchmark::kMicrosecond);
+BENCHMARK(lay_out_arena)->Arg(1000)->Arg(10000)->Unit(benchmark::kMicrosecond);
 
 /// Everything between two captures and a program.
 void link_graph(State& state) {
@@ -86,7 +86,7 @@ void link_graph(State& state) {
   }
   state.SetLabel(driver_label());
 }
-BENCHMARK(link_graph)->Arg(1000)->Unit(benchmark::kMicrosecond);
+BENCHMARK(link_graph)->Arg(1000)->Arg(3000)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace pygraph::benchmarks

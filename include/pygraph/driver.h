@@ -16,14 +16,17 @@
 
 namespace pygraph {
 
-/// Function pointers of one driver. Members carry the names of cuda.h (after its version macros).
+/// Function pointers of one driver. Members carry the names of cuda.h (after its version macros),
+/// so their types follow the cuda.h that is included: it must be of the major version that the
+/// library was built with (find_package(pygraph) sees to that). Null: not loaded, or optional and
+/// absent.
 struct DriverApi {
 #define PYGRAPH_REQUIRED(name) decltype(&::name) name = nullptr;
 #define PYGRAPH_OPTIONAL(name) decltype(&::name) name = nullptr;
 #include "pygraph/driver_symbols.def"
 };
 
-/// What a driver can do, and when it cannot be used: what was found and what is needed.
+/// What a driver can do, and when it cannot be used: what was found and what is needed. Plain data.
 struct Capabilities {
   /// CUDA 12.4: first driver with cuFuncGetParamInfo, which lays out a kernel's parameter block.
   static constexpr int kMinimumVersion = 12040;
@@ -38,7 +41,9 @@ struct Capabilities {
 };
 
 /// A failed driver call. `code` is the CUresult; `operation` the entry point; `object` what it was
-/// applied to (node, kernel, region); `remedy` what the reader can do, possibly empty.
+/// applied to (node, kernel, region); `remedy` what the reader can do, possibly empty. what() is
+/// one sentence of these. An error of earlier asynchronous work can surface in any later call
+/// (driver API, "Error Handling").
 class DriverError : public std::runtime_error {
  public:
   DriverError(CUresult code, std::string_view code_name, std::string_view operation,
@@ -55,7 +60,9 @@ class DriverError : public std::runtime_error {
 };
 
 /// One driver: its table and what it can do. Immutable after construction, safe to share between
-/// threads.
+/// threads. Whoever is given a `const Driver&` keeps it: it must outlive them (real_driver() and
+/// twin::driver() live as long as the process). Nothing here makes a context current; the calls
+/// that need one say so in the driver API.
 struct Driver {
   DriverApi api;
   Capabilities capabilities;
@@ -78,7 +85,8 @@ struct Driver {
   /// Makes in_forked_child() true in every child forked from now on. For whoever makes a Driver.
   static void watch_for_forks();
 
-  /// "CUDA_ERROR_INVALID_VALUE" for a code, or its number when the driver does not know it.
+  /// "CUDA_ERROR_INVALID_VALUE" for a code, or its number when the driver does not know it. Works
+  /// with an empty table too.
   [[nodiscard]] std::string error_name(CUresult code) const;
 
  private:
@@ -88,12 +96,13 @@ struct Driver {
   static inline std::atomic<bool> forked_{false};
 };
 
-/// The process's CUDA driver, opened and initialised on first use (thread-safe). Always returns:
-/// look at `capabilities.usable()`.
+/// The process's CUDA driver (libcuda.so.1), opened and initialised with cuInit on first use.
+/// Thread-safe. Throws nothing for want of a driver or a device: look at `capabilities.usable()`.
 const Driver& real_driver();
 
-/// Opens `library` and fills a table from it; for tests of the failure paths. The handle is never
-/// closed: CUDA does not survive being unloaded.
+/// Opens `library` and fills a table from it; for tests of the failure paths. `minimum_version` is
+/// in cuDriverGetVersion's form (12040: CUDA 12.4). Failures stand in `capabilities.problem`. The
+/// handle is never closed: CUDA does not survive being unloaded.
 Driver load_driver(const std::string& library, int minimum_version = Capabilities::kMinimumVersion);
 
 }  // namespace pygraph

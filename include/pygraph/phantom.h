@@ -25,12 +25,16 @@ struct PhantomAllocation {
   std::size_t bytes;
 };
 
-/// Not thread-safe: one capture at a time uses it.
+/// Not thread-safe: one capture at a time uses it. Calls that map, fill or read need a current
+/// context of `device`; the driver must outlive the space. When the space is destroyed, no graph
+/// that still holds its addresses may be launched again, and nothing that was may be running.
 class PhantomSpace {
  public:
   struct Options {
-    std::size_t reserve_bytes = std::size_t{1} << 40;  ///< address space for both placements
-    std::size_t block_bytes = std::size_t{64} << 20;   ///< physical memory, in all
+    /// Address space for both placements, in bytes; rounded up to two blocks.
+    std::size_t reserve_bytes = std::size_t{1} << 40;
+    /// Physical memory in all, in bytes; rounded up to the driver's granularity.
+    std::size_t block_bytes = std::size_t{64} << 20;
   };
 
   /// Reserves the range and creates the block; maps nothing yet. Throws DriverError.
@@ -40,17 +44,19 @@ class PhantomSpace {
   PhantomSpace(const PhantomSpace&) = delete;
   PhantomSpace& operator=(const PhantomSpace&) = delete;
 
-  /// Starts a capture in `placement`: keeps the mappings, and hands the same addresses out again
-  /// unless some of them are still borrowed.
+  /// Starts a capture in `placement`: keeps the mappings, forgets allocations(), and hands the same
+  /// addresses out again unless some of them are still borrowed. Before the first call the
+  /// placement is A.
   void begin(Placement placement);
 
   /// An allocation whose user gives it back one day (torch's allocator, which keeps books by
-  /// address and must not be given an address twice).
+  /// address and must not be given an address twice). Throws as allocate() does.
   CUdeviceptr borrow(std::size_t bytes) {
     const CUdeviceptr address = allocate(bytes);
     ++borrowed_[placement_];
     return address;
   }
+  /// `address` must have been borrowed, and not been given back since.
   void give_back(CUdeviceptr address) noexcept { --borrowed_[(address - base_) / (reserved_ / 2)]; }
 
   /// Hands out `bytes` whose address is `residue` modulo 1024 (512: exactly as aligned as torch's
@@ -59,19 +65,23 @@ class PhantomSpace {
   /// fails, std::length_error when the placement is full.
   CUdeviceptr allocate(std::size_t bytes, std::size_t residue = 512);
 
-  /// Writes `value` over the whole physical block. Synchronous.
+  /// Writes `value` over the whole physical block. Synchronous. Throws DriverError, also for errors
+  /// of work before it.
   void poison(std::uint8_t value);
 
-  /// Whether every byte of the physical block still is `value`. Synchronous, copies the block to
-  /// the host.
+  /// Whether every byte of the physical block still is `value`; poison() must have been called.
+  /// Waits for the context, copies the block to the host. Throws DriverError.
   [[nodiscard]] bool intact(std::uint8_t value) const;
 
+  /// Whether `address` lies in either placement, handed out or not.
   [[nodiscard]] bool contains(CUdeviceptr address) const noexcept {
     return address >= base_ && address - base_ < reserved_;
   }
+  /// Start and size in bytes of both placements together: link() asks for these bounds.
   [[nodiscard]] CUdeviceptr base() const noexcept { return base_; }
   [[nodiscard]] std::size_t reserved_bytes() const noexcept { return reserved_; }
   [[nodiscard]] std::size_t physical_bytes() const noexcept { return block_; }
+  /// How often the block is mapped.
   [[nodiscard]] std::size_t mappings() const noexcept { return mapped_[0] + mapped_[1]; }
   /// Allocations that were borrowed and not given back, in both placements.
   [[nodiscard]] std::size_t borrowed() const noexcept { return borrowed_[0] + borrowed_[1]; }
