@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <stdexcept>
 
 namespace pygraph::torch_bridge {
@@ -56,6 +57,25 @@ void finish_on_twin(const Driver& driver, CUstream stream) {
                    code == CUDA_ERROR_MISALIGNED_ADDRESS;
   driver.check(ran ? code : again, "cuStreamSynchronize", "the launched graph");
 }
+
+/// Memory of the twin is the host's, given back at once and not in stream order: whichever way a
+/// call ends, nothing of it may still be queued when its memory goes.
+class NothingQueued {
+ public:
+  NothingQueued(const Driver& driver, GraphCall::Device device, CUstream stream)
+      : driver_(device == GraphCall::Device::kTwin ? &driver : nullptr), stream_(stream) {}
+  ~NothingQueued() {
+    if (driver_ != nullptr && driver_->api.cuStreamSynchronize(stream_) != CUDA_SUCCESS) {
+      driver_->api.cuStreamSynchronize(stream_);  // the first may have been refused
+    }
+  }
+  NothingQueued(const NothingQueued&) = delete;
+  NothingQueued& operator=(const NothingQueued&) = delete;
+
+ private:
+  const Driver* driver_;
+  CUstream stream_;
+};
 
 }  // namespace
 
@@ -277,9 +297,11 @@ PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
   const CallScope scope(*driver_, device_, device_index_, context_);
   const CUstream stream = scope.stream();
   std::vector<Borrowed> borrowed;
-  bind_arguments(arguments, stream, borrowed);
-
   std::vector<OwnedTensor> blocks(blocks_.size());
+  std::optional<Workspace> arena;
+  const NothingQueued on_leaving(*driver_, device_, stream);
+
+  bind_arguments(arguments, stream, borrowed);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     blocks[i] = allocate_block(i);
     const CUdeviceptr address = data_of(blocks[i]);
@@ -288,10 +310,10 @@ PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
       program_.bind(blocks_[i].region, address);
     }
   }
-  const Workspace arena(*this, trial.displace);
-  fill(arena.address(), trial.poison, arena_bytes_, stream);
+  arena.emplace(*this, trial.displace);
+  fill(arena->address(), trial.poison, arena_bytes_, stream);
   if (arena_ != kNoRegion) {
-    program_.bind(arena_, arena.address());
+    program_.bind(arena_, arena->address());
   }
   program_.launch(stream);
   ++statistics_.replays;
