@@ -2,7 +2,7 @@
 
 Both sides have inputs, parameters and memory of their own and get the same calls. After each call
 everything that can be seen must be the same: bits, dtype, shape, stride and storage offset of the
-results, which results are which objects, which share memory with what, and every byte of the
+results (strides and offset only where there are elements), which results are which objects, which share memory with what, and every byte of the
 inputs and parameters. Results of earlier calls are kept, and compared again later.
 """
 
@@ -195,18 +195,15 @@ def _same_value(a: Any, b: Any, where: str) -> None:
         if type(a) is not type(b) or a != b:
             raise Mismatch("value", where, f"{a!r}, {b!r}")
         return
-    for what, left, right in (
+    pairs = [
         ("dtype", a.dtype, b.dtype),
         ("device", a.device, b.device),
         ("shape", a.shape, b.shape),
-        ("strides", a.stride(), b.stride()),
-        # Of a tensor without elements, where it stands means nothing.
-        (
-            "storage offset",
-            a.storage_offset() * bool(a.numel()),
-            b.storage_offset() * bool(b.numel()),
-        ),
-    ):
+    ]
+    if a.numel():  # where the elements of an empty tensor would stand means nothing
+        pairs.append(("strides", a.stride(), b.stride()))
+        pairs.append(("storage offset", a.storage_offset(), b.storage_offset()))
+    for what, left, right in pairs:
         if left != right:
             raise Mismatch(what, where, f"{left}, {right}")
     if not _same_bits(a, b):
