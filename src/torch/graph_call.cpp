@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <exception>
+#include <optional>
 #include <stdexcept>
 
 namespace pygraph::torch_bridge {
@@ -56,6 +58,34 @@ void finish_on_twin(const Driver& driver, CUstream stream) {
                    code == CUDA_ERROR_MISALIGNED_ADDRESS;
   driver.check(ran ? code : again, "cuStreamSynchronize", "the launched graph");
 }
+
+/// A call that fails half-way leaves fills and copies behind, and the memory that they write goes
+/// back when the call ends. A GPU's allocator hands it out again in stream order. The twin's memory
+/// is the host's, so what was queued runs before.
+class TwinDrain {
+ public:
+  TwinDrain(const Driver& driver, bool on_twin, CUstream stream) noexcept
+      : driver_(driver),
+        on_twin_(on_twin),
+        stream_(stream),
+        exceptions_(std::uncaught_exceptions()) {}
+  TwinDrain(const TwinDrain&) = delete;
+  TwinDrain& operator=(const TwinDrain&) = delete;
+  TwinDrain(TwinDrain&&) = delete;
+  TwinDrain& operator=(TwinDrain&&) = delete;
+  ~TwinDrain() {
+    if (on_twin_ && std::uncaught_exceptions() > exceptions_ &&
+        driver_.api.cuStreamSynchronize(stream_) != CUDA_SUCCESS) {
+      driver_.api.cuStreamSynchronize(stream_);  // a wait that was refused has run nothing
+    }
+  }
+
+ private:
+  const Driver& driver_;
+  bool on_twin_;
+  CUstream stream_;
+  int exceptions_;
+};
 
 }  // namespace
 
@@ -277,9 +307,11 @@ PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
   const CallScope scope(*driver_, device_, device_index_, context_);
   const CUstream stream = scope.stream();
   std::vector<Borrowed> borrowed;
+  std::vector<OwnedTensor> blocks(blocks_.size());
+  std::optional<Workspace> arena;
+  const TwinDrain drain(*driver_, device_ == Device::kTwin, stream);
   bind_arguments(arguments, stream, borrowed);
 
-  std::vector<OwnedTensor> blocks(blocks_.size());
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     blocks[i] = allocate_block(i);
     const CUdeviceptr address = data_of(blocks[i]);
@@ -288,10 +320,10 @@ PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
       program_.bind(blocks_[i].region, address);
     }
   }
-  const Workspace arena(*this, trial.displace);
-  fill(arena.address(), trial.poison, arena_bytes_, stream);
+  arena.emplace(*this, trial.displace);
+  fill(arena->address(), trial.poison, arena_bytes_, stream);
   if (arena_ != kNoRegion) {
-    program_.bind(arena_, arena.address());
+    program_.bind(arena_, arena->address());
   }
   program_.launch(stream);
   ++statistics_.replays;

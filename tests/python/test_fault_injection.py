@@ -23,7 +23,7 @@ from pygraph import _engine
 from pygraph.adapter.backend import backend
 
 OUT_OF_MEMORY = 2  #: CUDA_ERROR_OUT_OF_MEMORY, which any entry point may return
-CODE = 700  #: CUDA_ERROR_ILLEGAL_ADDRESS
+CODE = 1  #: CUDA_ERROR_INVALID_VALUE
 
 #: Giving something back. Where the driver refuses that, the thing stays; nothing can be done.
 GIVING_BACK = {
@@ -149,7 +149,7 @@ def chosen(calls: int) -> list[int]:
 def names(graph: Any, symbol: str, code: int) -> bool:
     """Whether a report says what happened."""
     said = f"{graph.reason} {graph.proof}"
-    error = "OUT_OF_MEMORY" if code == OUT_OF_MEMORY else "ILLEGAL_ADDRESS"
+    error = "OUT_OF_MEMORY" if code == OUT_OF_MEMORY else "INVALID_VALUE"
     return symbol in said or error in said or "memory ran out" in said
 
 
