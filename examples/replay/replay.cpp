@@ -39,8 +39,11 @@ LinkedGraph link_work(Device& device) {
     const RegionRole role = i < kHidden ? RegionRole::kOwn : RegionRole::kScratch;
     regions.push_back({{places[0][i], places[1][i], kSizes[i]}, role, kSizes[i]});
   }
-  return link(device.driver(), graphs[0].get(), graphs[1].get(), regions, phantom.base(),
-              phantom.base() + phantom.reserved_bytes());
+  return link(device.driver(), {.a = graphs[0].get(),
+                                .b = graphs[1].get(),
+                                .regions = regions,
+                                .phantom_begin = phantom.base(),
+                                .phantom_end = phantom.base() + phantom.reserved_bytes()});
 }
 
 int main() try {

@@ -206,7 +206,7 @@ class Comparison {
           "node {} copies {} host memory at {:#x} that no region explains: it may be gone when the "
           "graph runs",
           node, reads(offset) ? "from" : "to", in_a));
-    } else if (in_a != in_b && phantom(in_a)) {
+    } else if (in_a != in_b && phantom(in_a) && !may_be_padding(left, offset)) {
       table_.problems.push_back(
           fmt::format("node {} offset {}: the phantom address {:#x} became {:#x} in the probe, "
                       "which no region explains",
@@ -218,6 +218,19 @@ class Comparison {
     } else if (!phantom(in_a) && is_device_memory_(in_a)) {
       table_.foreign.push_back({node, offset, in_a});
     }
+  }
+
+  /// Whether the word at `offset` may hold bytes that mean nothing: it lies in a struct passed by
+  /// value. A parameter of 8 bytes is a pointer or a number and has no padding.
+  static bool may_be_padding(const Node& node, std::uint32_t offset) {
+    if (node.form != ParameterForm::kArray) {
+      return false;
+    }
+    const auto after = std::upper_bound(
+        node.parameters.begin(), node.parameters.end(), offset,
+        [](std::uint32_t value, const ParameterSlot& slot) { return value < slot.offset; });
+    return after == node.parameters.begin() || std::prev(after)->offset != offset ||
+           std::prev(after)->size != sizeof(std::uint64_t);
   }
 
   bool unexplained_host_end(const Node& node, std::uint32_t offset, std::uint64_t address) {

@@ -2,8 +2,9 @@
 
 Both sides have inputs, parameters and memory of their own and get the same calls. After each call
 everything that can be seen must be the same: bits, dtype, shape, stride and storage offset of the
-results, which results are which objects, which share memory with what, and every byte of the
-inputs and parameters. Results of earlier calls are kept, and compared again later.
+results, which results are which objects, which share memory with what, and every byte of the inputs
+and parameters. Results of earlier calls are kept, and compared again later. Strides and offsets
+that lead to no element (of empty tensors, of dimensions of size 1) are not compared.
 """
 
 from __future__ import annotations
@@ -195,22 +196,24 @@ def _same_value(a: Any, b: Any, where: str) -> None:
         if type(a) is not type(b) or a != b:
             raise Mismatch("value", where, f"{a!r}, {b!r}")
         return
-    for what, left, right in (
+    pairs = [
         ("dtype", a.dtype, b.dtype),
         ("device", a.device, b.device),
         ("shape", a.shape, b.shape),
-        ("strides", a.stride(), b.stride()),
-        # Of a tensor without elements, where it stands means nothing.
-        (
-            "storage offset",
-            a.storage_offset() * bool(a.numel()),
-            b.storage_offset() * bool(b.numel()),
-        ),
-    ):
+    ]
+    if a.numel():  # where the elements of an empty tensor would stand means nothing
+        pairs.append(("strides", _strides(a), _strides(b)))
+        pairs.append(("storage offset", a.storage_offset(), b.storage_offset()))
+    for what, left, right in pairs:
         if left != right:
             raise Mismatch(what, where, f"{left}, {right}")
     if not _same_bits(a, b):
         raise Mismatch("bits", where, _values(a, b))
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return tuple(stride if size > 1 else 0 for size, stride in pairs)
 
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
