@@ -13,13 +13,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pygraph.bench import large, linktime, memory, targets, tight, worker  # noqa: E402
-from pygraph.bench.device import MIB, Device  # noqa: E402
+from pygraph.bench import large, linktime, memory, modes, targets, tight, worker  # noqa: E402
+from pygraph.bench.device import MIB, Device, Memory  # noqa: E402
 from pygraph.bench.jobs import Job, Outcome, in_turn, together  # noqa: E402
 from pygraph.bench.memory import Figures  # noqa: E402
 from pygraph.bench.tight import Tight  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
+EMPTY = torch.empty
 GRAPH = {
     "state": "graphed",
     "capture_bytes": 2 * MIB,
@@ -130,7 +131,7 @@ STEPS = {"link": 50.0, "capture": 40.0, "compare": 8.0, "proof": 20.0, "proof_ru
 
 def test_link_figures_leave_the_first_out():
     first = {**STEPS, "link": 500.0}
-    found = linktime.figures([first, STEPS, STEPS], torch_capture_ms=1.0, replay_ms=1.0)
+    found = linktime.figures([first, STEPS], torch_capture_ms=1.0, replay_ms=1.0)
     assert found["captures"] == pytest.approx((50 + 20 - 12) / 20)
     assert found["one_capture_ms"] == 20.0 and found["first_link_and_proof_ms"] == 520.0
     assert linktime.figures([first], 1.0, 1.0)["link_ms"] == 500.0
@@ -235,6 +236,93 @@ def test_a_worker_records_what_it_measured_and_what_it_raised(tmp_path: Path):
     assert worker.run("memory", "mlp-1", "nonsense", Device("cpu")) == {
         "error": "KeyError: 'nonsense'"
     }
+
+
+class Gpu(Device):
+    """A GPU with an allocator that keeps what it has, on the CPU: 8 MiB of model, and calls that
+    need 40 MiB. `private` is how much of that nobody else can have."""
+
+    def __init__(self, private: float) -> None:
+        super().__init__("cpu")
+        self.is_cuda, self.private = True, private
+        self.reserved = self.peak = self.peak_reserved = 8.0
+        self.allowed = 1.0
+
+    def call(self, x: Any) -> tuple[Any]:
+        self.reserved = 48.0
+        self.peak = self.peak_reserved = 48.0
+        return (x + 1,)
+
+    def empty_cache(self) -> None:
+        self.reserved = 8.0 + (self.private if self.reserved > 8.0 else 0.0)
+
+    def tidy(self, generation: int = 2) -> None:
+        self.empty_cache()
+
+    def synchronize(self) -> None:
+        pass
+
+    def restart_peaks(self) -> None:
+        self.peak, self.peak_reserved = 8.0, self.reserved
+
+    def memory(self) -> Memory:
+        private = self.private if self.reserved > 8.0 else 0.0
+        free, total = self.mem_get_info()
+        return Memory(
+            8.0,
+            self.reserved,
+            self.peak,
+            self.peak_reserved,
+            (total - free) / MIB,
+            private,
+            private,
+        )
+
+    def mem_get_info(self, *_: Any) -> tuple[int, int]:
+        return int((1000 - self.reserved) * MIB), 1000 * MIB
+
+    def empty(self, size: Any, *rest: Any, **options: Any) -> Any:
+        held = 8.0 + self.private
+        large = isinstance(size, int) and options.get("dtype") == torch.uint8
+        if large and (held * MIB + size) / (1000 * MIB) > self.allowed:
+            raise torch.cuda.OutOfMemoryError
+        return EMPTY(size, *rest, **options)
+
+
+@pytest.mark.parametrize(("private", "freed"), [(0.0, 40.0), (16.0, 24.0)])
+def test_readings_become_figures(monkeypatch: pytest.MonkeyPatch, private: float, freed: float):
+    gpu = Gpu(private)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", gpu.mem_get_info)
+    monkeypatch.setattr(torch.cuda, "empty_cache", gpu.empty_cache)
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda part: setattr(gpu, "allowed", part)
+    )
+    monkeypatch.setattr(memory.torch, "empty", gpu.empty)
+    monkeypatch.setitem(modes.MODES, "fake", lambda bench: modes.Runner("fake", gpu.call))
+    found = memory.measure_memory(large.named("mlp-1"), "fake", gpu)
+    assert (found.torch_peak_mib, found.torch_reserved_mib) == (48.0, 48.0)
+    assert (found.call_mib, found.workspace_mib) == (40.0, 0.0)
+    assert found.peak_mib == pytest.approx(found.own_mib + 40.0 + private)
+    assert (found.held_mib, found.freed_mib) == (private, freed)
+    assert found.first_driver_mib == 40.0
+    assert found.freed_is_usable is True and found.same_after is True
+    assert gpu.allowed == 1.0
+
+
+def test_memory_that_cannot_be_had_is_seen(monkeypatch: pytest.MonkeyPatch):
+    gpu = Gpu(0.0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", gpu.mem_get_info)
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda part: setattr(gpu, "allowed", part)
+    )
+    monkeypatch.setattr(memory.torch, "empty", gpu.empty)
+    bench = modes.Bench(None, [(torch.ones(2),)] * 2, gpu)
+    runner = modes.Runner("fake", gpu.call)
+    found = figures("eager", digest=memory.digest((torch.ones(2) + 1,)))
+    emptied = gpu.memory()
+    gpu.private = 16.0  # as much as this is held on to in the meantime
+    memory._check_freed(found, runner, bench, emptied)
+    assert found.freed_is_usable is False and found.same_after is True
 
 
 def test_digests_tell_values_types_and_sizes():
