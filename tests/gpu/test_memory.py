@@ -70,7 +70,7 @@ def test_free_memory_is_the_same_behind_a_capture(monkeypatch: pytest.MonkeyPatc
     for _ in range(CALLS):
         compiled(*inputs)
         device.synchronize()
-    assert len(taken) == 2, "captures A and B"
+    assert len(taken) >= 2, "captures A and B"
     assert all(abs(each) <= STREAM_MIB for each in taken), taken
 
 

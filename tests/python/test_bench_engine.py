@@ -1,11 +1,9 @@
-"""The engine's record: targets and their arithmetic, jobs as processes, the script on the CPU."""
+"""The engine's record: targets and their arithmetic, readings, the script on the CPU."""
 
 import importlib.util
-import itertools
 import json
 import sys
-import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pygraph.bench import large, linktime, memory, targets, tight, worker  # noqa: E402
-from pygraph.bench.device import MIB, Device  # noqa: E402
-from pygraph.bench.jobs import Job, Outcome, in_turn, together  # noqa: E402
+from pygraph.bench import large, linktime, memory, modes, targets, tight, worker  # noqa: E402
+from pygraph.bench.device import MIB, Device, Memory  # noqa: E402
 from pygraph.bench.memory import Figures  # noqa: E402
 from pygraph.bench.tight import Tight  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
+EMPTY = torch.empty
 GRAPH = {
     "state": "graphed",
     "capture_bytes": 2 * MIB,
@@ -130,7 +128,7 @@ STEPS = {"link": 50.0, "capture": 40.0, "compare": 8.0, "proof": 20.0, "proof_ru
 
 def test_link_figures_leave_the_first_out():
     first = {**STEPS, "link": 500.0}
-    found = linktime.figures([first, STEPS, STEPS], torch_capture_ms=1.0, replay_ms=1.0)
+    found = linktime.figures([first, STEPS], torch_capture_ms=1.0, replay_ms=1.0)
     assert found["captures"] == pytest.approx((50 + 20 - 12) / 20)
     assert found["one_capture_ms"] == 20.0 and found["first_link_and_proof_ms"] == 520.0
     assert linktime.figures([first], 1.0, 1.0)["link_ms"] == 500.0
@@ -154,75 +152,6 @@ def test_link_target():
     assert targets.link_target({**link, "states": ["graphed", "it failed"]}).met is False
 
 
-# ---------------------------------------------------------------------------- jobs
-
-WORKER = """
-import json, sys, time
-out = sys.argv[sys.argv.index("--out") + 1]
-assert sys.stdin.readline() == "go\\n"
-began = time.monotonic()
-{body}
-json.dump({{"result": [began, time.monotonic()]}}, open(out, "w"))
-"""
-
-
-@dataclass(frozen=True)
-class Script(Job):
-    body: str = ""
-
-    def command(self) -> list[str]:
-        return [sys.executable, "-c", WORKER.format(body=self.body)]
-
-
-def soon(seconds: float = 60.0) -> float:
-    return time.monotonic() + seconds
-
-
-def test_jobs_in_turn_do_not_overlap():
-    outcomes: list[Outcome] = []
-    in_turn([Script("a", body="time.sleep(0.2)")] * 3, soon(), outcomes.append)
-    spans = [outcome.result for outcome in outcomes]
-    assert len(spans) == 3
-    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
-
-
-def test_a_job_that_dies_costs_only_itself():
-    outcomes: list[Outcome] = []
-    jobs = [
-        Script("a", body="raise ValueError('no luck')"),
-        Script("b", body="import os; os._exit(7)"),
-        Script("c", body="time.sleep(60)", limit_s=0.5),
-        Script("d"),
-    ]
-    in_turn(jobs, soon(), outcomes.append)
-    errors = [outcome.error for outcome in outcomes]
-    assert errors[0] == "exit status 1: ValueError: no luck"
-    assert errors[1] == "exit status 7: no output"
-    assert errors[2] is not None and errors[2].startswith("ended after")
-    assert errors[3] is None and outcomes[3].result
-
-
-def test_no_job_begins_behind_the_deadline():
-    outcomes: list[Outcome] = []
-    jobs = [Script("a", body="time.sleep(60)"), Script("b")]
-    started = time.monotonic()
-    in_turn(jobs, soon(1.0), outcomes.append)
-    assert time.monotonic() - started < 20
-    assert [bool(outcome.error) for outcome in outcomes] == [True, True]
-    assert outcomes[1].error == "not run: out of time"
-    outcomes.clear()
-    together([Script("a")], time.monotonic() - 1, outcomes.append, most=2)
-    assert [outcome.error for outcome in outcomes] == ["not run: out of time"]
-
-
-def test_jobs_together_overlap_up_to_the_limit():
-    outcomes: list[Outcome] = []
-    together([Script("a", body="time.sleep(1.0)")] * 4, soon(), outcomes.append, most=2)
-    spans = [outcome.result for outcome in outcomes]
-    busy = [sum(a[0] <= b[0] < a[1] for a in spans) for b in spans]
-    assert len(spans) == 4 and max(busy) == 2
-
-
 # ---------------------------------------------------------------------------- on the CPU
 
 
@@ -235,6 +164,93 @@ def test_a_worker_records_what_it_measured_and_what_it_raised(tmp_path: Path):
     assert worker.run("memory", "mlp-1", "nonsense", Device("cpu")) == {
         "error": "KeyError: 'nonsense'"
     }
+
+
+class Gpu(Device):
+    """A GPU with an allocator that keeps what it has, on the CPU: 8 MiB of model, and calls that
+    need 40 MiB. `private` is how much of that nobody else can have."""
+
+    def __init__(self, private: float) -> None:
+        super().__init__("cpu")
+        self.is_cuda, self.private = True, private
+        self.reserved = self.peak = self.peak_reserved = 8.0
+        self.allowed = 1.0
+
+    def call(self, x: Any) -> tuple[Any]:
+        self.reserved = 48.0
+        self.peak = self.peak_reserved = 48.0
+        return (x + 1,)
+
+    def empty_cache(self) -> None:
+        self.reserved = 8.0 + (self.private if self.reserved > 8.0 else 0.0)
+
+    def tidy(self, generation: int = 2) -> None:
+        self.empty_cache()
+
+    def synchronize(self) -> None:
+        pass
+
+    def restart_peaks(self) -> None:
+        self.peak, self.peak_reserved = 8.0, self.reserved
+
+    def memory(self) -> Memory:
+        private = self.private if self.reserved > 8.0 else 0.0
+        free, total = self.mem_get_info()
+        return Memory(
+            8.0,
+            self.reserved,
+            self.peak,
+            self.peak_reserved,
+            (total - free) / MIB,
+            private,
+            private,
+        )
+
+    def mem_get_info(self, *_: Any) -> tuple[int, int]:
+        return int((1000 - self.reserved) * MIB), 1000 * MIB
+
+    def empty(self, size: Any, *rest: Any, **options: Any) -> Any:
+        held = 8.0 + self.private
+        large = isinstance(size, int) and options.get("dtype") == torch.uint8
+        if large and (held * MIB + size) / (1000 * MIB) > self.allowed:
+            raise torch.cuda.OutOfMemoryError
+        return EMPTY(size, *rest, **options)
+
+
+@pytest.mark.parametrize(("private", "freed"), [(0.0, 40.0), (16.0, 24.0)])
+def test_readings_become_figures(monkeypatch: pytest.MonkeyPatch, private: float, freed: float):
+    gpu = Gpu(private)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", gpu.mem_get_info)
+    monkeypatch.setattr(torch.cuda, "empty_cache", gpu.empty_cache)
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda part: setattr(gpu, "allowed", part)
+    )
+    monkeypatch.setattr(memory.torch, "empty", gpu.empty)
+    monkeypatch.setitem(modes.MODES, "fake", lambda bench: modes.Runner("fake", gpu.call))
+    found = memory.measure_memory(large.named("mlp-1"), "fake", gpu)
+    assert (found.torch_peak_mib, found.torch_reserved_mib) == (48.0, 48.0)
+    assert (found.call_mib, found.workspace_mib) == (40.0, 0.0)
+    assert found.peak_mib == pytest.approx(found.own_mib + 40.0 + private)
+    assert (found.held_mib, found.freed_mib) == (private, freed)
+    assert found.first_driver_mib == 40.0
+    assert found.freed_is_usable is True and found.same_after is True
+    assert gpu.allowed == 1.0
+
+
+def test_memory_that_cannot_be_had_is_seen(monkeypatch: pytest.MonkeyPatch):
+    gpu = Gpu(0.0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", gpu.mem_get_info)
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda part: setattr(gpu, "allowed", part)
+    )
+    monkeypatch.setattr(memory.torch, "empty", gpu.empty)
+    bench = modes.Bench(None, [(torch.ones(2),)] * 2, gpu)
+    runner = modes.Runner("fake", gpu.call)
+    found = figures("eager", digest=memory.digest((torch.ones(2) + 1,)))
+    emptied = gpu.memory()
+    gpu.private = 16.0  # as much as this is held on to in the meantime
+    memory._check_freed(found, runner, bench, emptied)
+    assert found.freed_is_usable is False and found.same_after is True
 
 
 def test_digests_tell_values_types_and_sizes():

@@ -7,6 +7,16 @@ measure     the clocks
 run         one model through all of that
 record      what is stored, and the summary over the models
 table, chart, demo    what is shown
+regress     two records compared, by ratios within each
+
+and beside it, for the engine's record (benchmarks/engine.py), each in a process of its own:
+
+large       programs at sizes where activations count
+memory      what a mode does to the GPU's memory
+tight       capturing where there is hardly any
+linktime    linking and proving beside one capture
+targets     the requirements, judged on stored figures
+jobs, worker    the processes
 
 Absolute times move from host to host and from hour to hour. Everything here is therefore measured
 in rounds that visit each mode in turn, and what counts are the ratios within a run.

@@ -11,7 +11,7 @@ proof        running and comparing; of it
 proof_runs   the runs alone, until the GPU is done
 
 A step that the report does not name is taken from a measurement that stands in for it, and the
-result says so: one capture by `torch.cuda.graph`, two replays.
+result says so: one capture by `torch.cuda.graph`, two replays (a proof runs at least as often).
 """
 
 from __future__ import annotations
@@ -155,4 +155,5 @@ def _link(
     for graph in new:
         for name, value in graph.timings_ms.items():
             steps[name] = steps.get(name, 0.0) + value
-    return compiled, steps, "; ".join(graph.blame or graph.state for graph in new)
+    states = [f"{graph.state}: {graph.blame}" if graph.blame else graph.state for graph in new]
+    return compiled, steps, "; ".join(states)

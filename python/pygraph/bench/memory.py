@@ -87,15 +87,17 @@ class LeastFree:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
+    def _look(self) -> None:
+        free = torch.cuda.mem_get_info(self._device.torch)[0]
+        self.least = free if self.least is None else min(self.least, free)
+
     def _watch(self) -> None:
-        while True:
-            free = torch.cuda.mem_get_info(self._device.torch)[0]
-            self.least = free if self.least is None else min(self.least, free)
-            if self._stop.wait(self._period_s):
-                return
+        while not self._stop.wait(self._period_s):
+            self._look()
 
     def __enter__(self) -> LeastFree:
         if self._device.is_cuda:
+            self._look()
             self._thread.start()
         return self
 
@@ -103,6 +105,7 @@ class LeastFree:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
+            self._look()
 
 
 def digest(outputs: Any) -> str:
