@@ -33,34 +33,33 @@ std::vector<Region> all_places(std::span<const LinkRegion> regions,
   return places;
 }
 
-/// A scratch region gets room for its used bytes only: a word that points further would point into
-/// its neighbour in the arena.
-void refuse_beyond_used(std::span<const LinkRegion> regions, LinkTable& table) {
+/// How many bytes of each region need room in the arena. A word that points beyond the used bytes
+/// of a scratch region would point into its neighbour there, so that region gets room for all of
+/// it.
+std::vector<std::size_t> room_for(std::span<const LinkRegion> regions, const LinkTable& table) {
+  std::vector<std::size_t> room;
+  room.reserve(regions.size());
+  for (const LinkRegion& region : regions) {
+    room.push_back(region.used_bytes);
+  }
   for (const Relocation& relocation : table.relocations) {
-    if (relocation.region >= regions.size()) {
-      continue;
-    }
-    const LinkRegion& region = regions[relocation.region];
-    if (region.role == RegionRole::kScratch &&
-        static_cast<std::size_t>(relocation.addend) > region.used_bytes) {
-      table.problems.push_back(
-          fmt::format("node {} offset {} points {} bytes into scratch region {}, of which only {} "
-                      "are said to be used",
-                      relocation.node, relocation.offset, relocation.addend, relocation.region,
-                      region.used_bytes));
+    if (relocation.region < regions.size() &&
+        relocation.addend > static_cast<std::int64_t>(room[relocation.region])) {
+      room[relocation.region] = regions[relocation.region].place.bytes;
     }
   }
+  return room;
 }
 
 /// The regions that go into the arena, as buffers.
 class Scratch {
  public:
-  Scratch(std::span<const LinkRegion> regions, const std::vector<Region>& own_memory,
-          std::uint32_t first_own)
+  Scratch(std::span<const LinkRegion> regions, const std::vector<std::size_t>& room,
+          const std::vector<Region>& own_memory, std::uint32_t first_own)
       : buffer_of_(first_own + own_memory.size(), kNone) {
     for (std::size_t i = 0; i < regions.size(); ++i) {
       if (regions[i].role == RegionRole::kScratch) {
-        add(i, regions[i].used_bytes);
+        add(i, room[i]);
       }
     }
     for (std::size_t i = 0; i < own_memory.size(); ++i) {
@@ -142,7 +141,6 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
   }
   linked.table = relocate(linked.image, b.image, all_places(regions, own), request.phantom_begin,
                           request.phantom_end, device_memory_test(driver));
-  refuse_beyond_used(regions, linked.table);
   if (!linked.table.sound()) {
     return linked;
   }
@@ -165,7 +163,7 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
     }
   }
 
-  const Scratch scratch(regions, own, first_own);
+  const Scratch scratch(regions, room_for(regions, linked.table), own, first_own);
   linked.layout =
       lay_out(scratch.buffers(linked.relocations, linked.image), NodeOrder(linked.image));
   for (Relocation& relocation : linked.relocations) {

@@ -9,6 +9,9 @@ namespace {
 
 constexpr std::size_t kResidueModulus = 1024;
 constexpr std::size_t kGap = 4096;
+// Where the range is asked for. Left to itself the driver takes 0x100'0000'0000, and then any word
+// whose upper half is a number from 256 to 511 looks like an address of phantom memory.
+constexpr CUdeviceptr kPreferredBase = 0x6a5c'0000'0000;
 
 CUmemAllocationProp device_memory(int device) {
   CUmemAllocationProp property{};
@@ -33,8 +36,8 @@ PhantomSpace::PhantomSpace(const Driver& driver, int device, Options options)
                "cuMemGetAllocationGranularity", "phantom memory");
   block_ = round_up(options.block_bytes, granularity);
   reserved_ = round_up(options.reserve_bytes, 2 * block_);
-  driver.check(driver.api.cuMemAddressReserve(&base_, reserved_, 0, 0, 0), "cuMemAddressReserve",
-               "phantom memory");
+  driver.check(driver.api.cuMemAddressReserve(&base_, reserved_, 0, kPreferredBase, 0),
+               "cuMemAddressReserve", "phantom memory");
   const CUresult created = driver.api.cuMemCreate(&physical_, block_, &property, 0);
   if (created != CUDA_SUCCESS) {
     driver.api.cuMemAddressFree(base_, reserved_);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <numeric>
@@ -37,6 +38,25 @@ class RegionIndex {
       return std::nullopt;
     }
     return region;
+  }
+
+  /// The regions before and behind `address` in capture A, where they are near.
+  [[nodiscard]] std::array<std::optional<std::uint32_t>, 2> beside(CUdeviceptr address) const {
+    constexpr CUdeviceptr kNear = 4096;  // phantom memory leaves as much between neighbours
+    const auto after = std::upper_bound(
+        order_.begin(), order_.end(), address,
+        [&](CUdeviceptr value, std::uint32_t region) { return value < regions_[region].a; });
+    std::array<std::optional<std::uint32_t>, 2> found;
+    if (after != order_.begin()) {
+      const Region& before = regions_[*std::prev(after)];
+      if (address - before.a <= before.bytes + kNear) {
+        found[0] = *std::prev(after);
+      }
+    }
+    if (after != order_.end() && regions_[*after].a - address <= kNear) {
+      found[1] = *after;
+    }
+    return found;
   }
 
  private:
@@ -201,6 +221,11 @@ class Comparison {
         return;
       }
     }
+    if (const std::optional<std::uint32_t> near = neighbour(in_a, in_b); near.has_value()) {
+      const auto addend = static_cast<std::int64_t>(in_a - regions_[*near].a);
+      table_.relocations.push_back({node, offset, *near, addend});
+      return;
+    }
     if (unexplained_host_end(left, offset, in_a)) {
       table_.problems.push_back(fmt::format(
           "node {} copies {} host memory at {:#x} that no region explains: it may be gone when the "
@@ -218,6 +243,21 @@ class Comparison {
     } else if (!phantom(in_a) && is_device_memory_(in_a)) {
       table_.foreign.push_back({node, offset, in_a});
     }
+  }
+
+  /// The region a little beside which `in_a` lies, when the word moved along with it: kernels
+  /// receive pointers from which they go on or back by an index (a convolution's padding).
+  [[nodiscard]] std::optional<std::uint32_t> neighbour(std::uint64_t in_a,
+                                                       std::uint64_t in_b) const {
+    if (in_a == in_b || !phantom(in_a)) {
+      return std::nullopt;
+    }
+    for (const std::optional<std::uint32_t> region : index_.beside(in_a)) {
+      if (region.has_value() && in_b - in_a == regions_[*region].b - regions_[*region].a) {
+        return region;
+      }
+    }
+    return std::nullopt;
   }
 
   /// Whether the word at `offset` may hold bytes that mean nothing: it lies in a struct passed by

@@ -15,9 +15,10 @@ constexpr std::size_t kGranularity = std::size_t{2} << 20;
 bool granular(std::size_t value) { return value % kGranularity == 0; }
 
 /// Address space without memory, aligned to the granularity; 0 when there is none.
-CUdeviceptr reserve(std::size_t bytes) {
+CUdeviceptr reserve(std::size_t bytes, CUdeviceptr preferred) {
   const std::size_t wide = bytes + kGranularity;
-  void* start = mmap(nullptr, wide, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* start = mmap(host_pointer(preferred), wide, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (start == MAP_FAILED) {
     return 0;
   }
@@ -91,13 +92,13 @@ CUresult cuMemGetAllocationGranularity(std::size_t* granularity,
 }
 
 CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t bytes, std::size_t alignment,
-                             CUdeviceptr, unsigned long long flags) {
+                             CUdeviceptr preferred, unsigned long long flags) {
   if (address == nullptr || bytes == 0 || !granular(bytes) || flags != 0 ||
       alignment > kGranularity) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const Lock lock;
-  const CUdeviceptr start = reserve(bytes);
+  const CUdeviceptr start = reserve(bytes, preferred);
   if (start == 0) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }

@@ -105,8 +105,8 @@ TEST_P(Link, AProbeThatDiffersIsReportedAndNotUsed) {
 }
 
 TEST_P(Link, ScratchThatReachesBeyondItsUsedBytesIsNotSqueezed) {
-  // Region 1 is mentioned near the end of its segment, but said to use only its first bytes: its
-  // place in the arena would be too small.
+  // Region 1 is mentioned near the end of its segment, but said to use only its first bytes: it
+  // gets room for all of it.
   PhantomSpace space(driver(), 0, testing::small_phantom());
   const auto capture_at = [&](Placement placement, std::vector<CUdeviceptr>& at) {
     at = place(space, placement);
@@ -119,7 +119,10 @@ TEST_P(Link, ScratchThatReachesBeyondItsUsedBytesIsNotSqueezed) {
   std::vector<LinkRegion> given = regions(in_a, in_b);
   given[1].used_bytes = 64;
   const LinkedGraph linked = link_in(space, a, b, given);
-  EXPECT_FALSE(linked.table.sound());
+  ASSERT_TRUE(linked.table.sound());
+  EXPECT_GE(linked.layout.bytes, kBytes);
+  given[1].used_bytes = kBytes;
+  EXPECT_EQ(linked.layout.bytes, link_in(space, a, b, given).layout.bytes);
 }
 
 /// r0 -> r1 -> r2 -> r1 -> r3: what region 1 holds at the end is not what its first reader saw.

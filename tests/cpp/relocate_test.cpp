@@ -79,10 +79,53 @@ TEST(Relocate, StartOfARegionIsNotTheEndOfItsNeighbour) {
   EXPECT_EQ(table.relocations, (std::vector<Relocation>{{0, 0, 1, 0}}));
 }
 
-TEST(Relocate, EmptyRegionIsItsStartOnly) {
+TEST(Relocate, EmptyRegionIsItsStart) {
   const std::vector<Region> empty = {{kPhantom, kPhantom + 0x2000, 0}};
   EXPECT_EQ(compare({{kPhantom}}, {{kPhantom + 0x2000}}, empty).relocations.size(), 1U);
-  EXPECT_FALSE(compare({{kPhantom + 1}}, {{kPhantom + 0x2001}}, empty).sound());
+}
+
+TEST(Relocate, WordsALittleBesideTheRegionTheyMoveWith) {
+  const Region& region = kRegions[1];
+  const std::uint64_t before = region.a - 0x30;
+  const std::uint64_t behind = region.a + region.bytes + 0x800;
+  const LinkTable table =
+      compare({{before, behind}}, {{before + region.b - region.a, behind + region.b - region.a}});
+  ASSERT_TRUE(table.sound());
+  EXPECT_EQ(table.relocations, (std::vector<Relocation>{{0, 0, 1, -0x30}, {0, 8, 1, 0xa00}}));
+  // Too far, or not moved by that region's displacement.
+  const std::uint64_t far = region.a + region.bytes + 0x1001;
+  EXPECT_FALSE(compare({{far}}, {{far + region.b - region.a}}).sound());
+  EXPECT_FALSE(compare({{before}}, {{before + kRegions[0].b - kRegions[0].a}}).sound());
+}
+
+/// A kernel in array form with parameters of these sizes, one after the other.
+Image with_parameters(const std::vector<std::uint64_t>& words,
+                      const std::vector<std::uint32_t>& sizes) {
+  Image image = image_of({words});
+  Node& node = image.nodes.front();
+  node.form = ParameterForm::kArray;
+  std::uint32_t offset = 0;
+  for (const std::uint32_t size : sizes) {
+    node.parameters.push_back({offset, size});
+    offset += size;
+  }
+  return image;
+}
+
+TEST(Relocate, OldAddressesInThePaddingOfAStructAreNoise) {
+  const std::uint64_t stale = kPhantom + 0x4000'0000;
+  const auto compared = [&](const std::vector<std::uint32_t>& sizes) {
+    return relocate(with_parameters({kRegions[0].a, stale, 5}, sizes),
+                    with_parameters({kRegions[0].b, stale + kPlaceB, 5}, sizes), kRegions, kPhantom,
+                    kPhantomEnd);
+  };
+  const LinkTable in_struct = compared({24});
+  EXPECT_TRUE(in_struct.sound());
+  EXPECT_EQ(in_struct.noise, 1U);
+  EXPECT_EQ(in_struct.relocations.size(), 1U);
+  // A parameter of 8 bytes has no padding: what it holds is used.
+  EXPECT_FALSE(compared({8, 8, 8}).sound());
+  EXPECT_FALSE(compare({{stale}}, {{stale + kPlaceB}}).sound());  // packed: nothing is known
 }
 
 TEST(Relocate, CoincidenceIsLeftAlone) {

@@ -203,6 +203,8 @@ class Graphed:
         started = time.perf_counter()
         linked = linker.link(request, policy)
         self._time("link", started)
+        for step, elapsed in linked.timings_ms.items():
+            self.report.timings_ms[step] = self.report.timings_ms.get(step, 0.0) + elapsed
         started = time.perf_counter()
         verdict = self._prove(linked.call, run)
         self._time("proof", started)
@@ -210,7 +212,8 @@ class Graphed:
 
     def _prove(self, call: _engine.GraphCall, run: reference.Reference) -> str:
         changing = self._changing(run.arguments)
-        return proof.prove(call, self.uncaptured, run, changing, self.device)
+        timings = self.report.timings_ms
+        return proof.prove(call, self.uncaptured, run, changing, self.device, timings)
 
     def prove_again(self, arguments: list[Any]) -> Any:
         """Serves a call by the callable, and proves the program that would have served it once

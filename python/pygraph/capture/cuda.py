@@ -40,6 +40,9 @@ class Cuda(Device):
     def busy(self) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())
 
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.index)
+
     def random_state(self) -> Any:
         return torch.cuda.default_generators[self.index].get_offset()
 

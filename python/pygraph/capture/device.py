@@ -85,6 +85,10 @@ class Device(abc.ABC):
         """Whether somebody captures the current stream."""
 
     @abc.abstractmethod
+    def synchronize(self) -> None:
+        """Waits until nothing runs on the device."""
+
+    @abc.abstractmethod
     def random_state(self) -> Any:
         """Something that changes when random numbers are drawn on the device."""
 

@@ -10,6 +10,7 @@ decided in outputs.py.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ class LinkedCall:
     policy: Policy
     figures: dict[str, int]
     keep: list[Any]  #: memory that the graph addresses where it was captured
+    timings_ms: dict[str, float]  #: "capture": both captures; "compare": reading to layout
 
 
 @dataclasses.dataclass
@@ -52,12 +54,14 @@ def link(request: Request, policy: Policy) -> LinkedCall:
     in_place = _in_place(request, policy)
     phantom = device.space()
     free = device.driver_free_bytes()
+    started = time.perf_counter()
     a, b = (
         record.record(
             request.function, arguments, in_place, policy.private_scratch, placement, device
         )
         for placement in (_engine.Placement.A, _engine.Placement.B)
     )
+    captured = time.perf_counter()
     _require_pairs(a, b)
     planned = outputs.plan(a, b, request.results, device, policy.private_scratch)
     regions, region_of_argument, region_of_segment = _regions(a, b, arguments, planned)
@@ -72,6 +76,7 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         copies=[(region_of_segment[c.segment], c.offset, c.bytes) for c in planned.copies],
         twin=device.twin,
     )
+    compared = time.perf_counter()
     if linked.problems:
         raise CaptureFailed(
             f"two captures of the same call differ in {len(linked.problems)} places; the first: "
@@ -94,7 +99,8 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         "foreign_words": len(linked.foreign_words),
         "unknown_words": len(unknown),
     }
-    return LinkedCall(call, policy, figures, keep)
+    timings = {"capture": 1e3 * (captured - started), "compare": 1e3 * (compared - captured)}
+    return LinkedCall(call, policy, figures, keep, timings)
 
 
 def _in_place(request: Request, policy: Policy) -> dict[int, torch.Tensor]:

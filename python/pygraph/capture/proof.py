@@ -15,6 +15,7 @@ leaves them (reference.py).
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -57,14 +58,18 @@ def prove(
     reference: Reference,
     changing: Sequence[int],
     device: Device,
+    timings_ms: dict[str, float] | None = None,
 ) -> str:
     """Runs the graph and compares. Returns BIT_EQUAL, WITHIN_SPREAD, or 'failed: …'. `changing`
-    are the arguments that differ from call to call."""
+    are the arguments that differ from call to call. The time of the runs alone, until the device
+    is idle, is added to `timings_ms["proof_runs"]`."""
+    timings_ms = {} if timings_ms is None else timings_ms
     verdict = BIT_EQUAL
     earlier: list[Any] = []  # results of one run live through the next: their addresses are taken
     try:
         for run in RUNS:
-            found = _run_graph(call, reference, changing if run.move else (), run, device)
+            move = changing if run.move else ()
+            found = _run_graph(call, reference, move, run, device, timings_ms)
             if isinstance(found, str):
                 return found
             expected = [*reference.expected, *reference.after.values()]
@@ -90,6 +95,7 @@ def _run_graph(
     move: Sequence[int],
     run: Run,
     device: Device,
+    timings_ms: dict[str, float],
 ) -> list[Any] | str:
     """The graph's results and the arguments it wrote, copied; or what it did wrong."""
     reference.rewind()
@@ -98,7 +104,12 @@ def _run_graph(
         if isinstance(inputs[index], torch.Tensor) and inputs[index].numel():
             inputs[index] = tensors.static_copy(inputs[index])
     device.space().poison(run.poison)
+    device.synchronize()
+    started = time.perf_counter()
     results = cast(Sequence[Any], call.run(inputs, run.poison, run.displace))
+    device.synchronize()
+    elapsed = 1e3 * (time.perf_counter() - started)
+    timings_ms["proof_runs"] = timings_ms.get("proof_runs", 0.0) + elapsed
     found = [*results, *(inputs[index] for index in reference.after)]
     if not device.intact(run.poison):
         return f"{FAILED}: the graph wrote to memory that it does not own"

@@ -66,6 +66,9 @@ class Twin(Device):
     def busy(self) -> bool:
         return False
 
+    def synchronize(self) -> None:
+        """Calls wait for the twin by themselves."""
+
     def random_state(self) -> Any:
         return torch.get_rng_state().numpy().tobytes()
 
