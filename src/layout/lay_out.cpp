@@ -191,7 +191,7 @@ class Placement {
 
 /// The buffers that need a place, those with the largest `key` first.
 template <typename Key>
-Indices descending(std::span<const Buffer> buffers, Key&& key) {
+Indices descending(std::span<const Buffer> buffers, const Key& key) {
   Indices sequence;
   std::vector<std::size_t> keys;
   for (std::uint32_t i = 0; i < buffers.size(); ++i) {

@@ -245,7 +245,7 @@ std::size_t live_by_definition(const std::vector<Buffer>& buffers,
 /// the last.
 template <typename Below>
 std::uint32_t series_parallel(std::vector<Edge>& edges, std::uint32_t& next, std::uint32_t entry,
-                              std::uint32_t nodes, Below&& below) {
+                              std::uint32_t nodes, const Below& below) {
   while (nodes > 0) {
     const std::uint32_t part = 1 + below(nodes);
     nodes -= part;
