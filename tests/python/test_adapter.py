@@ -242,7 +242,7 @@ def test_static_copy_of_overlapping_elements() -> None:
 
 def test_uncaptured_leaves_aligned_cpu_arguments_alone() -> None:
     seen: list[Any] = []
-    run = Uncaptured(lambda arguments: seen.extend(arguments) or ("r",), frozenset())
+    run = Uncaptured(lambda arguments: seen.extend(arguments) or ("r",), frozenset(), True)
     x = torch.randn(9)[1:]
     assert run([x, 3]) == ("r",)
     assert seen[0] is x and seen[1] == 3

@@ -90,7 +90,7 @@ def backend(
     ) -> Callable[..., Any]:
         if is_backward or not is_inference:
             registry.add_fallback(registry.next_name("training"), _TRAINING)
-            return Uncaptured(model, frozenset(mutated_input_idxs))
+            return Uncaptured(model, frozenset(mutated_input_idxs), ours.compiler == "inductor")
         graph = Graphed(
             model,
             name=registry.next_name("inference"),
@@ -99,6 +99,7 @@ def backend(
             device=target.device(device_index),
             find_source=find_source,
             programs=ours.max_programs,
+            aligned=ours.compiler == "inductor",
             paranoid=ours.debug_interval if ours.debug == "paranoid" else 0,
         )
         registry.add(graph)

@@ -57,16 +57,18 @@ class Graphed:
         find_source: SourceFinder = lambda operator: None,
         programs: int = MAXIMUM_PROGRAMS,
         paranoid: int = 0,
+        aligned: bool = False,
     ) -> None:
         """`function` takes one list of arguments. `static` are those that stand where they are from
         call to call (constants), `mutated` those that are known to be written. `paranoid`: repeat
-        the proof every so many calls; 0: never."""
+        the proof every so many calls; 0: never. `aligned`: the function needs its tensors aligned to
+        16 bytes (Inductor's do)."""
         self.static = frozenset(static)
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
         #: Told the arguments and results of the call that deployed a graph.
         self.on_deploy: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
-        self.uncaptured = Uncaptured(function, self.mutated)
+        self.uncaptured = Uncaptured(function, self.mutated, aligned)
         self.report = GraphReport(name=name, state=WARMING)
         self._find_source = find_source
         self._signatures = Signatures(programs)

@@ -15,14 +15,19 @@ from pygraph.capture import tensors
 
 
 class Uncaptured:
-    """Calls `function` with every CUDA tensor at least 16-byte aligned. Inputs that the function
-    writes are written back when they had to be cloned."""
+    """Calls `function`. With `aligned`, every CUDA tensor is at least 16-byte aligned: others are
+    cloned, and written back if the function writes them. Without, arguments go as they are."""
 
-    def __init__(self, function: Callable[[list[Any]], Any], mutated: frozenset[int]) -> None:
+    def __init__(
+        self, function: Callable[[list[Any]], Any], mutated: frozenset[int], aligned: bool
+    ) -> None:
         self.function = function
         self.mutated = mutated
+        self.aligned = aligned
 
     def __call__(self, arguments: list[Any]) -> Any:
+        if not self.aligned:
+            return self.function(arguments)
         replaced: list[tuple[torch.Tensor, torch.Tensor]] = []
         for index, argument in enumerate(arguments):
             if (
