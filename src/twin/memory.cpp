@@ -139,8 +139,8 @@ CUresult check_copy(const CUDA_MEMCPY3D& copy) {
   }
   const auto valid = [&copy](CUmemorytype type, const void* host, CUdeviceptr device, std::size_t x,
                              std::size_t y, std::size_t z, std::size_t pitch, std::size_t height) {
-    if (!is_device(type)) {
-      return host != nullptr;
+    if (!is_device(type)) {  // device memory is no host memory, though the twin could read it
+      return host != nullptr && range_of(reinterpret_cast<CUdeviceptr>(host)).bytes == 0;
     }
     return accessible(device + (z * height + y) * pitch + x, extent(copy, pitch, height));
   };

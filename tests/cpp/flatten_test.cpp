@@ -242,7 +242,7 @@ TEST_F(FlattenOnTwin, EveryOtherTypeIsRefusedByName) {
       {CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT, "an external semaphore wait"},
       {CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, "a batch memory operation"},
       {CU_GRAPH_NODE_TYPE_CONDITIONAL, "a conditional"},
-      {99, "a node of type 99"},
+      {15, "a node of type 15"},
   };
   for (const auto& [type, name] : refused) {
     GraphBuilder child(bed());

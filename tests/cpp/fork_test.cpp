@@ -3,9 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <memory>
-#include <optional>
 #include <thread>
 
 #include "support.h"
@@ -65,10 +63,41 @@ int status_of_child(Work work) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+constexpr int kCalled = 3;
+
+/// An entry point of the twin that ends a forked child: nobody may call it there.
+template <auto kEntry>
+struct NotInChild;
+
+template <typename... Arguments, CUresult (*DriverApi::*kEntry)(Arguments...)>
+struct NotInChild<kEntry> {
+  static CUresult call(Arguments... arguments) {
+    if (Driver::in_forked_child()) {
+      _exit(kCalled);
+    }
+    return (twin::driver().api.*kEntry)(arguments...);
+  }
+};
+
+Driver watched_twin() {
+  Driver watched = twin::driver();
+  watched.api.cuGraphDestroy = &NotInChild<&DriverApi::cuGraphDestroy>::call;
+  watched.api.cuGraphExecDestroy = &NotInChild<&DriverApi::cuGraphExecDestroy>::call;
+  watched.api.cuMemUnmap = &NotInChild<&DriverApi::cuMemUnmap>::call;
+  watched.api.cuMemRelease = &NotInChild<&DriverApi::cuMemRelease>::call;
+  watched.api.cuMemAddressFree = &NotInChild<&DriverApi::cuMemAddressFree>::call;
+  return watched;
+}
+
 TEST_F(Fork, ChildDestroysNothingOfItsParents) {
+  const Driver watched = watched_twin();
   Chain chain = make_chain(bed(), 3);
-  auto program = std::make_unique<Program>(chain.program(driver()));
-  auto space = std::make_unique<PhantomSpace>(driver(), 0, testing::small_phantom());
+  CUgraph clone = nullptr;
+  driver().check(driver().api.cuGraphClone(&clone, chain.graph.get()), "cuGraphClone");
+  auto program =
+      std::make_unique<Program>(watched, GraphHandle(watched, clone), read_image(watched, clone),
+                                chain.table.relocations, chain.regions());
+  auto space = std::make_unique<PhantomSpace>(watched, 0, testing::small_phantom());
   (void)space->allocate(64);
   const std::vector<DeviceMemory> memory = chain_memory(bed(), chain, 1);
   bind_all(*program, memory);

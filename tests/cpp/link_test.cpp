@@ -1,6 +1,7 @@
 #include "pygraph/link.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "graph_builder.h"
 #include "support.h"
@@ -163,6 +164,26 @@ TEST_P(Link, CopiesTakeWhatARegionHoldsAtTheEnd) {
     EXPECT_TRUE(holds(second, 2 * start + 1));
     EXPECT_TRUE(holds(out, 2 * start + 6));
   }
+}
+
+TEST_P(Link, CopiesStartAtTheirOffset) {
+  const Regions given(driver(), 2, kBytes);
+  Runnable runnable(
+      bed(), given.link(
+                 [&](const std::vector<CUdeviceptr>& at) {
+                   return bed().capture([&] { bed().affine({at[1], at[0], 1, 1, kFloats}); });
+                 },
+                 {{1, 40, 80}}));
+  const DeviceMemory in(driver(), kBytes);
+  const DeviceMemory out(driver(), kBytes);
+  const DeviceMemory copied(driver(), 80);
+  std::vector<float> values(kFloats);
+  std::iota(values.begin(), values.end(), 0.0F);
+  in.write(values);
+  runnable.run(bed(), {in.address(), out.address(), copied.address()});
+  std::vector<float> expected(20);
+  std::iota(expected.begin(), expected.end(), 11.0F);
+  EXPECT_EQ(copied.read<float>(), expected);
 }
 
 TEST_P(Link, CopiesRunBehindEveryBranch) {
