@@ -33,7 +33,7 @@ TEST(RecordedKernel, PaddingIsNotRead) {
   const KernelLayout layout("bb", 1);
   const std::array<std::uint64_t, 2> words{0, 1};
   std::vector<std::byte> block = layout.pack(3, words);
-  for (const std::size_t hole : {4, 7, 9, 15}) {
+  for (const std::size_t hole : {4U, 7U, 9U, 15U}) {
     block.at(hole) = std::byte{0xA5};
   }
   std::array<std::uint64_t, 2> found{};
