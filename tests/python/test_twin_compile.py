@@ -11,9 +11,11 @@ import torch
 
 import pygraph
 from pygraph import _engine
+from pygraph.adapter.graphed import Graphed
 from pygraph.bench import small_models
 from pygraph.capture import tensors
 from pygraph.twin import faults
+from pygraph.twin.device import twin_device
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +88,24 @@ def test_a_constant_of_the_function_lives_as_long_as_its_graph() -> None:
         given = inputs()
         assert torch.equal(graph(*given), network(*given))
     assert only_graph().state == "graphed"
+
+
+def test_a_constant_that_the_callable_makes_anew_lives_as_long_as_its_graph() -> None:
+    """Nobody but the capture holds it. Where it stood, something else would stand by now."""
+
+    def function(given: list[Any]) -> list[Any]:
+        constant = torch.tensor([float(i) for i in range(5000)])
+        return [given[0] * constant]
+
+    graph = Graphed(function, name="a constant", device=twin_device())
+    for _ in range(5):
+        x = torch.randn(5000)
+        (found,) = graph.dispatcher([x])
+        gc.collect()
+        litter = [torch.full((5000,), -1.0) for _ in range(50)]
+        assert torch.equal(found, function([x])[0])
+        del litter
+    assert graph.refresh_report().replays == 3
 
 
 @pytest.mark.parametrize(

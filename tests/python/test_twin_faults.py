@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -153,10 +154,12 @@ def test_two_threads_wait_for_each_other_without_the_interpreters_lock() -> None
         return y
 
     captures = [twin_support.Moved(chain, [torch.randn(64, 64)]) for _ in range(2)]
+    faulthandler.dump_traceback_later(120, exit=True)  # nobody can raise without the lock
     threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive(), "the threads wait for each other"
+    faulthandler.cancel_dump_traceback_later()
     assert not failures

@@ -65,6 +65,8 @@ def metadata_in_place(x: torch.Tensor) -> list[torch.Tensor]:
     return [y, y.contiguous()]
 
 
+ENCODER = torch.nn.TransformerEncoderLayer(16, 2, batch_first=True).eval()
+
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "arithmetic": (lambda x, y: (x + y) * 2 - y / 3 + x**2, (floats(3, 4), floats(4))),
     "wrapped_number": (
@@ -154,6 +156,26 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "layer_norm": (
         lambda x, w, b: F.layer_norm(x, (4,), w, b),
         (floats(3, 4), floats(4), floats(4)),
+    ),
+    "one_tensor_given_thrice": (
+        lambda x: ENCODER.self_attn(x, x, x)[0],
+        (floats(2, 5, 16),),
+    ),
+    "one_tensor_written_and_read": (lambda x: [x.add_(x), torch.mul(x, x, out=x)], (floats(3),)),
+    "encoder": (
+        lambda x: ENCODER(x),
+        (floats(2, 5, 16),),
+    ),
+    "strides_that_fake_kernels_get_wrong": (
+        lambda x: x.contiguous(memory_format=torch.channels_last).roll(1, 2),
+        (floats(2, 4, 4, 4),),
+    ),
+    "operators_called_directly": (
+        lambda x, y: [
+            torch.ops.aten.add_.Tensor(x, y),
+            torch.ops.aten.mul.out(x, y, out=torch.empty(3)) + 1,
+        ],
+        (floats(3), floats(3)),
     ),
     "group_norm": (lambda x: F.group_norm(x, 2), (floats(2, 4, 5),)),
     "batch_norm": (
@@ -248,6 +270,7 @@ REFUSED: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
     "repeats": (lambda x: x.repeat_interleave(x.long()), "aten.repeat_interleave.Tensor"),
     "random": (lambda x: x + torch.rand(4), "aten.rand.default"),
     "dropout": (lambda x: F.dropout(x, 0.5), "aten.bernoulli_.float"),
+    "no_chance": (lambda x: x.bernoulli_(0.0), "aten.bernoulli_.float"),
     "normal": (lambda x: x.normal_(), "aten.normal_.default"),
     "generator": (
         lambda x: torch.randperm(4, generator=torch.default_generator),

@@ -90,6 +90,8 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         linked, device.twin, device.index, specs, planned.blocks, planned.results, planned.objects
     )
     keep: list[Any] = [*in_place.values(), *owned]
+    if device.twin:  # constants that only the capture holds; a GPU's are phantom buffers
+        keep += a.keep
     if policy.private_scratch:
         keep += [a.pool, a.keep, a.outputs]
     figures = _figures(linked, a, planned)

@@ -15,7 +15,7 @@ import torch
 from pygraph import _engine
 from pygraph.twin import layouts
 from pygraph.twin.layouts import Layout
-from pygraph.twin.predict import predict
+from pygraph.twin.predict import Substitute, predict
 
 _INT64 = range(-(2**63), 2**63)
 #: Types of arguments whose numbers change no layout. (A number may stand where a tensor is asked
@@ -42,21 +42,23 @@ class _Word(int):
 class _Empty:
     """Stands for a tensor without elements, which has no address."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, number: int) -> None:
         self.layout = layout
+        self.number = number
 
 
 class Call:
     """The arguments of one call of an operator, taken apart."""
 
-    __slots__ = ("args", "key", "kinds", "kwargs", "layouts", "tensors", "words")
+    __slots__ = ("_places", "args", "key", "kinds", "kwargs", "layouts", "tensors", "words")
 
     def __init__(self, free: tuple[bool, ...], names: dict[str, bool], args: Any, kwargs: Any):
         """`free`, by position, and `names` say of which arguments `value_arguments` is true."""
         self.words: list[Any] = []
         self.kinds: list[str] = []
         self.layouts: dict[int, Layout] = {}  #: per word that is an address
-        self.tensors: list[torch.Tensor] = []  #: all, in order
+        self.tensors: list[torch.Tensor] = []  #: each once, in order
+        self._places: dict[int, Any] = {}  #: per tensor by identity, what stands for it
         self.key: list[Any] = []
         self.args = [self._take(*pair) for pair in zip(args, free, strict=False)]
         self.kwargs = {}
@@ -74,14 +76,7 @@ class Call:
         if isinstance(value, torch.Tensor):
             if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized:
                 raise Unsupported(f"takes a {value.device.type} {value.layout} tensor")
-            layout = layouts.layout_of(value)
-            self.key.append(layout)
-            self.tensors.append(value)
-            if value.numel() == 0:
-                return _Empty(layout)
-            word = self._word("p", value.data_ptr())
-            self.layouts[word] = layout
-            return word
+            return self._take_tensor(value)
         if kind is int or kind is float or kind is bool:
             if kind is int and value not in _INT64:
                 self.key.append(value)
@@ -100,6 +95,31 @@ class Call:
             raise Unsupported(f"goes to {value}")
         self.key.append(value)
         return value
+
+    def _take_tensor(self, tensor: torch.Tensor) -> Any:
+        """A tensor given twice stays one: some operators look (attention, for its weights)."""
+        place = self._places.get(id(tensor))
+        if place is not None:
+            self.key.append(("again", next(i for i, t in enumerate(self.tensors) if t is tensor)))
+            return place
+        layout = layouts.layout_of(tensor)
+        self.key.append(layout)
+        if tensor.numel() == 0:
+            place = _Empty(layout, len(self.tensors))
+        else:
+            place = self._word("p", tensor.data_ptr())
+            self.layouts[place] = layout
+        self.tensors.append(tensor)
+        self._places[id(tensor)] = place
+        return place
+
+    def number_of(self, place: Any) -> int | None:
+        """The number of the tensor that a part of the arguments stands for, if it does."""
+        if isinstance(place, _Empty):
+            return place.number
+        if type(place) is _Word and place in self.layouts:
+            return next(i for i, t in enumerate(self.tensors) if self._places[id(t)] is place)
+        return None
 
 
 def value_arguments(schema: Any) -> tuple[bool, ...]:
@@ -215,25 +235,19 @@ def intern(
     return operation
 
 
-def _substitute(call: Call) -> Any:
+def _substitute(call: Call) -> Substitute:
     def substitute(make: Callable[[int, Layout], torch.Tensor]) -> Any:
-        number = 0
+        made: dict[int, torch.Tensor] = {}
 
         def visit(value: Any) -> Any:
-            nonlocal number
             if isinstance(value, list):
                 return [visit(item) for item in value]
-            layout = None
-            if isinstance(value, _Empty):
-                layout = value.layout
-            elif type(value) is _Word:
-                layout = call.layouts.get(value)
-                if layout is None:
-                    return call.words[value]
-            if layout is None:
-                return value
-            number += 1
-            return make(number - 1, layout)
+            number = call.number_of(value)
+            if number is None:
+                return call.words[value] if type(value) is _Word else value
+            if number not in made:
+                made[number] = make(number, layouts.layout_of(call.tensors[number]))
+            return made[number]
 
         args = [visit(value) for value in call.args]
         return args, {name: visit(value) for name, value in call.kwargs.items()}

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pygraph import _engine
@@ -63,7 +64,7 @@ def record(
     _engine.begin_capture(stream.handle, twin=True)
     mode = _Recorder(inputs, space, stream.handle)
     try:
-        with _RefuseReads(), mode:
+        with _reads_refused(), mode:
             outputs = function(list(inputs))
     except BaseException:
         with contextlib.suppress(_engine.DriverError):
@@ -74,17 +75,38 @@ def record(
     return Recorded(graph, listed, mode.buffers, mode.keep)
 
 
-class _RefuseReads(TorchFunctionMode):
-    """The ways to a tensor's values that pass no operator."""
+#: Ways to a tensor's values that pass no operator.
+_READS = ("tolist", "numpy", "__array__", "__dlpack__")
+_recording = threading.RLock()
 
-    _READS = frozenset(
-        (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__dlpack__)
-    )
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in self._READS:
-            raise NotRecordable(f"Tensor.{func.__name__}", "reads values out of a tensor")
-        return func(*args, **(kwargs or {}))
+@contextlib.contextmanager
+def _reads_refused() -> Iterator[None]:
+    """While on, this thread cannot read a tensor's values. (Not by a torch-function mode: code that
+    asks has_torch_function would take another way than it takes uncaptured.)"""
+    owner = threading.get_ident()
+
+    def refusing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def read(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == owner:
+                raise NotRecordable(f"Tensor.{name}", "reads values out of a tensor")
+            return original(*args, **kwargs)
+
+        return read
+
+    with _recording:
+        own = {name: vars(torch.Tensor)[name] for name in _READS if name in vars(torch.Tensor)}
+        try:
+            for name in _READS:
+                setattr(torch.Tensor, name, refusing(name, getattr(torch.Tensor, name)))
+            yield
+        finally:
+            for name in _READS:
+                if name in own:
+                    setattr(torch.Tensor, name, own[name])
+                else:
+                    delattr(torch.Tensor, name)
 
 
 class _Recorder(TorchDispatchMode):
