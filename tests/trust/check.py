@@ -173,7 +173,8 @@ def _relations(side: Side) -> tuple[list[int], list[int]]:
     for index, value in enumerate(seen):
         if isinstance(value, torch.Tensor):
             objects.setdefault(id(value), index)
-            storages.setdefault(value.untyped_storage()._cdata, index)
+            if value.numel():
+                storages.setdefault(value.untyped_storage()._cdata, index)
     results = [value for value in side.results[-1] if isinstance(value, torch.Tensor)]
     return (
         [objects[id(value)] for value in results],
