@@ -88,6 +88,9 @@ class Reader {
     CUlaunchAttributeValue value{};
     const CUresult code = driver_.api.cuGraphKernelNodeGetAttribute(
         node.handle, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value);
+    if (code != CUDA_ERROR_INVALID_VALUE && code != CUDA_ERROR_NOT_SUPPORTED) {  // has none
+      driver_.check(code, "cuGraphKernelNodeGetAttribute", fmt::format("node {}", index));
+    }
     if (code == CUDA_SUCCESS && value.accessPolicyWindow.base_ptr != nullptr &&
         value.accessPolicyWindow.num_bytes != 0) {
       throw UnsupportedGraph(

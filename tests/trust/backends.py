@@ -32,12 +32,12 @@ class Backend:
     reference: Compiler | str | None = None  #: None: eager
 
     def compile(self, module: torch.nn.Module, program: Program) -> Function:
-        return _compile(self.compiler, module, program)
+        return _compile(self.compiler, module, program, self.reference is not None)
 
     def compile_reference(self, module: torch.nn.Module, program: Program) -> Function:
         if self.reference is None:
             return module
-        return _compile(self.reference, module, program)
+        return _compile(self.reference, module, program, True)
 
 
 def backend(name: str) -> Backend:
@@ -65,8 +65,10 @@ def _pygraph(**options: Any) -> Compiler:
     return functools.partial(compile_with_pygraph, options=options)
 
 
-def _compile(compiler: Compiler | str, module: torch.nn.Module, program: Program) -> Function:
-    if program.dynamo or compiler == "inductor":
+def _compile(
+    compiler: Compiler | str, module: torch.nn.Module, program: Program, dynamo: bool
+) -> Function:
+    if program.dynamo or dynamo:
         compiled: Function = torch.compile(
             module, backend=compiler, dynamic=program.dynamic, fullgraph=True
         )

@@ -1,0 +1,154 @@
+"""The CI run of random programs on the twin, and the test of that test: broken backends are found.
+
+The long run is long_run.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+
+from trust import backends, check, fleet, strategies
+from trust.programs import Base, Call, Program
+
+#: Of programs that torch itself compiles rightly, at least so many are graphed...
+GRAPHED_SHARE = 0.6
+#: ...and of all programs, at most so many are compiled to something else than eager by torch.
+TORCH_DIFFERS_SHARE = 0.1
+
+Function = Callable[..., Any]
+
+
+@pytest.mark.slow
+def test_random_programs_on_the_twin(capsys: pytest.CaptureFixture[str]) -> None:
+    profile = fleet.PROFILES["ci"]
+    tally = fleet.run("twin", profile, workers=2, chunk_timeout_s=1800)
+    with capsys.disabled():
+        print("\n" + tally.summary())
+    assert not tally.failures
+    assert tally.programs >= profile.programs
+    assert tally.graphed_share() >= GRAPHED_SHARE
+    assert tally.states["torch differs"] <= TORCH_DIFFERS_SHARE * tally.programs
+    assert tally.replays > tally.programs
+    assert tally.through_dynamo > 0
+
+
+# ------------------------------------------------------------- backends that are wrong on purpose
+
+
+def stale_input(function: Function) -> Function:
+    """Reads the first argument of the second call for ever, as a graph without relocation does."""
+    seen: list[Any] = []
+
+    def call(*arguments: Any) -> Any:
+        seen.append(arguments)
+        first = seen[1][0] if len(seen) > 1 else arguments[0]
+        return function(first, *arguments[1:])
+
+    return call
+
+
+def reused_output(function: Function) -> Function:
+    """Returns the same memory at every call, as graphs with static outputs do."""
+    memory: dict[Any, torch.Tensor] = {}
+
+    def call(*arguments: Any) -> Any:
+        results = list(function(*arguments))
+        if isinstance(results[0], torch.Tensor) and results[0].is_contiguous():
+            key = results[0].shape, results[0].dtype
+            results[0] = memory.setdefault(key, results[0].clone()).copy_(results[0])
+        return tuple(results)
+
+    return call
+
+
+def lost_write(function: Function) -> Function:
+    """Works on copies of its arguments."""
+
+    def call(*arguments: Any) -> Any:
+        return function(*(a.clone() if isinstance(a, torch.Tensor) else a for a in arguments))
+
+    return call
+
+
+def one_bit(function: Function) -> Function:
+    """From the third call on, one bit of the first result is another."""
+    calls = [0]
+
+    def call(*arguments: Any) -> Any:
+        results = function(*arguments)
+        calls[0] += 1
+        first = results[0]
+        if calls[0] > 2 and isinstance(first, torch.Tensor) and first.dtype == torch.float32:
+            changed = first.clone()
+            changed.view(torch.int32).bitwise_xor_(1)
+            return (changed, *results[1:])
+        return results
+
+    return call
+
+
+def other_strides(function: Function) -> Function:
+    """Returns results of the right values in another layout."""
+
+    def call(*arguments: Any) -> Any:
+        return tuple(
+            r.transpose(0, -1).contiguous().transpose(0, -1)
+            if isinstance(r, torch.Tensor) and r.dim() > 1
+            else r
+            for r in function(*arguments)
+        )
+
+    return call
+
+
+@pytest.mark.parametrize("wrong", [stale_input, reused_output, lost_write, one_bit, other_strides])
+def test_a_wrong_backend_is_found(wrong: Callable[[Function], Function]) -> None:
+    def compile_wrongly(graph: Any, inputs: list[Any]) -> Function:
+        return wrong(graph.forward)
+
+    backend = backends.Backend("wrong", "cpu", compile_wrongly, ours=False)
+    tried = [0]
+
+    @hypothesis.seed(1)
+    @hypothesis.settings(
+        max_examples=60,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate],
+        verbosity=hypothesis.Verbosity.quiet,
+    )
+    @hypothesis.given(strategies.programs(dynamo_share=0))
+    def every(program: Program) -> None:
+        tried[0] += 1
+        check.run(program, backend)
+
+    with pytest.raises(check.Mismatch):
+        every()
+
+
+def program(line: str, **changes: Any) -> Program:
+    calls = tuple(Call(size=4, seed=seed) for seed in range(1, 6))
+    made = Program((Base("float32", "(N, 4)"),), ("b0",), (), None, (line,), ("v0",), calls)
+    return dataclasses.replace(made, dynamo=False, **changes)
+
+
+def test_a_right_program_is_graphed() -> None:
+    outcome = check.run(program("v0 = torch.relu(x0) + 1"), backends.backend("twin"))
+    assert outcome.state == "graphed"
+    assert outcome.replays == 3
+    assert outcome.torch_differs is None
+
+
+def test_a_reproducer_runs() -> None:
+    text = fleet.reproducer(program("v0 = torch.relu(x0) + 1"), "eager", "what was wrong")
+    assert "# what was wrong" in text
+    space: dict[str, Any] = {}
+    exec(compile(text.replace("print(", "outcome = ("), "reproducer", "exec"), space)
+    assert space["outcome"].torch_differs is None
