@@ -12,6 +12,7 @@
 // functions, external events, and edges with their data.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,9 +29,18 @@ struct GraphAllocation {
   std::string node;  ///< which node allocates, for messages
 };
 
+/// A copy or fill of memory that the graph allocates. The driver takes such an operand only in the
+/// graph that allocates it, so the node was made with other memory of the same size, gone by now:
+/// its parameters must be set before the graph is instantiated (Program does).
+struct StandIn {
+  CUgraphNode node = nullptr;
+  std::vector<std::byte> parameters;  ///< as captured: CUDA_MEMCPY3D or CUDA_MEMSET_NODE_PARAMS
+};
+
 struct FlatGraph {
   GraphHandle graph;
   std::vector<GraphAllocation> allocations;  ///< by node; addresses may be used again and again
+  std::vector<StandIn> stand_ins;
 };
 
 /// A new graph with the nodes of `graph` and of its child graphs, which stays the caller's. Throws

@@ -73,6 +73,9 @@ class UnsupportedGraph : public std::runtime_error {
 struct Image {
   std::vector<Node> nodes;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> edges;
+  /// Per node: how many nodes of the captured graph were created before it; empty when the graph
+  /// had to be flattened.
+  std::vector<std::uint32_t> created;
   /// Those of `edges` that let `to` start before `from` has finished (programmatic launches).
   std::vector<std::pair<std::uint32_t, std::uint32_t>> early;
 

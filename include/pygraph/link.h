@@ -44,6 +44,18 @@ struct LinkOptions {
   /// Keeps host function nodes; see ReadOptions. Both captures must name the same function and the
   /// same data.
   bool keep_host_functions = false;
+  /// Lets scratch regions that are not in use at the same time share bytes of the arena. Off, the
+  /// arena is as large as all of them together.
+  bool share_scratch = true;
+};
+
+/// Nodes of capture A that one operator launched: those created when `begin` nodes were there, up
+/// to when `end` were. Memory that one of them mentions is taken to be in use until all of them are
+/// done, for an operator may make itself a table of addresses with one kernel and read memory
+/// through it with the next, which does not mention that memory.
+struct OperatorSpan {
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
 };
 
 /// What link() takes: capture A and its probe B, which stay the caller's, and what is known of the
@@ -54,6 +66,7 @@ struct LinkRequest {
   CUgraph b = nullptr;
   std::span<const LinkRegion> regions{};
   std::span<const CopyOut> copies{};
+  std::span<const OperatorSpan> operators{};  ///< ascending, apart; none: nothing is known
   CUdeviceptr phantom_begin = 0;
   CUdeviceptr phantom_end = 0;
   LinkOptions options{};

@@ -3,14 +3,14 @@
 // The same work is captured twice, with every region at another address (phantom.h). A word of a
 // parameter block is a relocation when in capture A it lies in a region, and in capture B it lies
 // at the same offset of that region's other place; so is one that lies less than 4 KiB beside a
-// region and moved by that region's displacement, which no other region shares. In a region in A but
-// unchanged in B: a coincidence, a number that looks like an address; left alone. Different without
-// being explained by a region: noise (uninitialised padding of structs passed by value, which may
-// hold old addresses too); left to the proof, except where a parameter of its own holds an address
-// of phantom memory: such a word is no padding, and the captures cannot be linked. Unchanged and in no
-// region, yet an address of device memory: foreign, a constant of some library; left alone and
-// reported. What this comparison cannot see (encoded addresses, pointers that hide in device
-// memory) is left to the proof.
+// region and moved by that region's displacement, which no other region shares. In a region in A
+// but unchanged in B: a coincidence, a number that looks like an address; left alone. Different
+// without being explained by a region: noise (uninitialised padding of structs passed by value,
+// which may hold old addresses too); left to the proof, except where a parameter of its own holds
+// an address of phantom memory: such a word is no padding, and the captures cannot be linked.
+// Unchanged and in no region, yet an address of device memory: foreign, a constant of some library;
+// left alone and reported. What this comparison cannot see (encoded addresses, pointers that hide
+// in device memory) is left to the proof.
 #pragma once
 
 #include <cstddef>

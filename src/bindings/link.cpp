@@ -1,3 +1,4 @@
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -21,11 +22,18 @@ using RegionTuple =
     std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, RegionRole, std::uint64_t>;
 
 using CopyTuple = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>;
+using SpanTuple = std::pair<std::uint32_t, std::uint32_t>;
 
 std::unique_ptr<Linked> link_graphs(std::uint64_t a, std::uint64_t b,
                                     const std::vector<RegionTuple>& regions, std::uint64_t begin,
                                     std::uint64_t end, bool twin,
-                                    const std::vector<CopyTuple>& copies) {
+                                    const std::vector<CopyTuple>& copies,
+                                    const std::vector<SpanTuple>& operators, bool share_scratch) {
+  std::vector<OperatorSpan> spans;
+  spans.reserve(operators.size());
+  for (const auto& [first, last] : operators) {
+    spans.push_back({first, last});
+  }
   std::vector<LinkRegion> list;
   list.reserve(regions.size());
   for (const auto& [in_a, in_b, bytes, role, used] : regions) {
@@ -41,9 +49,10 @@ std::unique_ptr<Linked> link_graphs(std::uint64_t a, std::uint64_t b,
                             .b = reinterpret_cast<CUgraph>(b),  // NOLINT
                             .regions = list,
                             .copies = copy_list,
+                            .operators = spans,
                             .phantom_begin = begin,
                             .phantom_end = end,
-                            .options = {}};
+                            .options = {.share_scratch = share_scratch}};
   return std::make_unique<Linked>(Linked{&driver, link(driver, request)});
 }
 
@@ -71,6 +80,22 @@ std::unique_ptr<CapturedGraph> end_capture(std::uint64_t stream, bool twin) {
   auto captured = std::make_unique<CapturedGraph>(CapturedGraph{GraphHandle(driver, graph)});
   driver.check(code, "cuStreamEndCapture", "the capture stream");
   return captured;
+}
+
+std::size_t captured_nodes(std::uint64_t stream, bool twin) {
+  const Driver& driver = choose_driver(twin);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUgraph graph = nullptr;
+  driver.check(
+      driver.api.cuStreamGetCaptureInfo(reinterpret_cast<CUstream>(stream),  // NOLINT
+                                        &status, nullptr, &graph, nullptr, nullptr, nullptr),
+      "cuStreamGetCaptureInfo", "the capture stream");
+  std::size_t count = 0;
+  if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    driver.check(driver.api.cuGraphGetNodes(graph, nullptr, &count), "cuGraphGetNodes",
+                 "the graph being captured");
+  }
+  return count;
 }
 
 void bind_capture(nb::module_& module) {
@@ -102,6 +127,8 @@ void bind_capture(nb::module_& module) {
       },
       nb::arg("stream"), nb::arg("twin") = false,
       "Captures what this thread launches on `stream` (thread-local mode).");
+  module.def("captured_nodes", &captured_nodes, nb::arg("stream"), nb::arg("twin") = false,
+             "How many nodes the capture on `stream` has so far; 0 when there is none.");
   module.def("end_capture", &end_capture, nb::arg("stream"), nb::arg("twin") = false,
              "Ends the capture and returns its graph. Raises DriverError when it was invalidated.");
 }
@@ -153,9 +180,11 @@ void bind_link(nb::module_& module) {
   module.def("link", &link_graphs, nb::arg("a"), nb::arg("b"), nb::arg("regions"),
              nb::arg("phantom_begin"), nb::arg("phantom_end"), nb::arg("twin") = false,
              nb::arg("copies") = std::vector<CopyTuple>{},
+             nb::arg("operators") = std::vector<SpanTuple>{}, nb::arg("share_scratch") = true,
              "Links two captures (CUgraph handles as integers). A region is (address in A, address "
              "in B, bytes, role, used bytes); a copy (region, offset, bytes) is made at the end of "
-             "the graph, into region copy_regions[0] + i.");
+             "the graph, into region copy_regions[0] + i; `operators` are the nodes that were "
+             "launched together, as (count before, count after).");
 
   nb::class_<Program>(module, "Program", "An instantiated graph and its binding; see program.h.")
       .def("bind",

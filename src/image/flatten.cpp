@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "structure.h"
 
@@ -15,6 +16,33 @@ struct Ends {
   std::vector<CUgraphNode> first;
   std::vector<CUgraphNode> last;
   bool replaced = false;
+};
+
+/// Device memory for as long as a node is made; none by default.
+class StandInMemory {
+ public:
+  StandInMemory() = default;
+  StandInMemory(const Driver& driver, std::size_t bytes) : driver_(&driver) {
+    driver.check(driver.api.cuMemAlloc(&address_, bytes), "cuMemAlloc",
+                 "memory in place of a graph's own");
+  }
+  ~StandInMemory() {
+    if (address_ != 0) {
+      driver_->api.cuMemFree(address_);
+    }
+  }
+  StandInMemory(StandInMemory&& other) noexcept
+      : driver_(other.driver_), address_(std::exchange(other.address_, 0)) {}
+  StandInMemory(const StandInMemory&) = delete;
+  StandInMemory& operator=(const StandInMemory&) = delete;
+  StandInMemory& operator=(StandInMemory&&) = delete;
+
+  [[nodiscard]] CUdeviceptr address() const noexcept { return address_; }
+  explicit operator bool() const noexcept { return address_ != 0; }
+
+ private:
+  const Driver* driver_ = nullptr;
+  CUdeviceptr address_ = 0;
 };
 
 class Flattener {
@@ -135,15 +163,22 @@ class Flattener {
       case CU_GRAPH_NODE_TYPE_MEMCPY: {
         CUDA_MEMCPY3D params{};
         check(api_.cuGraphMemcpyNodeGetParams(source, &params), "cuGraphMemcpyNodeGetParams");
+        const CUDA_MEMCPY3D captured = params;
+        const StandInMemory from = stand_in(params.srcDevice, params.srcMemoryType);
+        const StandInMemory to = stand_in(params.dstDevice, params.dstMemoryType);
         check(api_.cuGraphAddMemcpyNode(&node, graph, nullptr, 0, &params, context_),
               "cuGraphAddMemcpyNode");
+        note_stand_in(node, &captured, sizeof captured, from || to);
         break;
       }
       case CU_GRAPH_NODE_TYPE_MEMSET: {
         CUDA_MEMSET_NODE_PARAMS params{};
         check(api_.cuGraphMemsetNodeGetParams(source, &params), "cuGraphMemsetNodeGetParams");
+        const CUDA_MEMSET_NODE_PARAMS captured = params;
+        const StandInMemory to = stand_in(params.dst, CU_MEMORYTYPE_DEVICE);
         check(api_.cuGraphAddMemsetNode(&node, graph, nullptr, 0, &params, context_),
               "cuGraphAddMemsetNode");
+        note_stand_in(node, &captured, sizeof captured, static_cast<bool>(to));
         break;
       }
       case CU_GRAPH_NODE_TYPE_EMPTY:
@@ -173,6 +208,28 @@ class Flattener {
         refuse_node(where, type);
     }
     return node;
+  }
+
+  /// Memory in place of an allocation of the graph that `address` lies in, which it is replaced by.
+  StandInMemory stand_in(CUdeviceptr& address, CUmemorytype type) {
+    if (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) {
+      return {};
+    }
+    for (const GraphAllocation& allocation : flat_.allocations) {
+      if (address >= allocation.address && address - allocation.address < allocation.bytes) {
+        StandInMemory memory(driver_, allocation.bytes);
+        address = memory.address() + (address - allocation.address);
+        return memory;
+      }
+    }
+    return {};
+  }
+
+  void note_stand_in(CUgraphNode node, const void* captured, std::size_t bytes, bool used) {
+    if (used) {
+      const auto* first = static_cast<const std::byte*>(captured);
+      flat_.stand_ins.push_back({node, {first, first + bytes}});
+    }
   }
 
   void note_allocation(CUgraphNode source, const std::string& where) {

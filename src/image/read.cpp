@@ -264,6 +264,7 @@ std::optional<Image> read(const Driver& driver, CUgraph graph, const ReadOptions
       image.early.emplace_back(edge.from, edge.to);
     }
   }
+  image.created = structure.created;
   return image;
 }
 

@@ -110,7 +110,7 @@ std::string reason(CUgraphNodeType type) {
 
 GraphStructure read_structure(const Driver& driver, CUgraph graph) {
   const std::vector<CUgraphNode> created = get_nodes(driver, graph);
-  GraphStructure structure{{}, get_edges(driver, graph, created)};
+  GraphStructure structure{{}, get_edges(driver, graph, created), {}};
   const std::vector<std::uint32_t> order = topological_order(created.size(), structure.edges);
   std::vector<std::uint32_t> place(created.size());
   structure.nodes.reserve(created.size());
@@ -126,6 +126,7 @@ GraphStructure read_structure(const Driver& driver, CUgraph graph) {
             [](const GraphEdge& left, const GraphEdge& right) {
               return left.from != right.from ? left.from < right.from : left.to < right.to;
             });
+  structure.created = order;
   return structure;
 }
 

@@ -27,6 +27,7 @@ struct GraphEdge {
 struct GraphStructure {
   std::vector<CUgraphNode> nodes;
   std::vector<GraphEdge> edges;
+  std::vector<std::uint32_t> created;  ///< per node: how many were created before it
 };
 
 /// Throws DriverError.

@@ -7,6 +7,7 @@
 
 #include "copies.h"
 #include "prepare.h"
+#include "scratch.h"
 
 namespace pygraph {
 namespace {
@@ -50,75 +51,6 @@ std::vector<std::size_t> room_for(std::span<const LinkRegion> regions, const Lin
   }
   return room;
 }
-
-/// The regions that go into the arena, as buffers.
-class Scratch {
- public:
-  Scratch(std::span<const LinkRegion> regions, const std::vector<std::size_t>& room,
-          const std::vector<Region>& own_memory, std::uint32_t first_own)
-      : buffer_of_(first_own + own_memory.size(), kNone) {
-    for (std::size_t i = 0; i < regions.size(); ++i) {
-      if (regions[i].role == RegionRole::kScratch) {
-        add(i, room[i]);
-      }
-    }
-    for (std::size_t i = 0; i < own_memory.size(); ++i) {
-      add(first_own + i, own_memory[i].bytes);
-    }
-  }
-
-  [[nodiscard]] bool holds(std::uint32_t region) const { return buffer_of_[region] != kNone; }
-  [[nodiscard]] std::uint32_t buffer(std::uint32_t region) const { return buffer_of_[region]; }
-
-  /// The buffers with the nodes that mention them. A node that may start before its predecessor
-  /// has finished still finds that one's buffers in use, so it counts as a user of them.
-  [[nodiscard]] std::vector<Buffer> buffers(const std::vector<Relocation>& relocations,
-                                            const Image& image) const {
-    std::vector<Buffer> made = buffers_;
-    for (const Relocation& relocation : relocations) {  // ascending by node
-      if (!holds(relocation.region)) {
-        continue;
-      }
-      std::vector<std::uint32_t>& nodes = made[buffer(relocation.region)].nodes;
-      if (nodes.empty() || nodes.back() != relocation.node) {
-        nodes.push_back(relocation.node);
-      }
-    }
-    if (!image.early.empty()) {
-      for (Buffer& made_buffer : made) {
-        add_early_successors(made_buffer.nodes, image);
-      }
-    }
-    return made;
-  }
-
- private:
-  static constexpr std::uint32_t kNone = ~0U;
-
-  void add(std::size_t region, std::size_t bytes) {
-    buffer_of_[region] = static_cast<std::uint32_t>(buffers_.size());
-    buffers_.push_back({bytes, {}});
-  }
-
-  static void add_early_successors(std::vector<std::uint32_t>& nodes, const Image& image) {
-    std::vector<bool> uses(image.nodes.size());
-    for (const std::uint32_t node : nodes) {
-      uses[node] = true;
-    }
-    for (const auto& [from, to] : image.early) {  // ascending, so chains are followed to their end
-      uses[to] = uses[to] || uses[from];
-    }
-    nodes.clear();
-    for (std::uint32_t node = 0; node < uses.size(); ++node) {
-      if (uses[node]) {
-        nodes.push_back(node);
-      }
-    }
-  }
-
-  std::vector<Buffer> buffers_;
-  std::vector<std::uint32_t> buffer_of_;  ///< by region; kNone: stays what it is
-};
 
 }  // namespace
 
@@ -164,8 +96,12 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
   }
 
   const Scratch scratch(regions, room_for(regions, linked.table), own, first_own);
-  linked.layout =
-      lay_out(scratch.buffers(linked.relocations, linked.image), NodeOrder(linked.image));
+  const std::vector<Buffer> buffers =
+      scratch.buffers(linked.relocations, linked.image, request.operators);
+  linked.layout = lay_out(buffers, NodeOrder(linked.image));
+  if (!request.options.share_scratch) {
+    set_apart(buffers, linked.layout);
+  }
   for (Relocation& relocation : linked.relocations) {
     if (scratch.holds(relocation.region)) {
       const std::size_t offset = linked.layout.offsets[scratch.buffer(relocation.region)];

@@ -12,6 +12,14 @@ namespace {
 Prepared prepare_flattened(const Driver& driver, CUgraph capture, const ReadOptions& options) {
   FlatGraph flat = flatten(driver, capture);
   Image image = read_image(driver, flat.graph.get(), options);
+  image.created.clear();  // the order of another graph
+  for (StandIn& stand_in : flat.stand_ins) {
+    for (Node& node : image.nodes) {
+      if (node.handle == stand_in.node) {
+        node.block = std::move(stand_in.parameters);
+      }
+    }
+  }
   return {std::move(flat.graph), std::move(image), std::move(flat.allocations)};
 }
 

@@ -290,6 +290,10 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNod
   const bool of_array =
       params->srcMemoryType == CU_MEMORYTYPE_ARRAY || params->dstMemoryType == CU_MEMORYTYPE_ARRAY;
   code = code == CUDA_SUCCESS && !of_array ? check_copy(*params) : code;
+  // Seen on the real driver: only a capture makes such a node in the graph that allocates.
+  if (in_graph_memory(params->srcDevice) || in_graph_memory(params->dstDevice)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return code == CUDA_SUCCESS ? add_node(graph, dependencies, count, *params, node) : code;
 }
 
@@ -302,6 +306,9 @@ CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNod
   const Lock lock;
   CUresult code = check_context(context);
   code = code == CUDA_SUCCESS ? check_fill(*params) : code;
+  if (in_graph_memory(params->dst)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return code == CUDA_SUCCESS ? add_node(graph, dependencies, count, *params, node) : code;
 }
 

@@ -130,6 +130,13 @@ bool accessible(CUdeviceptr address, std::size_t bytes) {
   }
 }
 
+bool in_graph_memory(CUdeviceptr address) {
+  const auto allocation = entry_below(state().allocations, address);
+  return allocation != state().allocations.end() &&
+         address - allocation->first < allocation->second &&
+         state().graph_memory.contains(allocation->first);
+}
+
 CUresult check_copy(const CUDA_MEMCPY3D& copy) {
   if (copy.srcMemoryType == CU_MEMORYTYPE_ARRAY || copy.dstMemoryType == CU_MEMORYTYPE_ARRAY) {
     return CUDA_ERROR_NOT_SUPPORTED;

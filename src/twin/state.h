@@ -206,6 +206,8 @@ bool accessible(CUdeviceptr address, std::size_t bytes);
 /// Host memory that is device memory from now on, filled with NaNs.
 CUresult allocate(CUdeviceptr* address, std::size_t bytes);
 void release(CUdeviceptr address);
+/// Whether `address` lies in memory that a graph allocates.
+bool in_graph_memory(CUdeviceptr address);
 /// Whether the operands of a copy or fill are valid.
 CUresult check_copy(const CUDA_MEMCPY3D& copy);
 CUresult check_fill(const CUDA_MEMSET_NODE_PARAMS& fill);

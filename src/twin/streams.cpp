@@ -258,6 +258,25 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                CUgraph* graph, const CUgraphNode** dependencies,
+                                const CUgraphEdgeData** edge_data, std::size_t* count) {
+  const Lock lock;
+  const Stream* stream = find(state().streams, handle);
+  if (status == nullptr || id != nullptr || dependencies != nullptr || edge_data != nullptr ||
+      count != nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;  // the twin gives the graph and nothing else
+  }
+  if (stream == nullptr && !is_special(handle)) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  *status = stream == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE : stream->status;
+  if (graph != nullptr && *status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    *graph = stream->capture;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
                         unsigned int grid_z, unsigned int block_x, unsigned int block_y,
                         unsigned int block_z, unsigned int shared_bytes, CUstream stream,

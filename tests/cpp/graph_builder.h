@@ -131,13 +131,15 @@ class Regions {
 
   /// Links the graphs that `make` makes from the places of the regions in A and in B.
   [[nodiscard]] LinkedGraph link(const Make& make, const std::vector<CopyOut>& copies = {},
-                                 const LinkOptions& options = {}) const {
+                                 const LinkOptions& options = {},
+                                 const std::vector<OperatorSpan>& operators = {}) const {
     const GraphHandle a = make(at_[0]);
     const GraphHandle b = make(at_[1]);
     return pygraph::link(driver_, {.a = a.get(),
                                    .b = b.get(),
                                    .regions = list_,
                                    .copies = copies,
+                                   .operators = operators,
                                    .phantom_begin = space_.base(),
                                    .phantom_end = space_.base() + space_.reserved_bytes(),
                                    .options = options});

@@ -294,6 +294,44 @@ TEST_P(Link, BuffersOfAKernelThatMayStillRunAreNotShared) {
   EXPECT_EQ(linked.layout.bytes, 3 * std::size_t{1024});
 }
 
+/// r0 -> s1 -> s2 -> s3 -> s4 -> r5, a chain.
+Regions::Make chain_of_five(const testing::Testbed& bed) {
+  return [&bed](const std::vector<CUdeviceptr>& at) {
+    return bed.capture([&] {
+      for (std::size_t i = 0; i < 5; ++i) {
+        bed.affine({at[i + 1], at[i], 2, 1, kFloats});
+      }
+    });
+  };
+}
+
+TEST_P(Link, MemoryOfAnOperatorIsInUseUntilAllOfItIsDone) {
+  Regions given(driver(), 6, kBytes);
+  given.scratch(1).scratch(2).scratch(3).scratch(4);
+  const auto make = chain_of_five(bed());
+  constexpr std::size_t kBuffer = 1024;
+  EXPECT_EQ(given.link(make).layout.bytes, 2 * kBuffer);
+  // Nodes 1 to 3 are one operator: s1, which node 1 reads, must last until node 3 has written s4.
+  EXPECT_EQ(given.link(make, {}, {}, {{1, 4}}).layout.bytes, 4 * kBuffer);
+  EXPECT_EQ(given.link(make, {}, {}, {{1, 3}}).layout.bytes, 3 * kBuffer);
+  EXPECT_EQ(given.link(make, {}, {}, {{1, 2}, {2, 3}}).layout.bytes, 2 * kBuffer) << "single nodes";
+  EXPECT_EQ(given.link(make, {}, {}, {{3, 400}}).layout.bytes, 2 * kBuffer) << "beyond the end";
+}
+
+TEST_P(Link, ScratchApartSharesNothing) {
+  Regions given(driver(), 6, kBytes);
+  given.scratch(1).scratch(2).scratch(3).scratch(4);
+  LinkedGraph linked = given.link(chain_of_five(bed()), {}, {.share_scratch = false});
+  EXPECT_EQ(linked.layout.bytes, 4 * std::size_t{1024});
+  EXPECT_EQ(linked.layout.offsets, (std::vector<std::size_t>{0, 1024, 2048, 3072}));
+  Runnable runnable(bed(), std::move(linked));
+  const DeviceMemory in(driver(), kBytes);
+  const DeviceMemory out(driver(), kBytes);
+  in.write(std::vector<float>(kFloats, 1.0F));
+  runnable.run(bed(), {in.address(), 0, 0, 0, 0, out.address()});
+  EXPECT_TRUE(holds(out, 63.0F));
+}
+
 PYGRAPH_ON_BOTH_DRIVERS(Link);
 
 class LinkFaults : public testing::OnTwin {};

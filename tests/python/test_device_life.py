@@ -293,3 +293,22 @@ def test_a_failing_replay_that_wrote_its_arguments_is_not_repeated() -> None:
         assert graph.refresh_report().replays == calls + 1
         _engine.twin_reset_faults()
     pygraph.reset()
+
+
+def test_an_operator_that_breaks_its_library_is_never_captured(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pygraph.capture import linker
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("it must not be captured")
+
+    monkeypatch.setattr(linker, "link", fail)
+    graph = place.graphed(lambda arguments: list(torch.linalg.eigh(arguments[0])))
+    for _ in range(5):
+        x = place.randn(6, 6)
+        x = x @ x.t()
+        assert_bits(graph.dispatcher([x]), list(torch.linalg.eigh(x)))
+    report = graph.refresh_report()
+    assert (report.state, report.operator) == ("fallback", "aten._linalg_eigh.default")
+    assert "unusable" in (report.reason or "")

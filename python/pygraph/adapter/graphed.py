@@ -23,7 +23,7 @@ import torch
 from pygraph import _engine
 from pygraph.adapter.signatures import WARM_UP_CALLS, Signature, Signatures
 from pygraph.adapter.uncaptured import Uncaptured
-from pygraph.capture import linker, proof, reference
+from pygraph.capture import linker, proof, reference, unsafe
 from pygraph.capture.cuda import device_of
 from pygraph.capture.device import CaptureFailed, Device, capture_lock
 from pygraph.capture.policy import Policy, ladder
@@ -61,8 +61,8 @@ class Graphed:
     ) -> None:
         """`function` takes one list of arguments. `static` are those that stand where they are from
         call to call (constants), `mutated` those that are known to be written. `paranoid`: repeat
-        the proof every so many calls; 0: never. `aligned`: the function needs its tensors aligned to
-        16 bytes (Inductor's do)."""
+        the proof every so many calls; 0: never. `aligned`: the function needs its tensors to
+        be aligned to 16 bytes (Inductor's do)."""
         self.static = frozenset(static)
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
@@ -143,8 +143,13 @@ class Graphed:
 
     def _warm_up(self, signature: Signature, arguments: list[Any]) -> Any:
         before = self.device.random_state()
-        result = self.uncaptured(arguments)
-        if self.device.random_state() != before:
+        with unsafe.Watch(self.device) as watch:
+            result = self.uncaptured(arguments)
+        if watch.reason is not None:
+            signature.settled = True
+            self._note_culprit(watch.found)
+            self._give_up(watch.reason)
+        elif self.device.random_state() != before:
             signature.settled = True
             self._give_up("it draws random numbers on the device, which graphs do not serve yet")
         return result
@@ -251,7 +256,7 @@ class Graphed:
             self._evict_oldest()
         signature.call, signature.keep = linked.call, linked.keep
         report = self.report
-        report.state = PARTLY if any(vars(linked.policy).values()) else GRAPHED
+        report.state = GRAPHED if linked.policy.copy_free else PARTLY
         report.reason = "; ".join(reasons) or None
         report.take_figures(linked.figures)
         report.proofs += 1
@@ -298,9 +303,11 @@ class Graphed:
     def _note_failure(self, error: Exception) -> None:
         if not isinstance(error, _EXPECTED):
             log.error("%s: unexpected failure while linking", self.report.name, exc_info=error)
-        operator = getattr(error, "operator", None)
+        self._note_culprit(getattr(error, "operator", None), getattr(error, "source", None))
+
+    def _note_culprit(self, operator: str | None, source: str | None = None) -> None:
         self.report.operator = operator
-        self.report.source = self._find_source(operator) or getattr(error, "source", None)
+        self.report.source = self._find_source(operator) or source
 
     def _time(self, step: str, started: float) -> None:
         elapsed = 1e3 * (time.perf_counter() - started)

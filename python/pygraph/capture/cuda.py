@@ -82,13 +82,14 @@ class Cuda(Device):
             stack.enter_context(torch.cuda.stream(stream))
             # Whatever happens, phantom tensors die before their pool does.
             stack.push(functools.partial(_forget_on_error, kept, inputs))
-            mode = stack.enter_context(hold_buffers(function, kept))
+            count = functools.partial(_engine.captured_nodes, stream.cuda_stream)
+            mode = stack.enter_context(hold_buffers(function, kept, count))
             graph, outputs = _capture(function, list(inputs), stream.cuda_stream, mode)
             uses = events()
         segments = [
             _segment(address, size, uses) for address, size in phantom.allocations[first_segment:]
         ]
-        return Recording(graph, outputs, segments, kept, pool)
+        return Recording(graph, outputs, segments, kept, pool, mode.operators)
 
 
 @functools.cache

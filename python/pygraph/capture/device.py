@@ -53,6 +53,8 @@ class Recording:
     segments: list[Segment]
     keep: list[Any]
     pool: Any = None
+    #: (nodes before, nodes after) of operators that launched several nodes
+    operators: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
 
 class Device(abc.ABC):

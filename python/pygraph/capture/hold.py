@@ -25,16 +25,22 @@ _SEARCH_DEPTH = 4
 
 class _KeepResults(TorchDispatchMode):
     """Keeps every tensor that an operator returns. Records the operators' names, the last one
-    being the guilty one when a capture fails."""
+    being the guilty one when a capture fails, and which nodes an operator launched together."""
 
-    def __init__(self, kept: list[Any]) -> None:
+    def __init__(self, kept: list[Any], count_nodes: Callable[[], int]) -> None:
         super().__init__()
         self.kept = kept
         self.last_operator: str | None = None
+        self.operators: list[tuple[int, int]] = []  #: nodes before and after, where it made several
+        self._count = count_nodes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.last_operator = str(func)
+        before = self._count()
         result = func(*args, **(kwargs or {}))
+        after = self._count()
+        if after > before + 1:
+            self.operators.append((before, after))
         self.kept.extend(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
         return result
 
@@ -77,8 +83,11 @@ def generated_globals(function: Any, depth: int = _SEARCH_DEPTH) -> list[dict[st
 
 
 @contextlib.contextmanager
-def hold_buffers(function: Callable[..., Any], kept: list[Any]) -> Iterator[_KeepResults]:
-    """While on, tensors that `function` makes are appended to `kept`."""
+def hold_buffers(
+    function: Callable[..., Any], kept: list[Any], count_nodes: Callable[[], int] = lambda: 0
+) -> Iterator[_KeepResults]:
+    """While on, tensors that `function` makes are appended to `kept`. `count_nodes` says how many
+    nodes the capture has."""
     replaced: list[tuple[dict[str, Any], str, Any]] = []
 
     def keeping(allocate: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,7 +105,7 @@ def hold_buffers(function: Callable[..., Any], kept: list[Any]) -> Iterator[_Kee
                 replaced.append((names, name, names[name]))
                 names[name] = keeping(names[name])
     try:
-        with _KeepResults(kept) as mode:
+        with _KeepResults(kept, count_nodes) as mode:
             yield mode
     finally:
         for names, name, original in replaced:

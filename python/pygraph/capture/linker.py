@@ -74,6 +74,8 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         begin,
         end,
         copies=[(region_of_segment[c.segment], c.offset, c.bytes) for c in planned.copies],
+        operators=a.operators,
+        share_scratch=not policy.scratch_apart,
         twin=device.twin,
     )
     compared = time.perf_counter()

@@ -32,6 +32,7 @@ class Capture:
     inputs: list[Any]
     keep: list[Any]
     pool: Any
+    operators: list[tuple[int, int]]  #: nodes that one operator launched together
 
 
 def record(
@@ -49,7 +50,16 @@ def record(
     phantom.begin(placement)
     places, inputs = _place(arguments, in_place, phantom, device)
     made = device.record(function, inputs, private_pool)
-    return Capture(made.graph, places, made.segments, made.outputs, inputs, made.keep, made.pool)
+    return Capture(
+        made.graph,
+        places,
+        made.segments,
+        made.outputs,
+        inputs,
+        made.keep,
+        made.pool,
+        made.operators,
+    )
 
 
 def _place(
