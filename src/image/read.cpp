@@ -191,7 +191,8 @@ class Reader {
     CUevent event = nullptr;
     driver_.check(get(node.handle, &event), "reading the event", fmt::format("node {}", index));
     node.kind = kind;
-    set_struct(node, &event, sizeof event, {});
+    const auto handle = reinterpret_cast<std::uintptr_t>(event);
+    set_struct(node, &handle, sizeof handle, {});
   }
 
   void read_host(Node& node, std::size_t index) {
@@ -271,7 +272,7 @@ std::optional<Image> read(const Driver& driver, CUgraph graph, const ReadOptions
 }  // namespace
 
 Image read_image(const Driver& driver, CUgraph graph, const ReadOptions& options) {
-  return std::move(*read(driver, graph, options, false));
+  return read(driver, graph, options, false).value_or(Image{});  // there always is one
 }
 
 std::optional<Image> read_if_flat(const Driver& driver, CUgraph graph, const ReadOptions& options) {

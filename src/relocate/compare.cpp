@@ -120,13 +120,10 @@ bool same_fill(const Node& left, const Node& right) {
 /// Whether the word at `offset` of a copy is its source.
 bool reads(std::uint32_t offset) { return offset < offsetof(CUDA_MEMCPY3D, dstXInBytes); }
 
-/// What the word at `offset` of a node addresses, as far as the node says.
+/// What the word at `offset` of a copy addresses, as far as the copy says.
 enum class CopyEnd : std::uint8_t { kDevice, kHost, kUnified };
 
 CopyEnd copy_end(const Node& node, std::uint32_t offset) {
-  if (node.kind != NodeKind::kMemcpy) {
-    return CopyEnd::kDevice;
-  }
   const auto copy = as<CUDA_MEMCPY3D>(node);
   switch (reads(offset) ? copy.srcMemoryType : copy.dstMemoryType) {
     case CU_MEMORYTYPE_HOST:
@@ -226,7 +223,7 @@ class Comparison {
       table_.relocations.push_back({node, offset, *near, addend});
       return;
     }
-    if (unexplained_host_end(left, offset, in_a)) {
+    if (left.kind == NodeKind::kMemcpy && unexplained_host_end(left, offset, in_a)) {
       table_.problems.push_back(fmt::format(
           "node {} copies {} host memory at {:#x} that no region explains: it may be gone when the "
           "graph runs",
