@@ -181,6 +181,10 @@ void bind_calls(nb::module_& module) {
   module.attr("NO_REGION") = torch_bridge::kNoRegion;
   bind_specs(module);
 
+  // The object registers the type and is not needed any more.
+  // NOLINTNEXTLINE(bugprone-unused-raii,bugprone-throw-keyword-missing)
+  nb::exception<torch_bridge::MemoryShort>(module, "MemoryShort", PyExc_MemoryError);
+
   nb::class_<GraphCall>(module, "GraphCall", "One linked graph, called with tensors.")
       .def_static("make", &make_call, nb::arg("linked"), nb::arg("twin"), nb::arg("device_index"),
                   nb::arg("arguments"), nb::arg("blocks"), nb::arg("results"), nb::arg("objects"),

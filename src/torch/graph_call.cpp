@@ -102,7 +102,9 @@ class GraphCall::Workspace {
       address_ = data_of(host_) + displace;
       return;
     }
-    require(torch_api().raw_alloc(call.arena_bytes_ + displace, &raw_), "caching allocator");
+    if (torch_api().raw_alloc(call.arena_bytes_ + displace, &raw_) != 0) {
+      throw MemoryShort(fmt::format("no memory for an arena of {} bytes", call.arena_bytes_));
+    }
     address_ = address_of(raw_) + displace;
   }
   ~Workspace() {

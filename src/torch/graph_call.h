@@ -93,6 +93,13 @@ class CallRefused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Memory for the arena or an output could not be had. The graph stays good: the callable may need
+/// less at once, and raises what torch raises when it does not get it.
+class MemoryShort : public CallRefused {
+ public:
+  using CallRefused::CallRefused;
+};
+
 /// A call that failed behind its launch: the graph runs, and what it writes is or will be written.
 class FailedAfterLaunch : public std::runtime_error {
  public:

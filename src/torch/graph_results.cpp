@@ -13,8 +13,9 @@ TensorHandle GraphCall::empty(std::int64_t rank, const std::int64_t* sizes,
   const TorchApi& api = torch_api();
   const std::int32_t type = device_ == Device::kCuda ? api.device_type_cuda() : kCpuDevice;
   TensorHandle handle = nullptr;
-  require(api.empty_strided(rank, sizes, strides, dtype, type, device_index_, &handle),
-          "empty_strided");
+  if (api.empty_strided(rank, sizes, strides, dtype, type, device_index_, &handle) != 0) {
+    throw MemoryShort("no memory for an output or a copy of an argument");
+  }
   return handle;
 }
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import pygraph
 from pygraph.bench.device import MIB, Device
 from pygraph.bench.memory import measure_memory, packing
 from pygraph.bench.models import Workload
@@ -95,3 +96,24 @@ def test_torchs_own_graphs_keep_their_memory() -> None:
     """That the reading of idle memory can tell: a private pool cannot be had by others."""
     found = measure_memory(WIDE, "reduce-overhead", Device())
     assert found.held_mib > 1000
+
+
+def test_memory_that_runs_out_in_a_replay_costs_one_call() -> None:
+    """The call raises what torch raises, and the graph serves the next one."""
+    model, inputs = WIDE.make_model("cuda"), WIDE.make_inputs(0, "cuda")
+    compiled = torch.compile(model, backend="pygraph")
+    for _ in range(4):
+        expected = compiled(*inputs)[0].clone()
+    (before,) = pygraph.report().graphs
+    assert (before.state, before.replays) == ("graphed", 2)
+    torch.cuda.empty_cache()
+    ballast = torch.empty(
+        torch.cuda.mem_get_info()[0] - (512 << 20), dtype=torch.uint8, device="cuda"
+    )
+    with pytest.raises(torch.OutOfMemoryError):
+        compiled(*inputs)
+    del ballast
+    torch.cuda.empty_cache()
+    assert torch.equal(compiled(*inputs)[0], expected)
+    (after,) = pygraph.report().graphs
+    assert (after.state, after.replays) == ("graphed", 3)

@@ -186,7 +186,7 @@ class Graphed:
             for policy in ladder(self.device.private_scratch):
                 try:
                     linked, verdict = self._link_and_prove(request, run, policy)
-                except torch.OutOfMemoryError as error:
+                except (torch.OutOfMemoryError, MemoryError) as error:
                     signature.postpone()
                     reasons.append(f"memory ran out: {str(error).splitlines()[0]}")
                     break

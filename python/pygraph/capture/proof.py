@@ -64,29 +64,35 @@ def prove(
     are the arguments that differ from call to call. The time of the runs alone, until the device
     is idle, is added to `timings_ms["proof_runs"]`."""
     timings_ms = {} if timings_ms is None else timings_ms
-    verdict = BIT_EQUAL
-    earlier: list[Any] = []  # results of one run live through the next: their addresses are taken
+    verdicts = []
     try:
         for run in RUNS:
             move = changing if run.move else ()
-            found = _run_graph(call, reference, move, run, device, timings_ms)
-            if isinstance(found, str):
-                return found
-            expected = [*reference.expected, *reference.after.values()]
-            if len(expected) != len(found):
-                return f"{FAILED}: {len(found)} results instead of {len(expected)}"
-            pairs = list(zip(expected, found, strict=True))
-            wrong = [i for i, pair in enumerate(pairs) if not tensors.same_bits(*pair)]
-            if wrong:
-                repeats = [_again(function, reference) for _ in range(_REPEATS)]
-                verdict = _within_spread(wrong, expected, found, repeats)
-                if verdict != WITHIN_SPREAD:
-                    return verdict
-            earlier = found
+            # What a run made is gone before the next one needs memory.
+            verdict = _compare(
+                _run_graph(call, reference, move, run, device, timings_ms), function, reference
+            )
+            if verdict.startswith(FAILED):
+                return verdict
+            verdicts.append(verdict)
     finally:
         reference.finish()
-        earlier.clear()
-    return verdict
+    return WITHIN_SPREAD if WITHIN_SPREAD in verdicts else BIT_EQUAL
+
+
+def _compare(found: list[Any] | str, function: Function, reference: Reference) -> str:
+    """The verdict on what one run of the graph made."""
+    if isinstance(found, str):
+        return found
+    expected = [*reference.expected, *reference.after.values()]
+    if len(expected) != len(found):
+        return f"{FAILED}: {len(found)} results instead of {len(expected)}"
+    pairs = enumerate(zip(expected, found, strict=True))
+    wrong = [i for i, pair in pairs if not tensors.same_bits(*pair)]
+    if not wrong:
+        return BIT_EQUAL
+    repeats = [_again(function, reference) for _ in range(_REPEATS)]
+    return _within_spread(wrong, expected, found, repeats)
 
 
 def _run_graph(

@@ -7,7 +7,10 @@ import traceback
 
 _KNOWN = (
     (
-        re.compile(r"operation (not permitted|failed due to).*captur", re.I | re.S),
+        re.compile(
+            r"operation (not permitted|failed due to).*captur|Cannot copy between .* graph capture",
+            re.I | re.S,
+        ),
         "an operation that CUDA does not allow during a capture (a synchronisation, a copy to the "
         "CPU, a pageable host copy or a legacy-stream use)",
     ),
