@@ -285,6 +285,66 @@ def test_two_threads(compiled: Compile) -> None:
     assert not wrong
 
 
+def test_two_threads_on_streams_of_their_own(compiled: Compile) -> None:
+    """From the first call on: one thread links while the others call, and every launch, arena and
+    output belongs to the stream of its call."""
+    model = Mlp().cuda()
+    fast = compiled(model)
+    fast(randn(4, 64))
+    torch.cuda.synchronize()
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        stream = torch.cuda.Stream()
+        with torch.no_grad(), torch.cuda.stream(stream):
+            generator = torch.Generator("cuda").manual_seed(seed)
+            kept = []
+            for _ in range(100):
+                y = torch.randn(4, 64, device="cuda", generator=generator)
+                kept.append((y, fast(y)))
+            for y, found in kept:
+                if not torch.allclose(found, model(y), rtol=2e-3, atol=2e-3):
+                    wrong.append(y)
+        stream.synchronize()
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert_replays()
+
+
+def test_an_output_out_of_a_large_shared_cell_is_copied() -> None:
+    """An operator that frees a large buffer and returns a small one in its place: the output must
+    not keep the large one alive."""
+    with torch.library._scoped_library("pygraph_cells", "DEF") as library:
+
+        def reuse(x: torch.Tensor) -> torch.Tensor:
+            large = torch.empty((16, *x.shape), device=x.device)
+            large.copy_(x.expand_as(large))
+            total = large.sum(0)
+            del large
+            return total.mul_(0.5) + torch.zeros_like(x)
+
+        library.define("reuse(Tensor x) -> Tensor")
+        library.impl("reuse", reuse, "CUDA")
+        torch.library.register_fake("pygraph_cells::reuse", torch.empty_like, lib=library)
+        fast = torch.compile(
+            torch.ops.pygraph_cells.reuse, backend="pygraph", options={"compiler": "aot"}
+        )
+        kept = []
+        for _ in range(6):
+            x = randn(1 << 20)
+            kept.append((x, fast(x)))
+        for x, y in kept:
+            assert torch.equal(y, reuse(x))
+        graph = assert_replays()
+        assert graph.outputs_copied == 1, (graph.outputs_direct, graph.outputs_copied)
+        assert graph.output_bytes <= 4 << 20
+
+
 def test_inside_a_capture_of_the_user(compiled: Compile) -> None:
     model = Mlp().cuda()
     fast = compiled(model)

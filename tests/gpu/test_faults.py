@@ -174,3 +174,67 @@ def test_a_training_step_runs_without_graphs(compiled: Compile) -> None:
             loss.backward()
     assert all(p.grad is not None for p in model.parameters())
     assert all("training" in (g.reason or "") for g in pygraph.report().graphs)
+
+
+def test_tables_of_addresses_made_on_the_host_fall_back() -> None:
+    """Pointers that hide in device memory, as in grouped products: the table is copied from the
+    host, so that nothing in the graph's words would tell it that an argument has moved."""
+    triton = pytest.importorskip("triton")
+    import triton.language as tl
+    from tests_triton import double_through_table
+
+    with torch.library._scoped_library("pygraph_tables", "DEF") as library:
+
+        def through_table(x: torch.Tensor) -> torch.Tensor:
+            table = torch.tensor([x.data_ptr()], dtype=torch.int64).pin_memory()
+            out = torch.empty_like(x)
+            double_through_table[(1,)](table.to(x.device, non_blocking=True), out, x.numel(), 256)
+            return out
+
+        assert triton is not None and tl is not None
+        library.define("through_table(Tensor x) -> Tensor")
+        library.impl("through_table", through_table, "CUDA")
+        torch.library.register_fake("pygraph_tables::through_table", torch.empty_like, lib=library)
+        fast = torch.compile(
+            torch.ops.pygraph_tables.through_table, backend="pygraph", options={"compiler": "aot"}
+        )
+        kept = []
+        for _ in range(6):
+            x = randn(200)
+            kept.append((x, fast(x)))
+            x_before = x.clone()
+            assert torch.equal(kept[-1][1], x_before * 2)
+        graph = only_graph()
+        assert graph.state == "fallback", graph.reason
+        assert graph.reason
+
+
+def test_tables_that_outlive_their_call_are_found_out() -> None:
+    """A table of addresses that is made once and kept: in a graph it would name memory that has
+    moved. Captured with phantom arguments it holds phantom addresses, and the proof fails."""
+    from tests_triton import double_through_table
+
+    tables: dict[int, torch.Tensor] = {}
+
+    def function(arguments: list[Any]) -> list[Any]:
+        (x,) = arguments
+        address = x.data_ptr()
+        if address not in tables:
+            with torch.cuda.stream(side):
+                host = torch.tensor([address], dtype=torch.int64).pin_memory()
+                tables[address] = host.to("cuda", non_blocking=True)
+        out = torch.empty_like(x)
+        double_through_table[(1,)](tables[address], out, x.numel(), 256)
+        return [out]
+
+    from pygraph.adapter.graphed import Graphed
+
+    side = torch.cuda.Stream()
+    graph = Graphed(function, name="graph 0 (tables)")
+    for _ in range(6):
+        x = randn(200)
+        (found,) = graph.dispatcher([x])
+        torch.cuda.synchronize()
+        assert torch.equal(found, x * 2)
+    assert graph.report.state == "fallback", (graph.report.state, graph.report.proof)
+    assert graph.report.reason

@@ -73,12 +73,14 @@ class Twin(Device):
         return torch.get_rng_state().numpy().tobytes()
 
     def free_bytes(self) -> int:
-        return self.driver_free_bytes()
+        """Of the host's memory, which tensors come from."""
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def driver_free_bytes(self) -> int:
-        """Of the host. Captures are measured by the twin's own books, which no other process
-        touches: see Census (include/pygraph/twin.h)."""
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        """All that the host has, less what the twin has given out: by the twin's own books, so
+        that other processes do not show in the cost of a capture."""
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return pages - int(_engine.twin_census()["allocated_bytes"])
 
 
 @functools.cache
