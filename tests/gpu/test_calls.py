@@ -324,9 +324,9 @@ def test_an_output_out_of_a_large_shared_cell_is_copied() -> None:
         def reuse(x: torch.Tensor) -> torch.Tensor:
             large = torch.empty((16, *x.shape), device=x.device)
             large.copy_(x.expand_as(large))
-            total = large.sum(0)
+            total, zeros = large.sum(0), torch.zeros_like(x)
             del large
-            return total.mul_(0.5) + torch.zeros_like(x)
+            return total.mul_(0.5) + zeros  # takes the large buffer's place
 
         library.define("reuse(Tensor x) -> Tensor")
         library.impl("reuse", reuse, "CUDA")

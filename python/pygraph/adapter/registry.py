@@ -55,11 +55,17 @@ def info() -> dict[str, Any]:
         "python": platform.python_version(),
         "driver": driver.library or None,
         "driver_version": driver.version or None,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "device": _device_name(),
         "hook": versions.hook_form(),
         "tensor_access": support.tensor_access,
         "problem": support.problem,
     }
+
+
+def _device_name() -> str | None:
+    if not torch.cuda.is_available() or torch.cuda._is_in_bad_fork():
+        return None  # a forked child must not ask
+    return str(torch.cuda.get_device_name())
 
 
 def report() -> Report:
