@@ -229,6 +229,8 @@ void bind_calls(nb::module_& module) {
            })
       .def("add", &Dispatcher::add)
       .def("clear", &Dispatcher::clear)
+      .def("hold", &Dispatcher::hold, nb::arg("held"))
+      .def_prop_ro("busy", &Dispatcher::busy)
       .def("remove", &Dispatcher::remove, nb::arg("call"))
       .def_prop_ro("oldest", &Dispatcher::oldest, "The call used longest ago, or None.")
       .def_prop_ro("calls", &Dispatcher::calls)

@@ -48,7 +48,7 @@ void Dispatcher::add(std::shared_ptr<GraphCall> call) {
 /// The graph that serves these arguments, moved to the front; null when none does, or when the
 /// stream is being captured by somebody.
 std::shared_ptr<GraphCall> Dispatcher::choose(const Arguments& arguments) {
-  for (std::size_t i = 0; i < calls_.size() && !busy_; ++i) {
+  for (std::size_t i = 0; i < calls_.size() && !busy_ && !held_; ++i) {
     if (!calls_[i]->accepts(arguments)) {
       continue;
     }

@@ -26,6 +26,10 @@ class Dispatcher {
   /// Makes `call` serve the calls it accepts from now on.
   void add(std::shared_ptr<GraphCall> call);
   void clear() noexcept { calls_.clear(); }
+  /// While held, no graph serves a call: everything misses.
+  void hold(bool held) noexcept { held_ = held; }
+  /// Whether a graph is serving a call right now, on another thread that waits for something.
+  [[nodiscard]] bool busy() const noexcept { return busy_; }
   /// Takes `call` out again; nothing when it is not there.
   void remove(const std::shared_ptr<GraphCall>& call) noexcept;
   /// The call that was used longest ago; null when there is none.
@@ -58,6 +62,7 @@ class Dispatcher {
   std::vector<std::shared_ptr<GraphCall>> calls_;
   std::uint64_t count_ = 0;
   bool busy_ = false;
+  bool held_ = false;
 };
 
 }  // namespace pygraph::torch_bridge

@@ -6,22 +6,22 @@ runs the callable for real, which loads modules and creates library handles (a c
 the second runs it for real again, captures, links and proves, and gives the caller the real run's
 result, whatever became of the capture.
 
-Threads: calls are guarded by the GIL. While one thread links, others that call the same graph wait:
-the proof rewinds arguments that the graph writes, and a write of theirs in between would be lost.
+Threads: calls are guarded by the GIL, and a thread that links is alone (turnstile.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from pygraph import _engine
 from pygraph.adapter.signatures import WARM_UP_CALLS, Signature, Signatures
+from pygraph.adapter.turnstile import Turnstile
 from pygraph.adapter.uncaptured import Uncaptured
 from pygraph.capture import linker, proof, reference, unsafe
 from pygraph.capture.cuda import device_of
@@ -73,8 +73,8 @@ class Graphed:
         self._find_source = find_source
         self._signatures = Signatures(programs)
         self._retired: dict[str, int] = {"replays": 0, "bytes_copied": 0, "copies": 0}
-        self._linking = threading.RLock()
-        self._linker: int | None = None  #: the thread that links
+        self._threads = Turnstile()
+        self._off = False  #: no program will ever be made again
         self._paranoid = paranoid
         self.dispatcher = _engine.Dispatcher(self._miss, self._failed)
 
@@ -103,18 +103,22 @@ class Graphed:
             self._retire(signature)
         self.dispatcher.clear()
         self._signatures.release()
+        self._off = True
 
     def abandon(self) -> None:
         """release() in a forked child, where threads that held locks are gone."""
-        self._linking, self._linker = threading.RLock(), None
+        self._threads = Turnstile()
         self.release()
 
     # ------------------------------------------------------------------ the slow path
 
     def _miss(self, arguments: list[Any]) -> Any:
-        if self._linker not in (None, threading.get_ident()):
-            with self._linking:  # another thread's proof must not lose what this call writes
-                pass
+        if self._off:
+            return self.uncaptured(arguments)
+        with self._threads.calling():
+            return self._serve(arguments)
+
+    def _serve(self, arguments: list[Any]) -> Any:
         signature = self._signatures.of(arguments)
         if signature.call is not None and not signature.call.accepts(arguments):
             self._moved(signature)
@@ -129,16 +133,25 @@ class Graphed:
         kept = list(arguments)
         arguments.clear()
         signature.settled = True
-        with self._linking:
-            self._linker = threading.get_ident()
+        with self._alone():
+            return self._deploy(signature, kept)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else calls the graph meanwhile, by whichever way."""
+        with self._threads.alone():
+            self.dispatcher.hold(True)  # calls that a program would serve wait in _miss
             try:
-                return self._deploy(signature, kept)
+                while self.dispatcher.busy:
+                    time.sleep(0)
+                yield
             finally:
-                self._linker = None
+                self.dispatcher.hold(False)
 
     def _failed(self, arguments: list[Any], message: str) -> Any:
-        """A proven graph failed at run time (the driver refused, memory ran out)."""
+        """A proven graph failed at run time (the driver refused)."""
         self._give_up(f"a replay failed: {message}")
+        self._off = True
         return self.uncaptured(arguments)
 
     def _warm_up(self, signature: Signature, arguments: list[Any]) -> Any:
@@ -146,11 +159,11 @@ class Graphed:
         with unsafe.Watch(self.device) as watch:
             result = self.uncaptured(arguments)
         if watch.reason is not None:
-            signature.settled = True
+            self._off = True
             self._note_culprit(watch.found)
             self._give_up(watch.reason)
         elif self.device.random_state() != before:
-            signature.settled = True
+            self._off = True
             self._give_up("it draws random numbers on the device, which graphs do not serve yet")
         return result
 
@@ -230,7 +243,7 @@ class Graphed:
         signature = self._signatures.of(kept)
         if signature.call is None or not signature.call.accepts(kept) or self.device.busy():
             return self.dispatcher(kept)
-        with self._linking, capture_lock:
+        with self._threads.calling(), self._alone(), capture_lock:
             changing = self._changing(kept)
             run = reference.take(self.uncaptured, kept, changing, self.mutated, self.device)
             try:
@@ -241,6 +254,7 @@ class Graphed:
             self.report.proof = verdict
             if verdict.startswith(proof.FAILED):
                 self._give_up(f"a repeated proof failed: {verdict}")
+                self._off = True
         return run.outputs
 
     # ------------------------------------------------------------------ bookkeeping

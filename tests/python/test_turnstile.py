@@ -1,0 +1,67 @@
+"""Many callers, or one alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from pygraph.adapter.turnstile import Turnstile
+
+
+def run(*bodies: object) -> None:
+    threads = [threading.Thread(target=body, daemon=True) for body in bodies]  # type: ignore[arg-type]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive(), "deadlock"
+
+
+def test_one_alone_excludes_all_others() -> None:
+    turnstile = Turnstile()
+    inside = [0]
+    seen: list[int] = []
+
+    def call() -> None:
+        for _ in range(200):
+            with turnstile.calling():
+                inside[0] += 1
+                time.sleep(0)
+                inside[0] -= 1
+
+    def link() -> None:
+        for _ in range(50):
+            with turnstile.calling(), turnstile.alone():
+                seen.append(inside[0])
+                time.sleep(0.0002)
+                seen.append(inside[0])
+
+    run(call, call, link, link, call)
+    assert len(seen) == 200
+    assert set(seen) == {0}
+
+
+def test_several_may_call_at_a_time() -> None:
+    turnstile = Turnstile()
+    together = threading.Barrier(3, timeout=10)
+
+    def call() -> None:
+        with turnstile.calling():
+            together.wait()
+
+    run(call, call, call)
+
+
+def test_a_thread_may_enter_again() -> None:
+    turnstile = Turnstile()
+
+    def nested() -> None:
+        with turnstile.calling(), turnstile.calling(), turnstile.alone():
+            with turnstile.calling(), turnstile.alone():
+                pass
+            with turnstile.calling():
+                pass
+
+    run(nested, nested)
+    with turnstile.calling():
+        pass
