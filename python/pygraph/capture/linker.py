@@ -22,6 +22,9 @@ from pygraph.capture.device import CaptureFailed, Device
 from pygraph.capture.policy import Policy
 from pygraph.capture.record import Capture
 
+#: Bytes that everything in an arena takes a multiple of (include/pygraph/layout.h).
+_ARENA_STEP = 512
+
 
 @dataclasses.dataclass
 class LinkedCall:
@@ -210,7 +213,9 @@ def _figures(linked: Any, a: Capture, planned: outputs.Outputs) -> dict[str, int
         "coincidences": linked.coincidences,
         "noise": linked.noise,
         "scratch_bytes": sum(
-            segment.used for index, segment in enumerate(a.segments) if index not in planned.direct
+            -(-segment.used // _ARENA_STEP) * _ARENA_STEP
+            for index, segment in enumerate(a.segments)
+            if index not in planned.direct
         ),
         "arena_bytes": linked.arena_bytes,
         "arena_lower_bound": linked.lower_bound,
