@@ -125,11 +125,13 @@ class Graphed:
             return self._warm_up(signature, arguments)
         if not self._fits(signature, arguments):
             return self.uncaptured(arguments)
-        # The arguments are needed after the call, whose contract is to clear the list.
-        kept = list(arguments)
-        arguments.clear()
-        signature.settled = True
         with self._linking:
+            if signature.settled:  # by another thread, since this one looked
+                return self.uncaptured(arguments)
+            signature.settled = True
+            # The arguments are needed after the call, whose contract is to clear the list.
+            kept = list(arguments)
+            arguments.clear()
             self._linker = threading.get_ident()
             try:
                 return self._deploy(signature, kept)
