@@ -164,6 +164,10 @@ void bind_link(nb::module_& module) {
       .def_prop_ro("nodes", [](const Linked& self) { return self.graph.image.nodes.size(); })
       .def_prop_ro("kernels",
                    [](const Linked& self) { return self.graph.image.count(NodeKind::kKernel); })
+      .def_prop_ro("copies",
+                   [](const Linked& self) { return self.graph.image.count(NodeKind::kMemcpy); })
+      .def_prop_ro("fills",
+                   [](const Linked& self) { return self.graph.image.count(NodeKind::kMemset); })
       .def_prop_ro("edges", [](const Linked& self) { return self.graph.image.edges.size(); })
       .def_prop_ro(
           "copy_regions",

@@ -25,13 +25,18 @@ def test_help_needs_no_torch():
 
 @pytest.mark.parametrize(
     "arguments",
-    [["demo", "--models", "nonsense"], ["demo", "--modes", "nonsense"], ["plan", "--model", "no"]],
+    [
+        ["demo", "--models", "nonsense"],
+        ["demo", "--modes", "nonsense"],
+        ["demo", "--twin-model", "nonsense"],
+        ["plan", "--model", "no"],
+    ],
 )
 def test_an_unknown_name_lists_the_known_ones(arguments: list[str]):
     pytest.importorskip("torch")
     result = runner.invoke(app, arguments)
     assert result.exit_code == 2
-    assert "mlp-8" in result.output or "reduce-overhead" in result.output
+    assert any(known in result.output for known in ("mlp-8", "reduce-overhead", "unet"))
 
 
 def test_plan_as_json():

@@ -205,6 +205,35 @@ def test_paranoia_through_the_backend(place: Place) -> None:
 # ------------------------------------------------------------------------- threads
 
 
+def test_a_signature_that_two_threads_bring_at_once_is_linked_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one's proof would rewind what replays of the first one's program write."""
+    graph = place.graphed(scale)
+    x = place.randn(4)
+    graph.dispatcher([x, 3])
+    both_are_through = threading.Barrier(2, timeout=60)
+    fits = graph._fits
+
+    def meet(*arguments: Any) -> bool:
+        both_are_through.wait()
+        return fits(*arguments)
+
+    monkeypatch.setattr(graph, "_fits", meet)
+    found: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(graph.dispatcher([x, 3]))) for _ in "ab"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2
+    for results in found:
+        assert_bits(results, scale([x, 3]))
+    assert (graph.refresh_report().proofs, graph.report.programs) == (1, 1)
+
+
 def test_threads_that_count_lose_nothing(place: Place) -> None:
     """Every call writes a shared counter, also while another thread's proof rewinds it."""
     counter = torch.zeros(16, dtype=torch.int64, device=place.torch)
@@ -215,15 +244,16 @@ def test_threads_that_count_lose_nothing(place: Place) -> None:
 
     graph = place.graphed(function, mutated=(0,), static=(0,))
     wrong: list[Any] = []
+    # Drawn beforehand: a draw during another thread's first call looks like that call's own.
+    values = [[place.randn(16) for _ in range(50)] for _ in range(4)]
 
-    def work() -> None:
+    def work(own: list[torch.Tensor]) -> None:
         with torch.no_grad():
-            for _ in range(50):
-                x = place.randn(16)
-                if not torch.equal(graph.dispatcher([counter, x])[0], x * 2):
-                    wrong.append(x)
+            for x in own:
+                right = torch.equal(graph.dispatcher([counter, x])[0], x * 2)
+                wrong.extend([] if right else [x])
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
+    threads = [threading.Thread(target=work, args=(own,)) for own in values]
     for thread in threads:
         thread.start()
     for thread in threads:

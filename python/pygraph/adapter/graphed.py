@@ -129,11 +129,13 @@ class Graphed:
             return self._warm_up(signature, arguments)
         if not self._fits(signature, arguments):
             return self.uncaptured(arguments)
-        # The arguments are needed after the call, whose contract is to clear the list.
-        kept = list(arguments)
-        arguments.clear()
-        signature.settled = True
         with self._alone():
+            if signature.settled:  # by another thread, since this one looked
+                return self.uncaptured(arguments)
+            signature.settled = True
+            # The arguments are needed after the call, whose contract is to clear the list.
+            kept = list(arguments)
+            arguments.clear()
             return self._deploy(signature, kept)
 
     @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """`pygraph demo`: what PyGraph does on this machine.
 
 With a GPU every model is run in every mode, checked, timed and written down. Without one the same
-models are planned, and the engine runs on its CPU twin.
+models are planned, and a small one runs on the CPU twin.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Request:
     """For the timing loops of all models together; compiling comes on top."""
     quick: bool = False
     cold: bool = False
+    twin_model: str = "resnet18"
+    """Without a GPU: which of small_models runs on the CPU twin."""
 
     def workloads(self) -> list[Workload]:
         return [WORKLOADS[name] for name in self.models]
@@ -67,7 +69,7 @@ def demo(request: Request, console: Console | None = None) -> int:
         return _with_gpu(request, console)
     from pygraph.bench.without_gpu import show_without_gpu
 
-    return show_without_gpu(request.workloads(), request.out, console)
+    return show_without_gpu(request.workloads(), request.out, console, request.twin_model)
 
 
 def _with_gpu(request: Request, console: Console) -> int:

@@ -178,6 +178,13 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] =
 NAMES = tuple(_MODELS)
 
 
+def find(name: str) -> str:
+    """`name`, if there is such a model; raises KeyError with those that there are."""
+    if name not in _MODELS:
+        raise KeyError(f"no small model {name!r}: there are {', '.join(NAMES)}")
+    return name
+
+
 def build(name: str) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
     """A model in eval mode, and what makes a fresh input for it."""
     make, fresh_input = _MODELS[name]

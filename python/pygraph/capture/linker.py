@@ -22,6 +22,9 @@ from pygraph.capture.device import CaptureFailed, Device
 from pygraph.capture.policy import Policy
 from pygraph.capture.record import Capture
 
+#: Bytes that everything in an arena takes a multiple of (include/pygraph/layout.h).
+_ARENA_STEP = 512
+
 
 @dataclasses.dataclass
 class LinkedCall:
@@ -98,6 +101,7 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         keep += [a.pool, a.keep, a.outputs]
     figures = _figures(linked, a, planned)
     figures |= {
+        "regions": len(regions),
         "capture_bytes": taken,
         "private_pool_bytes": space.pool_bytes(a.pool) if policy.private_scratch else 0,
         "foreign_words": len(linked.foreign_words),
@@ -204,10 +208,17 @@ def _figures(linked: Any, a: Capture, planned: outputs.Outputs) -> dict[str, int
     return {
         "nodes": linked.nodes,
         "kernels": linked.kernels,
+        "copy_nodes": linked.copies,
+        "fill_nodes": linked.fills,
         "edges": linked.edges,
         "relocations": linked.relocations,
         "coincidences": linked.coincidences,
         "noise": linked.noise,
+        "scratch_bytes": sum(
+            -(-segment.used // _ARENA_STEP) * _ARENA_STEP
+            for index, segment in enumerate(a.segments)
+            if index not in planned.direct
+        ),
         "arena_bytes": linked.arena_bytes,
         "arena_lower_bound": linked.lower_bound,
         "output_bytes": planned.bytes,

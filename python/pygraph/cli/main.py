@@ -29,6 +29,9 @@ Quick = Annotated[bool, typer.Option(help="Fewer rounds and samples, for a first
 Cold = Annotated[
     bool, typer.Option(help="Compile each mode without Inductor's caches, to compare the times.")
 ]
+TwinModel = Annotated[
+    str, typer.Option(help="Without a GPU: resnet18, bert-mini, gpt2, lstm or unet, on the twin.")
+]
 
 
 @app.command()
@@ -40,10 +43,12 @@ def demo(
     budget: Budget = 60.0,
     quick: Quick = False,
     cold_compile: Cold = False,
+    twin_model: TwinModel = "resnet18",
 ) -> None:
-    """Measure models in all modes on the GPU; without one, plan them and run the CPU twin."""
+    """Measure models in all modes on the GPU; without one, plan them and run one on the twin."""
     from pygraph.bench import models as known
     from pygraph.bench import modes as ways
+    from pygraph.bench import small_models
     from pygraph.bench.demo import Request
     from pygraph.bench.demo import demo as run
 
@@ -56,6 +61,7 @@ def demo(
             budget_s=budget,
             quick=quick,
             cold=cold_compile,
+            twin_model=small_models.find(twin_model),
         )
     except KeyError as error:
         raise typer.BadParameter(str(error.args[0])) from error

@@ -37,7 +37,11 @@ class GraphReport:
 
     nodes: int = 0
     kernels: int = 0
+    copy_nodes: int = 0
+    fill_nodes: int = 0
     edges: int = 0
+    regions: int = 0
+    """Ranges of memory that the capture addresses: arguments, outputs, scratch."""
 
     inputs: int = 0
     """Tensors that another call may bring at another address."""
@@ -67,6 +71,8 @@ class GraphReport:
     arena_bytes: int = 0
     arena_lower_bound: int = 0
     """The most scratch that must be live at one node: no layout is smaller."""
+    scratch_bytes: int = 0
+    """All scratch of the capture, were no memory used twice."""
     output_bytes: int = 0
     private_pool_bytes: int = 0
     capture_bytes: int = 0
