@@ -173,12 +173,11 @@ def _relations(side: Side) -> tuple[list[int], list[int]]:
     for index, value in enumerate(seen):
         if isinstance(value, torch.Tensor):
             objects.setdefault(id(value), index)
-            if value.numel():
-                storages.setdefault(value.untyped_storage()._cdata, index)
+            storages.setdefault(value.untyped_storage()._cdata, index)
     results = [value for value in side.results[-1] if isinstance(value, torch.Tensor)]
     return (
         [objects[id(value)] for value in results],
-        [storages[value.untyped_storage()._cdata] for value in results if value.numel()],
+        [storages[value.untyped_storage()._cdata] for value in results],
     )
 
 
@@ -205,9 +204,8 @@ def _same_value(a: Any, b: Any, where: str) -> None:
         ("device", a.device, b.device),
         ("shape", a.shape, b.shape),
     ]
-    if a.numel():  # where the elements of an empty tensor would stand means nothing
-        pairs.append(("strides", _strides(a), _strides(b)))
-        pairs.append(("storage offset", a.storage_offset(), b.storage_offset()))
+    pairs.append(("strides", a.stride(), b.stride()))
+    pairs.append(("storage offset", a.storage_offset(), b.storage_offset()))
     for what, left, right in pairs:
         if left != right:
             raise Mismatch(what, where, f"{left}, {right}")
