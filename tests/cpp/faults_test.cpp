@@ -35,6 +35,26 @@ TEST_F(FaultsTest, FailsOnceOnTheCallAskedFor) {
   EXPECT_EQ(call(), CUDA_SUCCESS);
 }
 
+TEST_F(FaultsTest, AnAccessPolicyWindowThatCannotBeReadRefusesTheGraph) {
+  Faults::fail("cuGraphKernelNodeGetAttribute", CUDA_ERROR_OUT_OF_MEMORY);
+  std::string text;
+  try {
+    (void)captured_add();
+  } catch (const DriverError& error) {
+    text = error.what();
+  }
+  EXPECT_NE(text.find("cuGraphKernelNodeGetAttribute"), std::string::npos) << text;
+  EXPECT_NE(text.find("node 0"), std::string::npos) << text;
+  EXPECT_NE(text.find("OUT_OF_MEMORY"), std::string::npos) << text;
+}
+
+TEST_F(FaultsTest, ADriverThatKnowsNoAccessPolicyWindowsHasNone) {
+  for (const CUresult answer : {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED}) {
+    Faults::fail("cuGraphKernelNodeGetAttribute", answer);
+    EXPECT_FALSE(captured_add().block.empty());
+  }
+}
+
 TEST_F(FaultsTest, PlainNamesFindVersionedEntryPoints) {
   Faults::fail("cuMemAlloc", CUDA_ERROR_OUT_OF_MEMORY);
   CUdeviceptr address = 0;

@@ -103,6 +103,104 @@ def test_conjugated_tensors_are_named_and_right(place: Place) -> None:
     assert "conjugated" in (graph.report.reason or "")
 
 
+def forms(results: list[Any]) -> list[tuple[Any, ...]]:
+    """What can be seen of tensors without elements: of each also the first among all results that
+    shares its storage."""
+    storages = [result.untyped_storage()._cdata for result in results]
+    return [
+        (r.dtype, r.shape, r.stride(), r.storage_offset(), storages.index(storages[i]))
+        for i, r in enumerate(results)
+    ]
+
+
+def test_empty_results_keep_strides_offset_and_storage(place: Place) -> None:
+    constant = place.randn(0, 2)
+
+    def function(arguments: list[Any]) -> list[Any]:
+        x, nothing = arguments
+        y = torch.relu(x)
+        none = torch.cat([nothing, nothing])
+        return [
+            *(y, y[4:], y[2:2].t(), y[1:1].view(torch.int32)),
+            *(none, none[..., 1:], none.mT, torch.empty_strided((0, 3), (7, 2), device=x.device)),
+            *(x, x[3:3, 1:], nothing, nothing[..., 2:], constant),
+        ]
+
+    graph = place.graphed(function)
+    kept = []
+    for _ in range(6):
+        arguments = [place.randn(6, 4)[2:], place.randn(2, 0, 5)[1:]]
+        found, expected = graph.dispatcher(list(arguments)), function(list(arguments))
+        assert forms([*found, *arguments]) == forms([*expected, *arguments])
+        assert torch.equal(found[0], expected[0])
+        assert found[8] is arguments[0] and found[10] is arguments[1] and found[12] is constant
+        kept.append(found)
+    storages = {id(found): found[4].untyped_storage()._cdata for found in kept}
+    assert len(set(storages.values())) == len(kept)
+    report = graph.refresh_report()
+    assert (report.state, report.replays) == ("graphed", 4), report.reason
+
+
+def test_an_empty_view_alone_keeps_its_base(place: Place) -> None:
+    graph = place.graphed(lambda arguments: [torch.relu(arguments[0])[2:2]])
+    for _ in range(5):
+        (found,) = graph.dispatcher([place.randn(4, 4)])
+        assert (found.shape, found.storage_offset()) == ((0, 4), 8)
+        assert found.untyped_storage().nbytes() == 64
+    assert graph.refresh_report().replays == 3
+
+
+def test_views_counted_from_an_argument_are_relocated(place: Place) -> None:
+    def function(arguments: list[Any]) -> list[Any]:
+        (x,) = arguments
+        return [x.as_strided((2, 2), (1, 1)) + 1, x.as_strided((2,), (3,))]
+
+    graph = place.graphed(function)
+    for offset in (3, 3, 3, 1, 0):
+        x = place.randn(offset + 4)[offset:]
+        assert_bits(graph.dispatcher([x]), function([x]))
+    assert graph.refresh_report().state == "graphed", graph.report.reason
+
+
+@pytest.mark.parametrize("result", ["computed", "view", "empty view"])
+def test_views_counted_from_the_storage_are_not_linked(place: Place, result: str) -> None:
+    """The same words of a graph would be other elements where an argument begins elsewhere in its
+    storage."""
+
+    def function(arguments: list[Any]) -> list[Any]:
+        (x,) = arguments
+        if result == "empty view":
+            return [x * 2, x.as_strided((0, 2), (1, 1), 4)]
+        seen = x.as_strided((2,), (1,), 4)
+        return [seen + 1] if result == "computed" else [x * 2, seen]
+
+    graph = place.graphed(function)
+    for offset in (4, 4, 4, 3, 2, 4):
+        memory = place.randn(9)
+        found, expected = graph.dispatcher([memory[offset:]]), function([memory[offset:]])
+        assert_bits(found, expected)
+        assert found[-1].storage_offset() == expected[-1].storage_offset()
+    report = graph.refresh_report()
+    assert report.state == "fallback"
+    assert "differ" in (report.reason or "") or "not counted from" in (report.reason or "")
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_views_beyond_an_argument_are_not_linked(place: Place, count: int) -> None:
+    """Another call's storage may end where its argument ends."""
+
+    def function(arguments: list[Any]) -> list[Any]:
+        return [arguments[0].as_strided((4, 2), (1, 1)) + 1]
+
+    graph = place.graphed(function)
+    for _ in range(5):
+        x = place.randn(8)[1 : 1 + count]
+        assert_bits(graph.dispatcher([x]), function([x]))
+    report = graph.refresh_report()
+    assert report.state == "fallback"
+    assert "outside of its arguments" in (report.reason or "")
+
+
 # ------------------------------------------------------------------------- the plan of shared cells
 
 BASE = 1 << 30

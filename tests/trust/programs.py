@@ -40,13 +40,15 @@ class Parameter:
 @dataclasses.dataclass(frozen=True)
 class Call:
     """One call: leading size, the seed of the values, whether the inputs share memory as the
-    program says (else each has memory of its own, with the same strides), how many elements the
-    memory is off its alignment, and the earlier call whose very tensors are passed again."""
+    program says (else each has memory of its own, with the same strides), how many elements behind
+    the start of its storage the memory lies, how many elements the storage itself is off its
+    alignment, and the earlier call whose very tensors are passed again."""
 
     size: int
     seed: int
     shared: bool = True
     offset: int = 0
+    misaligned: int = 0
     again: int | None = None
 
 
@@ -111,11 +113,15 @@ def _pool(dtype: str, device: str) -> torch.Tensor:
     return values.to(kind).to(device)
 
 
-def fill(dtype: str, shape: tuple[int, ...], seed: int, offset: int, device: str) -> torch.Tensor:
-    """A new tensor on memory of its own, `offset` elements behind the start of its storage."""
-    count = offset + math.prod(shape)
+def fill(dtype: str, shape: tuple[int, ...], call: Call, seed: int, device: str) -> torch.Tensor:
+    """A new tensor on memory of its own, which lies as `call` says."""
+    skipped = call.misaligned + call.offset
+    count = skipped + math.prod(shape)
     start = (seed * 2654435761) % (_POOL - count)
-    return _pool(dtype, device)[start : start + count].clone()[offset:].view(shape)
+    memory = _pool(dtype, device)[start : start + count].clone()
+    if call.misaligned:  # an exported tensor comes back with a storage that starts at its address
+        memory = torch.from_dlpack(memory[call.misaligned :])
+    return memory[call.offset :].view(shape)
 
 
 def make_inputs(program: Program, call: Call, device: str) -> tuple[list[torch.Tensor], list[Any]]:
@@ -127,7 +133,7 @@ def make_inputs(program: Program, call: Call, device: str) -> tuple[list[torch.T
         for index, base in enumerate(program.bases):
             shape = eval(base.shape, {"N": call.size})
             seed = call.seed * 1009 + stream * 101 + index
-            made[f"b{index}"] = fill(base.dtype, shape, seed, call.offset, device)
+            made[f"b{index}"] = fill(base.dtype, shape, call, seed, device)
             memory.append(made[f"b{index}"])
         return made
 
@@ -163,7 +169,7 @@ def make_module(program: Program, device: str) -> torch.nn.Module:
     linecache.cache.pop(f"<program {_FILES - 64}>", None)
     module = space["Module"]()
     for index, parameter in enumerate(program.parameters):
-        value = fill(parameter.dtype, parameter.shape, 7 + index, 0, device)
+        value = fill(parameter.dtype, parameter.shape, Call(0, 0), 7 + index, device)
         if parameter.buffer:
             module.register_buffer(parameter.name, value)
         else:

@@ -87,10 +87,28 @@ def _calls(draw: Any) -> tuple[Call, ...]:
                 again = draw(st.integers(first, len(calls) - 1))
             offset = draw(st.sampled_from((0, 0, 0, 1, 2, 3)))
             shared = not (both and position % 2)
-            calls.append(Call(size, len(calls) + 1, shared, offset, again))
+            calls.append(Call(size, len(calls) + 1, shared, offset, again=again))
     if draw(st.booleans()):  # back to the first size, which has been linked by now
         calls += [Call(sizes[0], len(calls) + 1 + i) for i in range(2)]
     return tuple(calls)
+
+
+def _alike(program: Program) -> tuple[Call, ...]:
+    """The calls of a program for which it matters what is shared and at what offset: all of one
+    size are served by one compiled graph. Through Dynamo all share and none has an offset, since
+    torch does not guard all of what its handling of written, overlapping inputs relies on."""
+    first: dict[int, Call] = {}
+    sizes = list(dict.fromkeys(call.size for call in program.calls))
+    some_do_not_share = not all(call.shared for call in program.calls)
+    alike = []
+    for call in program.calls:
+        model = first.setdefault(call.size, call)
+        changes: dict[str, Any] = {"shared": True, "offset": 0}
+        if not program.dynamo:
+            shared = not (some_do_not_share and sizes.index(call.size) % 2)
+            changes = {"shared": shared, "offset": model.offset, "misaligned": call.offset}
+        alike.append(dataclasses.replace(call, **changes))
+    return tuple(alike)
 
 
 def environments(calls: tuple[Call, ...]) -> list[Call]:
@@ -141,10 +159,8 @@ def programs(draw: Any, dynamo_share: int = 10, maximum_steps: int = 16) -> Prog
     for _ in range(draw(st.integers(2, maximum_steps))):
         draw(st.sampled_from(OPERATIONS))(builder)
     program = dataclasses.replace(program, operations=tuple(builder.operations))
-    if dynamo and program.writes:
-        # torch does not guard all of what its handling of written, overlapping inputs relies on.
-        same = tuple(dataclasses.replace(call, shared=True, offset=0) for call in program.calls)
-        program = dataclasses.replace(program, calls=same)
+    if program.writes or set(program.inputs) & set(program.arguments):
+        program = dataclasses.replace(program, calls=_alike(program))
     return dataclasses.replace(
         program,
         lines=tuple(builder.lines),

@@ -10,6 +10,10 @@ copied   several buffers lived in the cell in turn. The cell moves as a whole, s
 kept     neither memory of the graph nor of an argument, and the same in every run: a tensor that
          the callable owns (a constant that it returns). The caller gets that very tensor.
 aliased  an argument itself, a view of one, or an earlier output once more.
+
+An output without elements has no memory, but it has a storage, which it may share: with the result
+that it is an empty view of, with an argument, with another empty output. It is planned by its
+storage as others are by their addresses.
 """
 
 from __future__ import annotations
@@ -105,10 +109,15 @@ class _Planner:
         outputs are copied out of it."""
         in_cell: dict[int, list[int]] = {}
         for position, output in enumerate(self._capture.outputs):
-            if isinstance(output, torch.Tensor) and output.numel():
-                segment = self._index.find(output.data_ptr())
-                if segment is not None:
-                    in_cell.setdefault(segment, []).append(position)
+            if not is_strided(output):
+                continue
+            storage = output.untyped_storage()
+            segment = self._index.find(output.data_ptr() if output.numel() else storage.data_ptr())
+            if segment is not None:
+                in_cell.setdefault(segment, []).append(position)
+            elif not output.numel() and not self._belongs_to_others(position, output):
+                key = ("empty", storage._cdata)
+                self._hold(position, key, self._holders.get(key) or _Holder(storage.data_ptr(), 0))
         for segment, positions in in_cell.items():
             cell = self._capture.segments[segment]
             storages = self._storages(positions)
@@ -124,15 +133,23 @@ class _Planner:
                 continue
             for position in positions:
                 storage = self._capture.outputs[position].untyped_storage().data_ptr()
-                start, end = storages[storage]
+                start, end = storages.get(storage, (storage, storage))
                 key = ("copy", storage)
                 self._hold(position, key, self._holders.get(key) or _Holder(start, end - start))
+
+    def _belongs_to_others(self, position: int, output: torch.Tensor) -> bool:
+        return (
+            self._argument_of(output, self._capture) is not None
+            or self._kept(position, output) is not None
+        )
 
     def _storages(self, positions: Sequence[int]) -> dict[int, tuple[int, int]]:
         """For each storage among some outputs, the range of it that they cover together."""
         ranges: dict[int, tuple[int, int]] = {}
         for position in positions:
             output = self._capture.outputs[position]
+            if not output.numel():
+                continue
             storage = output.untyped_storage().data_ptr()
             start = output.data_ptr()
             end = start + tensors.extent_bytes(output)
@@ -182,8 +199,9 @@ class _Planner:
         result.sizes = list(output.shape)
         result.strides = list(output.stride())
         result.set_dtype_of(output)
-        argument = self._argument_of(output)
+        argument = self._argument_of(output, self._capture)
         if argument is not None:
+            self._require_same_view(position, argument)
             self.plan.counts["aliased"] += 1
             result.index = argument
             if output is self._capture.inputs[argument]:
@@ -191,7 +209,7 @@ class _Planner:
                 return None
             result.kind = _engine.ResultKind.ALIAS
             return _alias_maker(output, self._capture.inputs[argument])
-        if position in self._key or not output.numel():
+        if position in self._key:
             self._add_fresh(position, output, result)
             return None
         kept = self._kept(position, output)
@@ -207,21 +225,22 @@ class _Planner:
         )
 
     def _add_fresh(self, position: int, output: torch.Tensor, result: Any) -> None:
-        key = self._key.get(position)
-        holder = _Holder(output.data_ptr(), 0, 1) if key is None else self._holders[key]
+        key = self._key[position]
+        holder = self._holders[key]
         if holder.block is None:
             holder.block = len(self.plan.blocks)
             block = _engine.OutputBlock()
             block.bytes = holder.bytes
             self.plan.blocks.append(block)
-            if key is not None and key[0] == "cell":
+            if key[0] == "cell":
                 self.plan.direct[key[1]] = holder.block
-            elif key is not None:
+            elif holder.bytes:
                 self._add_copy(holder)
-        copied = key is not None and key[0] == "copy"
+        copied = key[0] == "copy" and holder.bytes
         self.plan.counts["copied" if copied else "direct"] += 1
         result.index = holder.block
-        result.byte_offset = output.data_ptr() - holder.start
+        # An empty view may stand in front of what is copied of its storage.
+        result.byte_offset = max(tensors.address_of(output) - holder.start, 0)
         whole = (
             holder.sharers == 1
             and result.byte_offset == 0
@@ -254,6 +273,7 @@ class _Planner:
         persistent = all(
             isinstance(other, torch.Tensor)
             and other.data_ptr() == output.data_ptr()
+            and (output.numel() or tensors.share_storage(other, output))
             and other.shape == output.shape
             and other.stride() == output.stride()
             and other.dtype == output.dtype
@@ -261,25 +281,45 @@ class _Planner:
         )
         return same if persistent else None
 
-    def _argument_of(self, output: torch.Tensor) -> int | None:
-        """The argument that an output is, or shares memory with."""
-        for index, argument in enumerate(self._capture.inputs):
+    @staticmethod
+    def _argument_of(output: torch.Tensor, capture: Capture) -> int | None:
+        """The argument of `capture` that its `output` is, or shares memory with."""
+        for index, argument in enumerate(capture.inputs):
             if output is argument:
                 return index
         if not output.numel():
+            for index, argument in enumerate(capture.inputs):
+                if isinstance(argument, torch.Tensor) and tensors.share_storage(argument, output):
+                    return index
             return None
         address = output.data_ptr()
-        for index, place in enumerate(self._capture.places):
-            argument = self._capture.inputs[index]
+        for index, place in enumerate(capture.places):
+            argument = capture.inputs[index]
             if place and place <= address < place + tensors.extent_bytes(argument):
                 return index
         return None
+
+    def _require_same_view(self, position: int, argument: int) -> None:
+        """Whether the probe's output views the argument in the same place, counted from the
+        argument's: then it does so in every call."""
+        seen = []
+        for capture in (self._capture, self._probe):
+            output = capture.outputs[position]
+            if isinstance(output, torch.Tensor) and is_strided(output):
+                base = capture.inputs[argument]
+                same = self._argument_of(output, capture) == argument
+                seen.append((same, tensors.address_of(output) - tensors.address_of(base)))
+        if len(seen) != 2 or seen[0] != seen[1]:
+            raise CaptureFailed(
+                f"output {position} views argument {argument} at a place that is not counted from"
+                " the argument"
+            )
 
 
 def _alias_maker(output: torch.Tensor, base: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     """How to view an argument the way that `output` views the captured one, `base`. The caller
     keeps no reference to either: they are phantom."""
-    delta = output.data_ptr() - base.data_ptr()
+    delta = tensors.address_of(output) - tensors.address_of(base)
     shape, strides, dtype = tuple(output.shape), output.stride(), output.dtype
     if dtype == base.dtype and delta % base.element_size() == 0:
         offset = delta // base.element_size()

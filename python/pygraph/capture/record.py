@@ -3,6 +3,11 @@
 A capture executes nothing, reads and writes nothing, and takes no memory. It is transactional
 (design, rule 2): whatever goes wrong, the stream, the allocator and the generators are left as they
 were, and CaptureFailed says why.
+
+A phantom argument ends where the real one's last element ends: what is behind it in the caller's
+storage, another call need not have. Its storage offset is the real one in A and another one in B.
+So a callable that counts from the start of a storage instead of from its argument (as_strided with
+an offset) addresses other places in B, and is not linked.
 """
 
 from __future__ import annotations
@@ -18,6 +23,11 @@ from pygraph.capture import tensors
 from pygraph.capture.device import CaptureFailed, Device, Function, Segment, is_strided
 
 __all__ = ["Capture", "CaptureFailed", "Segment", "record"]
+
+#: Elements by which storage offsets are further on in B; keeps what view(dtype) asks of them.
+_OFFSET_IN_B = 64
+#: What torch says of a view that its storage does not hold.
+_OUT_OF_BOUNDS = "out of bounds for storage"
 
 
 @dataclasses.dataclass
@@ -48,8 +58,16 @@ def record(
     too, unless it comes from a private pool. Raises CaptureFailed."""
     phantom = device.space()
     phantom.begin(placement)
-    places, inputs = _place(arguments, in_place, phantom, device)
-    made = device.record(function, inputs, private_pool)
+    shift = _OFFSET_IN_B if placement == _engine.Placement.B else 0
+    places, inputs = _place(arguments, in_place, phantom, device, shift)
+    try:
+        made = device.record(function, inputs, private_pool)
+    except RuntimeError as error:
+        if _OUT_OF_BOUNDS not in str(error):
+            raise
+        raise CaptureFailed(
+            "it views memory outside of its arguments, where other calls need not have any"
+        ) from error
     return Capture(
         made.graph,
         places,
@@ -67,6 +85,7 @@ def _place(
     in_place: Mapping[int, torch.Tensor],
     phantom: _engine.PhantomSpace,
     device: Device,
+    shift: int,
 ) -> tuple[list[int], list[Any]]:
     places = [0] * len(arguments)
     inputs = list(arguments)
@@ -79,10 +98,13 @@ def _place(
                 " only plain strided tensors of the graph's device can be its arguments"
             )
         nbytes = tensors.extent_bytes(argument)
+        offset = argument.storage_offset() + shift
         if index in in_place:
             inputs[index] = in_place[index]
         elif nbytes:
             residue = tensors.residue_of(argument.data_ptr(), device.alignment)
             places[index] = phantom.allocate(nbytes, residue)
-            inputs[index] = tensors.at_address(argument, places[index], nbytes)
+            inputs[index] = tensors.at_address(argument, places[index], nbytes, offset=offset)
+        else:
+            inputs[index] = tensors.without_memory(argument, offset)
     return places, inputs

@@ -39,15 +39,43 @@ def alignment_mask(address: int) -> int:
 
 
 def at_address(
-    like: torch.Tensor, address: int, nbytes: int, device: torch.device | None = None
+    like: torch.Tensor,
+    address: int,
+    nbytes: int,
+    device: torch.device | None = None,
+    offset: int = 0,
 ) -> torch.Tensor:
     """A tensor with the dtype, sizes and strides of `like` on memory at `address`, which the
-    caller keeps valid."""
+    caller keeps valid. Its storage begins `offset` elements in front of that and ends `nbytes`
+    behind it."""
     device = device or like.device
-    storage = torch._C._construct_storage_from_data_pointer(address, device, nbytes)
-    return torch.empty(0, dtype=like.dtype, device=device).set_(
-        storage, 0, like.shape, like.stride()
+    before = offset * like.element_size()
+    storage = torch._C._construct_storage_from_data_pointer(
+        address - before, device, before + nbytes
     )
+    return torch.empty(0, dtype=like.dtype, device=device).set_(
+        storage, offset, like.shape, like.stride()
+    )
+
+
+def without_memory(like: torch.Tensor, offset: int) -> torch.Tensor:
+    """An empty tensor like the empty tensor `like`, on a storage of its own that has no memory."""
+    storage = torch.UntypedStorage(0, device=like.device)
+    return torch.empty(0, dtype=like.dtype, device=like.device).set_(
+        storage, offset, like.shape, like.stride()
+    )
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Where the first element stands, or would stand in the storage of an empty tensor (whose
+    data_ptr() is 0 wherever it is)."""
+    start: int = tensor.untyped_storage().data_ptr()
+    return start + tensor.storage_offset() * tensor.element_size()
+
+
+def share_storage(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors that live are views of one storage."""
+    return bool(left.untyped_storage()._cdata == right.untyped_storage()._cdata)
 
 
 def describe(tensor: torch.Tensor) -> str:
