@@ -130,9 +130,8 @@ class Graphed:
         if not self._fits(signature, arguments):
             return self.uncaptured(arguments)
         with self._alone():
-            if signature.settled:  # by another thread, since this one looked
+            if not signature.claim():  # another thread did, since this one looked
                 return self.uncaptured(arguments)
-            signature.settled = True
             # The arguments are needed after the call, whose contract is to clear the list.
             kept = list(arguments)
             arguments.clear()

@@ -32,6 +32,11 @@ class Signature:
     attempts: int = 0
     evictions: int = 0
 
+    def claim(self) -> bool:
+        """Settles it for the caller to link; False when somebody else has."""
+        first, self.settled = not self.settled, True
+        return first
+
     def forget(self) -> None:
         """Drops the program and its memory."""
         self.call = self.keep = None
