@@ -178,6 +178,17 @@ def test_the_dispatcher_serves_hits_and_passes_misses_on() -> None:
         slow.dispatcher((x, w))
 
 
+def test_a_held_dispatcher_serves_nothing() -> None:
+    slow = Slow()
+    slow.dispatcher.add(make())
+    x, w = torch.randn(N), torch.randn(N)
+    slow.dispatcher.hold(True)
+    assert slow.dispatcher([x, w]) == ("missed",)
+    assert not slow.dispatcher.busy
+    slow.dispatcher.hold(False)
+    assert torch.equal(slow.dispatcher([x, w])[0], expected(x, w))
+
+
 @pytest.mark.parametrize(
     "symbol", ["cuGraphLaunch", "cuGraphInstantiate", "cuGraphExecKernelNodeSetParams"]
 )
