@@ -155,6 +155,7 @@ void bind_link(nb::module_& module) {
           "foreign_words",
           [](const Linked& self) {
             std::vector<std::uint64_t> addresses;
+            addresses.reserve(self.graph.table.foreign.size());
             for (const ForeignWord& word : self.graph.table.foreign) {
               addresses.push_back(word.address);
             }

@@ -112,8 +112,13 @@ def _run_graph(
     device.space().poison(run.poison)
     device.synchronize()
     started = time.perf_counter()
-    results = cast(Sequence[Any], call.run(inputs, run.poison, run.displace))
-    device.synchronize()
+    try:
+        results = cast(Sequence[Any], call.run(inputs, run.poison, run.displace))
+        device.synchronize()
+    except (_engine.DriverError, torch.OutOfMemoryError):
+        raise
+    except RuntimeError as error:  # a kernel stumbled over what it read
+        return f"{FAILED}: the graph did not run to its end: {error}"
     elapsed = 1e3 * (time.perf_counter() - started)
     timings_ms["proof_runs"] = timings_ms.get("proof_runs", 0.0) + elapsed
     found = [*results, *(inputs[index] for index in reference.after)]
