@@ -61,6 +61,7 @@ struct LinkTable {
   std::vector<Relocation> relocations;  ///< by node, then offset
   std::size_t words = 0;                ///< words compared
   std::size_t coincidences = 0;         ///< in a region in A, unchanged in B
+  std::size_t strays = 0;               ///< of the noise: words that look like phantom addresses
   std::size_t noise = 0;                ///< words that differ and no region explains
   std::vector<ForeignWord> foreign;     ///< by node, then offset
   /// Why the two captures do not describe the same work, or a phantom word no region explains.

@@ -74,7 +74,8 @@ void bind_specs(nb::module_& module) {
       .def_rw("bytes", &ArgumentSpec::bytes)
       .def_rw("value", &ArgumentSpec::value)
       .def_rw("mutated", &ArgumentSpec::mutated)
-      .def_rw("guarded", &ArgumentSpec::guarded);
+      .def_rw("guarded", &ArgumentSpec::guarded)
+      .def_rw("storage_offset", &ArgumentSpec::storage_offset);
   nb::class_<OutputBlock>(module, "OutputBlock", "See graph_call.h.")
       .def(nb::init<>())
       .def_rw("region", &OutputBlock::region)
@@ -194,12 +195,18 @@ void bind_calls(nb::module_& module) {
              require_list(arguments);
              return self.accepts(Arguments::of_list(arguments.ptr()));
            })
+      .def("moved",
+           [](const GraphCall& self, nb::handle arguments) {
+             require_list(arguments);
+             return self.moved(Arguments::of_list(arguments.ptr()));
+           })
       .def(
           "run",
           [](GraphCall& self, nb::handle arguments, int poison, std::uint64_t displace) {
             require_list(arguments);
             const Arguments list = Arguments::of_list(arguments.ptr());
-            if (!self.accepts(list)) {
+            // A proof gives the linked call's own arguments, or copies of them.
+            if (poison < 0 && !self.accepts(list)) {
               throw nb::value_error("the arguments are not what this graph was captured with");
             }
             return stolen(self.run(list, {poison, displace}));

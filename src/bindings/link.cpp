@@ -162,6 +162,7 @@ void bind_link(nb::module_& module) {
             return addresses;
           },
           "Addresses of device memory in no region, the same in both captures; one per word.")
+      .def_prop_ro("strays", [](const Linked& self) { return self.graph.table.strays; })
       .def_prop_ro("nodes", [](const Linked& self) { return self.graph.image.nodes.size(); })
       .def_prop_ro("kernels",
                    [](const Linked& self) { return self.graph.image.count(NodeKind::kKernel); })

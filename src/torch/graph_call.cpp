@@ -186,13 +186,25 @@ bool GraphCall::accepts(const Arguments& arguments) const noexcept {
         return false;
       }
     } else if (spec.kind != ArgumentSpec::Kind::kIgnored) {
-      const bool stays = spec.kind == ArgumentSpec::Kind::kFixed || spec.guarded;
-      if (!is_tensor(argument) || (stays && address_of(api.data(argument)) != spec.address)) {
+      if (!is_tensor(argument) ||
+          (spec.stays() && address_of(api.data(argument)) != spec.address) ||
+          (spec.storage_offset >= 0 && api.storage_offset(argument) != spec.storage_offset)) {
         return false;
       }
     }
   }
   return true;
+}
+
+bool GraphCall::moved(const Arguments& arguments) const noexcept {
+  const TorchApi& api = torch_api();
+  for (std::size_t i = 0; i < arguments_.size() && i < arguments.count; ++i) {
+    if (arguments_[i].stays() && api.is_tensor(arguments[i]) &&
+        address_of(api.data(arguments[i])) != arguments_[i].address) {
+      return true;
+    }
+  }
+  return false;
 }
 
 bool GraphCall::being_captured() const noexcept {

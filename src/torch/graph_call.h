@@ -38,6 +38,10 @@ struct ArgumentSpec {
   std::int64_t value = 0;            ///< kInteger
   bool mutated = false;              ///< the graph writes it: a copy must be copied back
   bool guarded = false;              ///< kPatched: must stand at `address` all the same
+  std::int64_t storage_offset = -1;  ///< in elements, which it must have; negative: any will do
+
+  /// Whether it must stand at `address`.
+  [[nodiscard]] bool stays() const noexcept { return kind == Kind::kFixed || guarded; }
 };
 
 /// One fresh allocation of a call that outputs live in.
@@ -129,6 +133,9 @@ class GraphCall {
   /// Whether the integers among `arguments` are the ones this graph was captured with,
   /// and the tensors stand where it expects tensors.
   [[nodiscard]] bool accepts(const Arguments& arguments) const noexcept;
+
+  /// Whether an argument that must stay at its address has moved.
+  [[nodiscard]] bool moved(const Arguments& arguments) const noexcept;
 
   /// Whether the current stream is being captured by somebody: a launch would then become part of
   /// their graph, with memory that is only ours for the length of this call.

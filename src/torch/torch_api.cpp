@@ -81,6 +81,7 @@ std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t stora
     }
   };
   need(cpu, "aoti_torch_get_data_ptr", api.get_data_ptr);
+  need(cpu, "aoti_torch_get_storage_offset", api.get_storage_offset);
   need(cpu, "aoti_torch_get_dtype", api.get_dtype);
   need(cpu, "aoti_torch_empty_strided", api.empty_strided);
   need(cpu, "aoti_torch__alloc_from_pool", api.alloc_from_pool);
@@ -101,7 +102,7 @@ std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t stora
   }
   // Only a hint hangs on this one, so not to find it is no failure. A TensorImpl is larger than
   // what is looked at.
-  api.storage_offset =
+  api.storage_word =
       offset_of(storage_cdata, reinterpret_cast<const void*>(cdata), 8, kStorageSearch);  // NOLINT
   api.tensor_type = reinterpret_cast<PyTypeObject*>(tensor_type);                         // NOLINT
   if (reinterpret_cast<std::uint64_t>(api.data(tensor)) != data_ptr) {                    // NOLINT

@@ -23,6 +23,7 @@ using Status = std::int32_t;  ///< AOTITorchError: 0 is success
 struct TorchApi {
   // libtorch_cpu: the stable C shim
   Status (*get_data_ptr)(TensorHandle, void**) = nullptr;
+  Status (*get_storage_offset)(TensorHandle, std::int64_t*) = nullptr;
   Status (*get_dtype)(TensorHandle, std::int32_t*) = nullptr;
   Status (*empty_strided)(std::int64_t, const std::int64_t*, const std::int64_t*, std::int32_t,
                           std::int32_t, std::int32_t, TensorHandle*) = nullptr;
@@ -43,7 +44,7 @@ struct TorchApi {
 
   PyTypeObject* tensor_type = nullptr;  ///< torch._C.TensorBase, borrowed for the process's life
   std::ptrdiff_t tensor_offset = 0;     ///< of the TensorImpl pointer in a Python tensor
-  std::ptrdiff_t storage_offset = 0;    ///< of the StorageImpl pointer in a TensorImpl; 0: unknown
+  std::ptrdiff_t storage_word = 0;      ///< of the StorageImpl pointer in a TensorImpl; 0: unknown
 
   /// The handle of a Python tensor, borrowed from it.
   [[nodiscard]] TensorHandle handle(PyObject* tensor) const noexcept {
@@ -60,11 +61,16 @@ struct TorchApi {
     __builtin_prefetch(implementation + 64);
   }
   void prefetch_storage(PyObject* tensor) const noexcept {
-    if (storage_offset != 0) {
-      const char* implementation = *reinterpret_cast<char**>(handle(tensor));  // NOLINT
-      __builtin_prefetch(
-          *reinterpret_cast<char* const*>(implementation + storage_offset));  // NOLINT
+    if (storage_word != 0) {
+      const char* implementation = *reinterpret_cast<char**>(handle(tensor));              // NOLINT
+      __builtin_prefetch(*reinterpret_cast<char* const*>(implementation + storage_word));  // NOLINT
     }
+  }
+  /// Elements from the start of a tensor's storage to its first one.
+  [[nodiscard]] std::int64_t storage_offset(PyObject* tensor) const noexcept {
+    std::int64_t offset = -1;
+    get_storage_offset(handle(tensor), &offset);
+    return offset;
   }
   [[nodiscard]] void* data(PyObject* tensor) const noexcept {
     void* address = nullptr;

@@ -260,3 +260,21 @@ def test_outputs_of_one_storage_leave_a_shared_cell_together() -> None:
 def test_memory_of_nobody_is_refused() -> None:
     with pytest.raises(CaptureFailed, match="output 0 is memory that is neither"):
         planned(Segment(BASE, 1 << 20, 1 << 20, 1), at(BASE + (8 << 20), 64))
+
+
+def test_a_callable_that_counts_from_the_start_of_a_storage(place: Place) -> None:
+    """as_strided with an offset: linked for calls with the offsets of the linked one, and right for
+    all others."""
+
+    def function(arguments: list[Any]) -> list[Any]:
+        return [arguments[0].as_strided((4,), (2,), 8) * 2, arguments[0] + 1]
+
+    graph = place.graphed(function)
+    for call in range(12):
+        x = place.randn(96)[:32] if call % 3 else place.randn(96)[16:48]
+        assert_bits(graph.dispatcher([x]), function([x]))
+        if call == 6:
+            assert graph.refresh_report().state == "graphed", graph.report.reason
+    report = graph.refresh_report()
+    assert (report.relinks, report.programs) == (0, 1)
+    assert 5 <= report.replays <= 8  # the calls with the linked offset

@@ -356,3 +356,16 @@ def test_layouts_follow_the_default_dtype() -> None:
         twin_support.check(function, [x])
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_strides_that_lead_nowhere_are_the_real_kernels_too() -> None:
+    """Fake kernels choose others for dimensions of one element or none."""
+    empty, single = torch.zeros(1, 0, 1), torch.zeros(5, 1, dtype=torch.uint8).t()
+
+    def function(given: list[Any]) -> list[Any]:
+        x, y = given
+        return [torch.where(x > 0, x, 2), torch.where(y > 0, y, 3), y.t() + 1]
+
+    captured = twin_support.Moved(function, [empty, single]).a.outputs
+    expected = function([empty, single])
+    assert [output.stride() for output in captured] == [output.stride() for output in expected]

@@ -155,7 +155,9 @@ def _call(side: Side, call: Call, may_raise: bool) -> str | None:
     except Exception as error:
         if not may_raise:
             raise
-        return f"{type(error).__name__}: {error}"[:200]
+        # Dynamo wraps what a backend raises, and names the backend.
+        cause = getattr(error, "inner_exception", error)
+        return f"{type(error).__name__}, {type(cause).__name__}: {str(cause).splitlines()[:1]}"
     return None
 
 

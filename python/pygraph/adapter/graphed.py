@@ -120,7 +120,7 @@ class Graphed:
 
     def _serve(self, arguments: list[Any]) -> Any:
         signature = self._signatures.of(arguments)
-        if signature.call is not None and not signature.call.accepts(arguments):
+        if signature.call is not None and signature.call.moved(arguments):
             self._moved(signature)
         if signature.settled or self.device.busy():
             return self.uncaptured(arguments)

@@ -53,35 +53,19 @@ def link(request: Request, policy: Policy) -> LinkedCall:
     """Captures the callable twice and links it under `policy`. Reads and writes none of the
     arguments' memory. Raises CaptureFailed, UnsupportedGraph or DriverError; leaves nothing behind
     then."""
-    arguments, device = request.arguments, request.device
+    device = request.device
     in_place = _in_place(request, policy)
-    phantom = device.space()
     free = device.driver_free_bytes()
-    started = time.perf_counter()
-    a, b = (
-        record.record(
-            request.function, arguments, in_place, policy.private_scratch, placement, device
-        )
-        for placement in (_engine.Placement.A, _engine.Placement.B)
-    )
-    captured = time.perf_counter()
-    _require_pairs(a, b)
-    planned = outputs.plan(a, b, request.results, device, policy.private_scratch)
-    regions, region_of_argument, region_of_segment = _regions(a, b, arguments, planned)
+    pair = _Pair(request, policy, in_place, shifted=True)
+    same_offsets = False
+    if pair.linked.problems or pair.linked.strays:
+        # A callable that counts from the start of a storage shows like this: with the offsets of
+        # this call in both captures it can be linked, for calls that have the same ones.
+        unshifted = _Pair(request, policy, in_place, shifted=False)
+        if unshifted.doubts() < pair.doubts():
+            pair, same_offsets = unshifted, True
     taken = free - device.driver_free_bytes()
-    begin, end = phantom.base, phantom.base + phantom.reserved_bytes
-    linked = _engine.link(
-        a.graph.handle,
-        b.graph.handle,
-        regions,
-        begin,
-        end,
-        copies=[(region_of_segment[c.segment], c.offset, c.bytes) for c in planned.copies],
-        operators=a.operators,
-        share_scratch=not policy.scratch_apart,
-        twin=device.twin,
-    )
-    compared = time.perf_counter()
+    linked, planned = pair.linked, pair.planned
     if linked.problems:
         raise CaptureFailed(
             f"two captures of the same call differ in {len(linked.problems)} places; the first: "
@@ -90,25 +74,81 @@ def link(request: Request, policy: Policy) -> LinkedCall:
     for number, copy in enumerate(planned.copies):
         planned.blocks[copy.block].region = linked.copy_regions[0] + number
     owned, unknown = foreign.explain(request.function, linked.foreign_words)
-    specs = _argument_specs(request, a, in_place, region_of_argument, bool(unknown))
+    specs = _argument_specs(request, pair.a, in_place, pair.region_of_argument, bool(unknown))
+    if same_offsets:
+        for spec, argument in zip(specs, request.arguments, strict=True):
+            if isinstance(argument, torch.Tensor):
+                spec.storage_offset = argument.storage_offset()
     call = _engine.GraphCall.make(
         linked, device.twin, device.index, specs, planned.blocks, planned.results, planned.objects
     )
     keep: list[Any] = [*in_place.values(), *owned]
     if device.twin:  # constants that only the capture holds; a GPU's are phantom buffers
-        keep += a.keep
+        keep += pair.a.keep
     if policy.private_scratch:
-        keep += [a.pool, a.keep, a.outputs]
-    figures = _figures(linked, a, planned)
+        keep += [pair.a.pool, pair.a.keep, pair.a.outputs]
+    figures = _figures(linked, pair.a, planned)
     figures |= {
-        "regions": len(regions),
+        "regions": pair.regions,
         "capture_bytes": taken,
-        "private_pool_bytes": space.pool_bytes(a.pool) if policy.private_scratch else 0,
+        "private_pool_bytes": space.pool_bytes(pair.a.pool) if policy.private_scratch else 0,
         "foreign_words": len(linked.foreign_words),
         "unknown_words": len(unknown),
     }
-    timings = {"capture": 1e3 * (captured - started), "compare": 1e3 * (compared - captured)}
-    return LinkedCall(call, policy, figures, keep, timings)
+    return LinkedCall(call, policy, figures, keep, pair.timings_ms)
+
+
+class _Pair:
+    """Capture A, probe B, and what comparing them gave. `shifted`: arguments have other storage
+    offsets in B."""
+
+    def __init__(
+        self,
+        request: Request,
+        policy: Policy,
+        in_place: Mapping[int, torch.Tensor],
+        shifted: bool,
+    ) -> None:
+        arguments, device = request.arguments, request.device
+        started = time.perf_counter()
+        self.a, b = (
+            record.record(
+                request.function,
+                arguments,
+                in_place,
+                policy.private_scratch,
+                placement,
+                device,
+                shifted,
+            )
+            for placement in (_engine.Placement.A, _engine.Placement.B)
+        )
+        captured = time.perf_counter()
+        _require_pairs(self.a, b)
+        self.planned = outputs.plan(self.a, b, request.results, device, policy.private_scratch)
+        regions, self.region_of_argument, of_segment = _regions(self.a, b, arguments, self.planned)
+        self.regions = len(regions)
+        phantom = device.space()
+        self.linked = _engine.link(
+            self.a.graph.handle,
+            b.graph.handle,
+            regions,
+            phantom.base,
+            phantom.base + phantom.reserved_bytes,
+            copies=[(of_segment[c.segment], c.offset, c.bytes) for c in self.planned.copies],
+            operators=self.a.operators,
+            share_scratch=not policy.scratch_apart,
+            twin=device.twin,
+        )
+        compared = time.perf_counter()
+        self.timings_ms = {
+            "capture": 1e3 * (captured - started),
+            "compare": 1e3 * (compared - captured),
+        }
+
+    def doubts(self) -> tuple[int, int]:
+        """What speaks against the link, the worst first."""
+        return len(self.linked.problems), self.linked.strays
 
 
 def _in_place(request: Request, policy: Policy) -> dict[int, torch.Tensor]:

@@ -5,9 +5,9 @@ A capture executes nothing, reads and writes nothing, and takes no memory. It is
 were, and CaptureFailed says why.
 
 A phantom argument ends where the real one's last element ends: what is behind it in the caller's
-storage, another call need not have. Its storage offset is the real one in A and another one in B.
-So a callable that counts from the start of a storage instead of from its argument (as_strided with
-an offset) addresses other places in B, and is not linked.
+storage, another call need not have. Its storage offset is the real one in A and, with `shifted`,
+another one in B. So a callable that counts from the start of a storage instead of from its argument
+(as_strided with an offset) addresses other places in B, which shows (linker.py).
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ def record(
     private_pool: bool,
     placement: _engine.Placement,
     device: Device,
+    shifted: bool = True,
 ) -> Capture:
     """Captures `function(arguments)` with the tensors of `in_place` standing in for their
     arguments, and every other tensor replaced by a phantom one. What is allocated is phantom
     too, unless it comes from a private pool. Raises CaptureFailed."""
     phantom = device.space()
     phantom.begin(placement)
-    shift = _OFFSET_IN_B if placement == _engine.Placement.B else 0
+    shift = _OFFSET_IN_B if shifted and placement == _engine.Placement.B else 0
     places, inputs = _place(arguments, in_place, phantom, device, shift)
     try:
         made = device.record(function, inputs, private_pool)
