@@ -358,14 +358,15 @@ def test_layouts_follow_the_default_dtype() -> None:
         torch.set_default_dtype(torch.float32)
 
 
-def test_strides_that_lead_nowhere_are_the_real_kernels_too() -> None:
-    """Fake kernels choose others for dimensions of one element or none."""
+def test_strides_are_the_real_kernels() -> None:
+    """Fake kernels choose others for dimensions of one element or none, among others."""
     empty, single = torch.zeros(1, 0, 1), torch.zeros(5, 1, dtype=torch.uint8).t()
 
     def function(given: list[Any]) -> list[Any]:
-        x, y = given
-        return [torch.where(x > 0, x, 2), torch.where(y > 0, y, 3), y.t() + 1]
+        x, y, z = given
+        both = torch.logical_and(z.sum(), z.t())
+        return [torch.where(x > 0, x, 2), torch.where(y > 0, y, 3), y.t() + 1, both]
 
-    captured = twin_support.Moved(function, [empty, single]).a.outputs
-    expected = function([empty, single])
+    captured = twin_support.Moved(function, [empty, single, floats(3, 3)]).a.outputs
+    expected = function([empty, single, floats(3, 3)])
     assert [output.stride() for output in captured] == [output.stride() for output in expected]

@@ -59,7 +59,7 @@ def predict(func: Any, substitute: Substitute, written: Sequence[int]) -> Predic
         raise
     except Exception:  # no fake kernel, or wrong arguments: the trial tells
         fake = None
-    if fake is not None and not _strides_are_open(func, fake):
+    if fake is not None and not _strides_are_open(fake):
         return fake
     generator = torch.random.default_generator
     with layouts.below():
@@ -139,13 +139,12 @@ def _leaves(prediction: Prediction) -> list[Layout]:
     return found
 
 
-def _strides_are_open(func: Any, prediction: Prediction) -> bool:
-    """Whether a kernel could have laid its result out otherwise than the fake one. Where a
-    dimension has no second element, fake kernels often give it another stride."""
-    pointwise = torch.Tag.pointwise in func.tags
+def _strides_are_open(prediction: Prediction) -> bool:
+    """Whether a kernel could have laid its result out otherwise than the fake one. Fake kernels
+    differ even where they should not: in dimensions of one element or none, and of pointwise
+    operators between a transposed tensor and a single number."""
     return any(
-        any(n < 2 for n in layout.size) or (len(layout.size) > 1 and not pointwise)
-        for layout in _leaves(prediction)
+        len(layout.size) > 1 or any(n < 2 for n in layout.size) for layout in _leaves(prediction)
     )
 
 
