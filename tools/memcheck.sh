@@ -57,7 +57,7 @@ printf -v expression ' or %s' "${FAMILIES[@]}"
 memcheck "operator families" "$PYTHON" -m pytest -q -p no:cacheprovider tests/gpu/test_families.py \
   -k "test_family and (${expression# or })"
 if [[ -x $TESTS ]]; then
-  memcheck "C++ tests" "$TESTS" --gtest_brief=1 --gtest_filter='*/real*'  # the twin is the host's
+  memcheck "C++ tests" "$TESTS" --gtest_filter='*/real*'  # the twin is the host's
 else
   SUMMARY+=("C++ tests: $TESTS is not built (./run test builds it)")
   STATUS=1
