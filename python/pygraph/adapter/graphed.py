@@ -99,10 +99,7 @@ class Graphed:
     def release(self) -> None:
         """Drops every graph and its memory; calls run uncaptured from now on."""
         self.refresh_report()
-        for signature in self._signatures.linked:
-            self._retire(signature)
-        self.dispatcher.clear()
-        self._signatures.release()
+        self._drop_programs()
         self._off = True
 
     def abandon(self) -> None:
@@ -151,8 +148,7 @@ class Graphed:
 
     def _failed(self, arguments: list[Any], message: str) -> Any:
         """A proven graph failed at run time (the driver refused)."""
-        self._give_up(f"a replay failed: {message}")
-        self._off = True
+        self._give_up_for_good(f"a replay failed: {message}")
         return self.uncaptured(arguments)
 
     def _warm_up(self, signature: Signature, arguments: list[Any]) -> Any:
@@ -160,12 +156,12 @@ class Graphed:
         with unsafe.Watch(self.device) as watch:
             result = self.uncaptured(arguments)
         if watch.reason is not None:
-            self._off = True
             self._note_culprit(watch.found)
-            self._give_up(watch.reason)
+            self._give_up_for_good(watch.reason)
         elif self.device.random_state() != before:
-            self._off = True
-            self._give_up("it draws random numbers on the device, which graphs do not serve yet")
+            self._give_up_for_good(
+                "it draws random numbers on the device, which graphs do not serve yet"
+            )
         return result
 
     def _changing(self, arguments: Sequence[Any]) -> list[int]:
@@ -190,10 +186,14 @@ class Graphed:
 
     def _deploy(self, signature: Signature, arguments: list[Any]) -> Any:
         """Runs the callable once for the caller, and then tries to get a proven graph."""
-        changing = self._changing(arguments)
-        run = reference.take(self.uncaptured, arguments, changing, self.mutated, self.device)
+        run = self._run_for_real(arguments)
         request = linker.Request(
-            self.uncaptured.function, arguments, changing, run.mutated, run.outputs, self.device
+            self.uncaptured.function,
+            arguments,
+            self._changing(arguments),
+            run.mutated,
+            run.outputs,
+            self.device,
         )
         reasons: list[str] = []
         with capture_lock:
@@ -218,6 +218,10 @@ class Graphed:
         self._give_up("; ".join(reasons), whole=not self._signatures.linked)
         return run.outputs
 
+    def _run_for_real(self, arguments: Sequence[Any]) -> reference.Reference:
+        changing = self._changing(arguments)
+        return reference.take(self.uncaptured, arguments, changing, self.mutated, self.device)
+
     def _link_and_prove(
         self, request: linker.Request, run: reference.Reference, policy: Policy
     ) -> tuple[linker.LinkedCall, str]:
@@ -225,7 +229,7 @@ class Graphed:
         linked = linker.link(request, policy)
         self._time("link", started)
         for step, elapsed in linked.timings_ms.items():
-            self.report.timings_ms[step] = self.report.timings_ms.get(step, 0.0) + elapsed
+            self._add_time(step, elapsed)
         started = time.perf_counter()
         verdict = self._prove(linked.call, run)
         self._time("proof", started)
@@ -245,8 +249,7 @@ class Graphed:
         if signature.call is None or not signature.call.accepts(kept) or self.device.busy():
             return self.dispatcher(kept)
         with self._threads.calling(), self._alone(), capture_lock:
-            changing = self._changing(kept)
-            run = reference.take(self.uncaptured, kept, changing, self.mutated, self.device)
+            run = self._run_for_real(kept)
             try:
                 verdict = self._prove(signature.call, run)
             except Exception as error:
@@ -254,8 +257,7 @@ class Graphed:
             self.report.proofs += 1
             self.report.proof = verdict
             if verdict.startswith(proof.FAILED):
-                self._give_up(f"a repeated proof failed: {verdict}")
-                self._off = True
+                self._give_up_for_good(f"a repeated proof failed: {verdict}")
         return run.outputs
 
     # ------------------------------------------------------------------ bookkeeping
@@ -308,12 +310,19 @@ class Graphed:
         """Notes why there is no graph; `whole`: for no signature any more."""
         self.report.reason = reason
         if whole:
-            for signature in self._signatures.linked:
-                self._retire(signature)
-                signature.forget()
-            self.dispatcher.clear()
+            self._drop_programs()
             self.report.state = FALLBACK
         log.warning("%s runs without a CUDA graph: %s", self.report.name, reason)
+
+    def _give_up_for_good(self, reason: str) -> None:
+        self._off = True
+        self._give_up(reason)
+
+    def _drop_programs(self) -> None:
+        for signature in self._signatures.linked:
+            self._retire(signature)
+            signature.forget()
+        self.dispatcher.clear()
 
     def _note_failure(self, error: Exception) -> None:
         if not isinstance(error, _EXPECTED):
@@ -325,8 +334,10 @@ class Graphed:
         self.report.source = self._find_source(operator) or source
 
     def _time(self, step: str, started: float) -> None:
-        elapsed = 1e3 * (time.perf_counter() - started)
-        self.report.timings_ms[step] = self.report.timings_ms.get(step, 0.0) + elapsed
+        self._add_time(step, 1e3 * (time.perf_counter() - started))
+
+    def _add_time(self, step: str, elapsed_ms: float) -> None:
+        self.report.timings_ms[step] = self.report.timings_ms.get(step, 0.0) + elapsed_ms
 
 
 class Paranoid:

@@ -87,9 +87,3 @@ class Signatures:
     def owner(self, call: Any) -> Signature | None:
         """Whose program `call` is."""
         return next((known for known in self._known.values() if known.call is call), None)
-
-    def release(self) -> None:
-        """Drops every program; nothing is linked any more."""
-        for known in self._known.values():
-            known.forget()
-            known.settled = True
