@@ -5,6 +5,10 @@
 // finished before any node of the other starts, which the graph's edges decide (reachability, not
 // the order in which nodes happen to be listed: branches run side by side).
 //
+// Two things may be asked beside the smallest arena. Memory that the graph fills anyway, an output,
+// is there from the launch on and of no use before its first node: until then it can be lent to
+// buffers. And where one large piece of memory is not to be had, the arena can consist of several.
+//
 // Finding the smallest arena is NP-hard even for a serial chain (dynamic storage allocation: Garey
 // and Johnson, problem SR2), so two greedy orders are tried, by size and by size times life, and
 // each buffer gets the lowest offset that fits. The smaller arena is kept. (With thousands of
@@ -29,12 +33,45 @@ struct Buffer {
   std::vector<std::uint32_t> nodes;
 };
 
+/// Memory of `bytes` bytes that the graph gets at each launch, whatever it holds, and fills by its
+/// `nodes` (all that mention it; ascending, each once). Buffers that every execution is done with
+/// before the first of these starts may stand in it.
+struct Lender {
+  std::size_t bytes = 0;
+  std::vector<std::uint32_t> nodes;
+};
+
+/// What torch's allocator aligns memory to, in bytes.
+inline constexpr std::size_t kArenaAlignment = 512;
+
+struct LayoutOptions {
+  std::size_t alignment = kArenaAlignment;  ///< of every buffer, in bytes: a power of two
+  /// Off, no two buffers share bytes, nothing is lent, and the arena is in one piece.
+  bool share = true;
+  /// Cuts the arena into pieces that are no larger than the largest buffer in them, or than an
+  /// eighth of the arena in one piece, whichever is more. They may be larger together.
+  bool in_pieces = false;
+  std::span<const Lender> lenders{};
+  /// Buffers of fewer bytes are not lent memory, and nothing is unless the arena gets smaller by so
+  /// much. (Nor if the gain is below 1/64 of all memory, since it costs: when an output moves, the
+  /// nodes of all that stands in it are patched.)
+  std::size_t smallest_loan = std::size_t{1} << 20;
+};
+
+/// Which memory each buffer is in, and where.
 struct Layout {
   static constexpr std::size_t kNoPlace = ~std::size_t{0};
+  static constexpr std::uint32_t kNoMemory = ~0U;
 
   std::vector<std::size_t> offsets;  ///< per buffer, in bytes; kNoPlace when it has no nodes
-  std::size_t bytes = 0;             ///< size of the arena: a multiple of the alignment
-  /// The largest sum of bytes that must be live at once at any node: no layout is smaller.
+  /// Per buffer: the number of its lender; from there on, of its piece of the arena. Without
+  /// lenders, piece 0 is 0.
+  std::vector<std::uint32_t> memory;
+  std::vector<std::size_t> pieces;  ///< bytes of each piece of the arena; at least one piece
+  std::size_t bytes = 0;            ///< of all pieces: a multiple of the alignment
+  std::size_t lent = 0;             ///< buffers that stand in memory of a lender
+  /// The largest sum of bytes of the arena's buffers that must be live at once at any node: no
+  /// arena for them is smaller.
   std::size_t lower_bound = 0;
 };
 
@@ -89,11 +126,10 @@ class NodeOrder {
   std::vector<std::uint32_t> before_;
 };
 
-/// Places `buffers` at multiples of `alignment` bytes (a power of two; 512 is what torch's
-/// allocator guarantees). `order` is that of the graph whose nodes the buffers name. Throws nothing
-/// but std::bad_alloc. Buffers of one graph, n of them with c neighbours in time each: about
-/// n * c * log(n).
+/// Places `buffers`. `order` is that of the graph whose nodes buffers and lenders name. Throws
+/// nothing but std::bad_alloc. Buffers of one graph, n of them with c neighbours in time each:
+/// about n * c * log(n), and as much once more for each lender and each piece.
 Layout lay_out(std::span<const Buffer> buffers, const NodeOrder& order,
-               std::size_t alignment = 512);
+               const LayoutOptions& options = {});
 
 }  // namespace pygraph

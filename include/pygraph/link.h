@@ -2,8 +2,8 @@
 //
 // The pipeline in one place: flatten both captures where they need it, read them (image), compare
 // them (relocate), add the copies that the caller wants at the end, give every scratch region its
-// place in the arena (layout), and fold the scratch relocations into relocations of the one arena
-// region. What comes out is ready to become a Program.
+// place in the arena or in an output (layout), and fold the scratch relocations into relocations of
+// those regions. What comes out is ready to become a Program.
 #pragma once
 
 #include <cstddef>
@@ -21,10 +21,14 @@ namespace pygraph {
 enum class RegionRole : std::uint8_t {
   kOwn,      ///< stays a region of its own: an input, a constant, an output
   kScratch,  ///< becomes part of the arena
+  /// An output in fresh memory: what is bound at each launch has at least `used_bytes` bytes, which
+  /// nobody needs what they held and which no other region shares. Scratch may stand in it until
+  /// the first node that mentions it.
+  kFresh,
 };
 
 /// A region as the linker takes it: its two places (host addresses for the host end of a copy),
-/// what becomes of it, and how many of its bytes are ever used (scratch only; the rest of a segment
+/// what becomes of it, and how many of its bytes are ever used (not for kOwn; the rest of a segment
 /// needs no room in the arena).
 struct LinkRegion {
   Region place;
@@ -33,11 +37,13 @@ struct LinkRegion {
 };
 
 /// Asks for a copy of what `bytes` bytes at `offset` of a region hold when the graph ends, into
-/// memory that is bound at each launch. Both ends are device memory.
+/// memory that is bound at each launch. Both ends are device memory. `fresh`: the destination is as
+/// a region with the role kFresh.
 struct CopyOut {
   std::uint32_t region = 0;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
+  bool fresh = false;
 };
 
 struct LinkOptions {
@@ -45,8 +51,10 @@ struct LinkOptions {
   /// same data.
   bool keep_host_functions = false;
   /// Lets scratch regions that are not in use at the same time share bytes of the arena. Off, the
-  /// arena is as large as all of them together.
+  /// arena is as large as all of them together, in one piece, and none stands in an output.
   bool share_scratch = true;
+  bool arena_in_pieces = false;  ///< see LayoutOptions::in_pieces
+  std::size_t smallest_loan = LayoutOptions{}.smallest_loan;
 };
 
 /// Nodes of capture A that one operator launched: those created when `begin` nodes were there, up
@@ -73,18 +81,22 @@ struct LinkRequest {
 };
 
 /// Regions of the program: the given ones in their order; then one per copy, its destination; then
-/// the arena.
+/// the pieces of the arena: one, unless pieces were asked for.
 struct LinkedGraph {
   GraphHandle graph;  ///< copy of capture A, flattened, with the copies added; `image` is of it
   Image image;
   LinkTable table;  ///< as compared; regions past the given ones are the graph's own allocations
-  std::vector<Relocation> relocations;  ///< regions of the program; scratch folded to `arena`
+  std::vector<Relocation> relocations;  ///< regions of the program; scratch folded to where it is
   std::uint32_t first_copy = 0;         ///< region index of the destination of copy 0
-  std::uint32_t arena = 0;              ///< region index of the arena
-  Layout layout;  ///< of the scratch regions in their given order, then the graph's allocations
+  std::uint32_t arena = 0;              ///< region index of the arena's first piece
+  /// Of the scratch regions in their given order, then the graph's allocations. The lenders are the
+  /// given regions with the role kFresh in their order, then the destinations of fresh copies.
+  Layout layout;
   std::vector<std::size_t> mentions;  ///< per given region: words that refer to it, copies included
 
-  [[nodiscard]] std::size_t region_count() const noexcept { return arena + std::size_t{1}; }
+  /// Bytes of each piece of the arena, to be bound to regions arena, arena + 1, …: at least one.
+  [[nodiscard]] const std::vector<std::size_t>& pieces() const noexcept { return layout.pieces; }
+  [[nodiscard]] std::size_t region_count() const noexcept { return arena + layout.pieces.size(); }
 };
 
 /// Links. Does not throw for captures that differ or hold an address nobody explains: look at

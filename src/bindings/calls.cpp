@@ -114,12 +114,15 @@ std::shared_ptr<GraphCall> make_call(Linked& linked, bool twin, int device_index
     results[i].object =
         object.is_none() && results[i].kind != ResultSpec::Kind::kConstant ? nullptr : object.ptr();
   }
-  const std::uint64_t arena_bytes = linked.graph.layout.bytes;
-  const std::uint32_t arena = arena_bytes == 0 ? torch_bridge::kNoRegion : linked.graph.arena;
+  torch_bridge::ArenaSpec arena;
+  arena.region = linked.graph.arena;
+  if (linked.graph.layout.bytes != 0) {
+    arena.pieces = linked.graph.pieces();
+  }
   return std::make_shared<GraphCall>(*linked.driver, linked.take_program(),
                                      twin ? GraphCall::Device::kTwin : GraphCall::Device::kCuda,
                                      device_index, std::move(arguments), std::move(blocks),
-                                     std::move(results), arena, arena_bytes);
+                                     std::move(results), std::move(arena));
 }
 
 }  // namespace
@@ -219,7 +222,7 @@ void bind_calls(nb::module_& module) {
                    [](const GraphCall& self) { return self.statistics().bytes_copied; })
       .def_prop_ro("copies", [](const GraphCall& self) { return self.statistics().copies; })
       .def_prop_ro("updates", [](const GraphCall& self) { return self.program().updates(); })
-      .def_prop_ro("arena_bytes", &GraphCall::arena_bytes);
+      .def_prop_ro("arena_pieces", [](const GraphCall& self) { return self.arena().pieces; });
 
   nb::class_<Dispatcher>(module, "Dispatcher", nb::type_slots(dispatcher_slots),
                          "Serves the calls of one compiled graph; see dispatcher.h.")

@@ -21,14 +21,15 @@ namespace {
 using RegionTuple =
     std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, RegionRole, std::uint64_t>;
 
-using CopyTuple = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>;
+using CopyTuple = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, bool>;
 using SpanTuple = std::pair<std::uint32_t, std::uint32_t>;
 
 std::unique_ptr<Linked> link_graphs(std::uint64_t a, std::uint64_t b,
                                     const std::vector<RegionTuple>& regions, std::uint64_t begin,
                                     std::uint64_t end, bool twin,
                                     const std::vector<CopyTuple>& copies,
-                                    const std::vector<SpanTuple>& operators, bool share_scratch) {
+                                    const std::vector<SpanTuple>& operators, bool share_scratch,
+                                    bool arena_in_pieces, std::uint64_t smallest_loan) {
   std::vector<OperatorSpan> spans;
   spans.reserve(operators.size());
   for (const auto& [first, last] : operators) {
@@ -41,8 +42,8 @@ std::unique_ptr<Linked> link_graphs(std::uint64_t a, std::uint64_t b,
   }
   std::vector<CopyOut> copy_list;
   copy_list.reserve(copies.size());
-  for (const auto& [region, offset, bytes] : copies) {
-    copy_list.push_back({region, offset, bytes});
+  for (const auto& [region, offset, bytes, fresh] : copies) {
+    copy_list.push_back({region, offset, bytes, fresh});
   }
   const Driver& driver = choose_driver(twin);
   const LinkRequest request{.a = reinterpret_cast<CUgraph>(a),  // NOLINT
@@ -52,7 +53,9 @@ std::unique_ptr<Linked> link_graphs(std::uint64_t a, std::uint64_t b,
                             .operators = spans,
                             .phantom_begin = begin,
                             .phantom_end = end,
-                            .options = {.share_scratch = share_scratch}};
+                            .options = {.share_scratch = share_scratch,
+                                        .arena_in_pieces = arena_in_pieces,
+                                        .smallest_loan = smallest_loan}};
   return std::make_unique<Linked>(Linked{&driver, link(driver, request)});
 }
 
@@ -142,7 +145,8 @@ void bind_link(nb::module_& module) {
   nb::exception<UnsupportedGraph>(module, "UnsupportedGraph", PyExc_RuntimeError);
   nb::enum_<RegionRole>(module, "RegionRole")
       .value("OWN", RegionRole::kOwn)
-      .value("SCRATCH", RegionRole::kScratch);
+      .value("SCRATCH", RegionRole::kScratch)
+      .value("FRESH", RegionRole::kFresh);
 
   nb::class_<Linked>(module, "Linked", "Two captures, linked; see link.h.")
       .def_prop_ro("problems", [](const Linked& self) { return self.graph.table.problems; })
@@ -179,6 +183,10 @@ void bind_link(nb::module_& module) {
           "Index of the first copy's destination region, and how many copies there are.")
       .def_prop_ro("arena", [](const Linked& self) { return self.graph.arena; })
       .def_prop_ro("arena_bytes", [](const Linked& self) { return self.graph.layout.bytes; })
+      .def_prop_ro("arena_pieces", [](const Linked& self) { return self.graph.pieces(); })
+      .def_prop_ro(
+          "lent", [](const Linked& self) { return self.graph.layout.lent; },
+          "Pieces of scratch that stand in outputs.")
       .def_prop_ro("lower_bound", [](const Linked& self) { return self.graph.layout.lower_bound; })
       .def_prop_ro("mentions", [](const Linked& self) { return self.graph.mentions; })
       .def("program", &Linked::take_program, "The program; takes the graph, so only once.");
@@ -187,10 +195,12 @@ void bind_link(nb::module_& module) {
              nb::arg("phantom_begin"), nb::arg("phantom_end"), nb::arg("twin") = false,
              nb::arg("copies") = std::vector<CopyTuple>{},
              nb::arg("operators") = std::vector<SpanTuple>{}, nb::arg("share_scratch") = true,
+             nb::arg("arena_in_pieces") = false,
+             nb::arg("smallest_loan") = LinkOptions{}.smallest_loan,
              "Links two captures (CUgraph handles as integers). A region is (address in A, address "
-             "in B, bytes, role, used bytes); a copy (region, offset, bytes) is made at the end of "
-             "the graph, into region copy_regions[0] + i; `operators` are the nodes that were "
-             "launched together, as (count before, count after).");
+             "in B, bytes, role, used bytes); a copy (region, offset, bytes, fresh) is made at the "
+             "end of the graph, into region copy_regions[0] + i; `operators` are the nodes that "
+             "were launched together, as (count before, count after). The rest: LinkOptions.");
 
   nb::class_<Program>(module, "Program", "An instantiated graph and its binding; see program.h.")
       .def("bind",

@@ -1,230 +1,206 @@
+// Which memory each buffer goes to; where in it, placement.h finds out.
 #include <algorithm>
-#include <bit>
 #include <numeric>
 #include <utility>
 
-#include "layout/life.h"
+#include "layout/placement.h"
 
 namespace pygraph {
 namespace {
 
-using Indices = std::vector<std::uint32_t>;
+/// At up to 10 ns each. With more, the second order is left out: it gains a percent or two.
+constexpr std::size_t kManyLooks = 10'000'000;
+/// Smaller shares of the arena are not lent memory: they would hardly make it smaller.
+constexpr std::size_t kShareWorthALoan = 32;
+/// What the arena must become smaller by, as a share of arena and lenders together, so that more of
+/// the graph is patched when an output moves.
+constexpr std::size_t kShareWorthLending = 64;
+/// Of the arena in one piece: the size from which all pieces are.
+constexpr std::size_t kSharePerPiece = 8;
 
-/// The buffers placed so far, to be asked for those of a range of nodes: a binary tree over all
-/// buffers by the start of their lives, each tree node with the last end of a life below it.
-class PlacedByLife {
+class Plan {
  public:
-  explicit PlacedByLife(std::span<const Life> lives)
-      : by_first_(lives.size()), rank_(lives.size()) {
-    std::iota(by_first_.begin(), by_first_.end(), 0U);
-    std::sort(by_first_.begin(), by_first_.end(), [&](std::uint32_t left, std::uint32_t right) {
-      return lives[left].first < lives[right].first;
-    });
-    firsts_.reserve(lives.size());
-    for (std::size_t rank = 0; rank < lives.size(); ++rank) {
-      rank_[by_first_[rank]] = static_cast<std::uint32_t>(rank);
-      firsts_.push_back(lives[by_first_[rank]].first);
-    }
-    leaves_ = std::bit_ceil(std::max<std::size_t>(lives.size(), 1));
-    last_end_.assign(2 * leaves_, 0);
-  }
-
-  void clear() { std::fill(last_end_.begin(), last_end_.end(), 0); }
-
-  void add(std::uint32_t buffer, std::uint32_t end) {
-    for (std::size_t node = leaves_ + rank_[buffer]; node != 0; node /= 2) {
-      last_end_[node] = std::max(last_end_[node], end);
-    }
-  }
-
-  /// Appends the placed buffers that live somewhere in [begin, end), but stops at `limit` of them.
-  void find(std::uint32_t begin, std::uint32_t end, std::size_t limit, Indices& found) const {
-    const auto last = std::lower_bound(firsts_.begin(), firsts_.end(), end);
-    visit(1, 0, leaves_, {begin, static_cast<std::size_t>(last - firsts_.begin()), limit}, found);
-  }
-
- private:
-  struct Query {
-    std::uint32_t begin;
-    std::size_t ranks;
-    std::size_t limit;
-  };
-
-  void visit(std::size_t node, std::size_t left, std::size_t width, const Query& query,
-             Indices& found) const {
-    if (last_end_[node] <= query.begin || left >= query.ranks || found.size() >= query.limit) {
-      return;
-    }
-    if (width == 1) {
-      found.push_back(by_first_[left]);
-      return;
-    }
-    visit(2 * node, left, width / 2, query, found);
-    visit(2 * node + 1, left + width / 2, width / 2, query, found);
-  }
-
-  Indices by_first_;
-  Indices rank_;
-  std::vector<std::uint32_t> firsts_;
-  std::size_t leaves_ = 1;
-  std::vector<std::uint32_t> last_end_;  ///< 0: nothing placed
-};
-
-/// Places buffers one after the other, each at the lowest offset that fits.
-class Placement {
- private:
-  /// What is looked at most often of a placed buffer, in little memory. Bytes, and nodes.
-  struct Spot {
-    std::size_t begin;
-    std::size_t end;
-    std::uint32_t first_node;
-    std::uint32_t end_node;
-  };
-
- public:
-  Placement(std::span<const Buffer> buffers, std::span<const Life> lives, const NodeOrder& order,
-            std::size_t alignment)
+  Plan(std::span<const Buffer> buffers, const NodeOrder& order, const LayoutOptions& options)
       : buffers_(buffers),
-        lives_(lives),
         order_(order),
-        alignment_(alignment),
-        spots_(buffers.size()),
-        placed_(lives) {}
+        options_(options),
+        lives_(lives_of(buffers, order)),
+        placement_(buffers, lives_, order, options.alignment) {
+    layout_.offsets.assign(buffers.size(), Layout::kNoPlace);
+    layout_.memory.assign(buffers.size(), Layout::kNoMemory);
+    for (std::uint32_t i = 0; i < buffers.size(); ++i) {
+      if (!buffers[i].nodes.empty()) {
+        all_.push_back(i);
+      }
+    }
+  }
 
-  Layout place(const Indices& sequence) {
-    layout_ = {};
-    layout_.offsets.assign(buffers_.size(), Layout::kNoPlace);
-    placed_.clear();
-    by_offset_.clear();
-    for (const std::uint32_t buffer : sequence) {
-      put(buffer, lowest_offset(buffer));
+  Layout shared() {
+    Indices rest = all_;
+    Arena arena = pack(rest);
+    if (!options_.lenders.empty()) {
+      borrow(rest, arena);
+    }
+    layout_.lower_bound = arena.lower_bound;
+    if (options_.in_pieces) {
+      add_pieces(rest, arena.packing.bytes);
+    } else {
+      add_piece(arena.packing);
     }
     return std::move(layout_);
   }
 
-  /// Pairs of buffers looked at so far, about.
-  [[nodiscard]] std::size_t looks() const noexcept { return looks_; }
+  Layout apart() {
+    Packing arena;
+    for (const std::uint32_t buffer : all_) {
+      arena.spots.push_back({buffer, arena.bytes});
+      arena.bytes += round_up(buffers_[buffer].bytes, options_.alignment);
+    }
+    layout_.lower_bound = lower_bound(all_);
+    add_piece(arena);
+    return std::move(layout_);
+  }
 
  private:
-  /// Where few of the placed buffers live at the same time, those are looked up and sorted; where
-  /// many do, going through all by offset is cheaper.
-  std::size_t lowest_offset(std::uint32_t buffer) {
-    constexpr std::size_t kFew = 16;
-    constexpr std::size_t kShare = 24;
-    const Life& life = lives_[buffer];
-    const std::size_t bytes = buffers_[buffer].bytes;
-    const std::size_t limit = kFew + by_offset_.size() / kShare;
-    std::size_t offset = 0;
-    neighbours_.clear();
-    placed_.find(life.all_before, life.all_after, limit, neighbours_);
-    if (neighbours_.size() == limit) {
-      looks_ += by_offset_.size();
-      for (const std::uint32_t other : by_offset_) {
-        const Spot& spot = spots_[other];
-        if (spot.begin >= offset + bytes) {
-          break;  // the hole before it is large enough
-        }
-        if (spot.end > offset && !may_share(life, spot, other)) {
-          offset = spot.end;
-        }
-      }
-      return offset;
-    }
-    looks_ += neighbours_.size();
-    taken_.clear();
-    for (const std::uint32_t other : neighbours_) {
-      if (!may_share(life, spots_[other], other)) {
-        taken_.emplace_back(spots_[other].begin, spots_[other].end);
-      }
-    }
-    std::sort(taken_.begin(), taken_.end());
-    for (const auto& [begin, end] : taken_) {
-      if (begin >= offset + bytes) {
-        break;
-      }
-      offset = std::max(offset, end);
-    }
-    return offset;
+  struct Arena {
+    Packing packing;
+    std::size_t lower_bound;
+  };
+
+  /// Those with the largest `key` first.
+  template <typename Key>
+  static Indices descending(Indices sequence, const Key& key) {
+    std::stable_sort(
+        sequence.begin(), sequence.end(),
+        [&](std::uint32_t left, std::uint32_t right) { return key(left) > key(right); });
+    return sequence;
   }
 
-  /// Whether one is done before the other begins.
-  [[nodiscard]] bool may_share(const Life& life, const Spot& spot, std::uint32_t other) const {
-    if (spot.first_node >= life.all_after || spot.end_node <= life.all_before) {
-      return true;
-    }
-    if (life.serial() || (spot.first_node < life.end && life.first < spot.end_node)) {
-      return false;
-    }
-    // Two nodes that are at hand refuse most pairs.
-    if (life.end <= spot.first_node) {
-      return order_.precedes(life.end - 1, spot.first_node) &&
-             branches_allow(life, lives_[other], order_);
-    }
-    return order_.precedes(spot.end_node - 1, life.first) &&
-           branches_allow(lives_[other], life, order_);
+  [[nodiscard]] Indices by_size(const Indices& chosen) const {
+    return descending(chosen, [&](std::uint32_t i) { return buffers_[i].bytes; });
   }
 
-  void put(std::uint32_t buffer, std::size_t offset) {
-    const std::size_t end = round_up(offset + buffers_[buffer].bytes, alignment_);
-    spots_[buffer] = {offset, end, lives_[buffer].first, lives_[buffer].end};
-    layout_.offsets[buffer] = offset;
-    layout_.bytes = std::max(layout_.bytes, end);
-    placed_.add(buffer, lives_[buffer].end);
-    const auto position = std::upper_bound(
-        by_offset_.begin(), by_offset_.end(), offset,
-        [&](std::size_t value, std::uint32_t other) { return value < layout_.offsets[other]; });
-    by_offset_.insert(position, buffer);
+  [[nodiscard]] std::size_t lower_bound(const Indices& chosen) const {
+    return live_maximum(buffers_, lives_, chosen, order_, options_.alignment);
+  }
+
+  /// The better of two orders.
+  Arena pack(const Indices& chosen) {
+    const std::size_t bound = lower_bound(chosen);
+    Packing packing = placement_.place(by_size(chosen));
+    if (packing.bytes != bound && placement_.looks() < kManyLooks) {
+      Packing other = placement_.place(descending(chosen, [&](std::uint32_t i) {
+        return buffers_[i].bytes * (lives_[i].end - lives_[i].first);
+      }));
+      if (other.bytes < packing.bytes) {
+        packing = std::move(other);
+      }
+    }
+    return {std::move(packing), bound};
+  }
+
+  /// Lets lenders take what they can of `rest`, whose arena is `arena`, if that is worth it: then
+  /// both are of what is left.
+  void borrow(Indices& rest, Arena& arena) {
+    const std::size_t before = arena.packing.bytes;
+    const std::size_t least =
+        std::max({options_.smallest_loan, before / kShareWorthALoan, std::size_t{1}});
+    std::vector<std::uint32_t> lenders(options_.lenders.size());
+    std::iota(lenders.begin(), lenders.end(), 0U);
+    std::size_t lent = 0;
+    std::vector<std::pair<std::uint32_t, Packing>> loans;
+    Indices left = by_size(rest);
+    for (const std::uint32_t lender :
+         descending(lenders, [&](std::uint32_t i) { return options_.lenders[i].bytes; })) {
+      lent += options_.lenders[lender].bytes;
+      loans.emplace_back(lender, place_in(options_.lenders[lender], left, least));
+      remove(left, loans.back().second);
+    }
+    if (left.size() == rest.size()) {
+      return;
+    }
+    std::sort(left.begin(), left.end());
+    Arena smaller = pack(left);
+    const std::size_t worth =
+        std::max(options_.smallest_loan, (before + lent) / kShareWorthLending);
+    if (smaller.packing.bytes + worth > before) {
+      return;
+    }
+    for (const auto& [lender, packing] : loans) {
+      put(packing, lender);
+      layout_.lent += packing.spots.size();
+    }
+    rest = std::move(left);
+    arena = std::move(smaller);
+  }
+
+  /// Those of `candidates` with at least `least` bytes that are done before the lender's first node
+  /// starts.
+  Packing place_in(const Lender& lender, const Indices& candidates, std::size_t least) {
+    const Buffer itself{lender.bytes, lender.nodes};
+    const Life life = lives_of({&itself, 1}, order_).front();
+    Indices done;
+    std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(done),
+                 [&](std::uint32_t i) {
+                   return buffers_[i].bytes >= least && buffers_[i].bytes <= lender.bytes &&
+                          branches_allow(lives_[i], life, order_);
+                 });
+    return placement_.place(done, lender.bytes);
+  }
+
+  static void remove(Indices& from, const Packing& placed) {
+    Indices gone;
+    gone.reserve(placed.spots.size());
+    for (const Packing::Spot& spot : placed.spots) {
+      gone.push_back(spot.buffer);
+    }
+    std::sort(gone.begin(), gone.end());
+    std::erase_if(from, [&](std::uint32_t buffer) {
+      return std::binary_search(gone.begin(), gone.end(), buffer);
+    });
+  }
+
+  void put(const Packing& packing, std::uint32_t memory) {
+    for (const Packing::Spot& spot : packing.spots) {
+      layout_.offsets[spot.buffer] = spot.offset;
+      layout_.memory[spot.buffer] = memory;
+    }
+  }
+
+  void add_piece(const Packing& packing) {
+    put(packing, static_cast<std::uint32_t>(options_.lenders.size() + layout_.pieces.size()));
+    layout_.pieces.push_back(packing.bytes);
+    layout_.bytes += packing.bytes;
+  }
+
+  /// One piece after the other, each as large as the largest buffer that has no place yet.
+  void add_pieces(const Indices& chosen, std::size_t in_one_piece) {
+    Indices left = by_size(chosen);
+    const std::size_t least = in_one_piece / kSharePerPiece;
+    do {
+      const std::size_t largest = left.empty() ? 0 : buffers_[left.front()].bytes;
+      const std::size_t capacity = round_up(std::max(largest, least), options_.alignment);
+      const Packing piece = placement_.place(left, capacity);
+      add_piece(piece);
+      remove(left, piece);
+    } while (!left.empty());
   }
 
   std::span<const Buffer> buffers_;
-  std::span<const Life> lives_;
   const NodeOrder& order_;
-  std::size_t alignment_;
-  std::size_t looks_ = 0;
-  std::vector<Spot> spots_;
+  const LayoutOptions& options_;
+  std::vector<Life> lives_;
+  Placement placement_;
+  Indices all_;
   Layout layout_;
-  PlacedByLife placed_;
-  Indices by_offset_;
-  Indices neighbours_;
-  std::vector<std::pair<std::size_t, std::size_t>> taken_;
 };
-
-/// The buffers that need a place, those with the largest `key` first.
-template <typename Key>
-Indices descending(std::span<const Buffer> buffers, const Key& key) {
-  Indices sequence;
-  std::vector<std::size_t> keys;
-  for (std::uint32_t i = 0; i < buffers.size(); ++i) {
-    keys.push_back(key(i));
-    if (!buffers[i].nodes.empty()) {
-      sequence.push_back(i);
-    }
-  }
-  std::stable_sort(sequence.begin(), sequence.end(), [&](std::uint32_t left, std::uint32_t right) {
-    return keys[left] > keys[right];
-  });
-  return sequence;
-}
-
-/// At up to 10 ns each. With more, the second order is left out: it gains a percent or two.
-constexpr std::size_t kManyLooks = 10'000'000;
 
 }  // namespace
 
-Layout lay_out(std::span<const Buffer> buffers, const NodeOrder& order, std::size_t alignment) {
-  const std::vector<Life> lives = lives_of(buffers, order);
-  Placement placement(buffers, lives, order, alignment);
-  const std::size_t lower_bound = live_maximum(buffers, lives, order, alignment);
-  Layout layout = placement.place(descending(buffers, [&](auto i) { return buffers[i].bytes; }));
-  if (layout.bytes != lower_bound && placement.looks() < kManyLooks) {
-    Layout other = placement.place(descending(
-        buffers, [&](auto i) { return buffers[i].bytes * (lives[i].end - lives[i].first); }));
-    if (other.bytes < layout.bytes) {
-      layout = std::move(other);
-    }
-  }
-  layout.lower_bound = lower_bound;
-  return layout;
+Layout lay_out(std::span<const Buffer> buffers, const NodeOrder& order,
+               const LayoutOptions& options) {
+  Plan plan(buffers, order, options);
+  return options.share ? plan.shared() : plan.apart();
 }
 
 }  // namespace pygraph

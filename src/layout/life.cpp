@@ -59,13 +59,11 @@ bool branches_allow(const Life& first, const Life& second, const NodeOrder& orde
 }
 
 std::size_t live_maximum(std::span<const Buffer> buffers, std::span<const Life> lives,
-                         const NodeOrder& order, std::size_t alignment) {
+                         std::span<const std::uint32_t> chosen, const NodeOrder& order,
+                         std::size_t alignment) {
   // Bytes that begin or, wrapping around, cease to be live at each node.
   std::vector<std::size_t> change(order.size() + 1, 0);
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    if (buffers[i].nodes.empty()) {
-      continue;
-    }
+  for (const std::uint32_t i : chosen) {
     const Life& life = lives[i];
     const std::size_t bytes = round_up(buffers[i].bytes, alignment);
     const auto add = [&](std::uint32_t begin, std::uint32_t end) {

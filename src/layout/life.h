@@ -29,10 +29,11 @@ std::vector<Life> lives_of(std::span<const Buffer> buffers, const NodeOrder& ord
 /// out and `all_after` does not settle it.
 bool branches_allow(const Life& first, const Life& second, const NodeOrder& order);
 
-/// The largest sum of bytes (rounded up to `alignment`) that must be live at one node, whatever
-/// order of execution the graph allows.
+/// The largest sum of bytes (rounded up to `alignment`) of the buffers numbered in `chosen` that
+/// must be live at one node, whatever order of execution the graph allows. All of them have nodes.
 std::size_t live_maximum(std::span<const Buffer> buffers, std::span<const Life> lives,
-                         const NodeOrder& order, std::size_t alignment);
+                         std::span<const std::uint32_t> chosen, const NodeOrder& order,
+                         std::size_t alignment);
 
 inline std::size_t round_up(std::size_t value, std::size_t alignment) {
   return (value + alignment - 1) & ~(alignment - 1);

@@ -40,6 +40,9 @@ void append(Image& image, Node node, const std::vector<std::uint32_t>& before) {
     image.edges.emplace_back(from, index);
   }
   image.nodes.push_back(std::move(node));
+  if (!image.created.empty()) {
+    image.created.push_back(index);
+  }
 }
 
 /// Many leaves and many copies meet in one empty node instead of in all pairs.

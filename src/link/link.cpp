@@ -95,18 +95,17 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
     }
   }
 
-  const Scratch scratch(regions, room_for(regions, linked.table), own, first_own);
-  const std::vector<Buffer> buffers =
-      scratch.buffers(linked.relocations, linked.image, request.operators);
-  linked.layout = lay_out(buffers, NodeOrder(linked.image));
-  if (!request.options.share_scratch) {
-    set_apart(buffers, linked.layout);
-  }
+  Scratch scratch(regions, room_for(regions, linked.table), request.copies, own, first_own);
+  scratch.find_nodes(linked.relocations, linked.image, request.operators);
+  LayoutOptions options;
+  options.in_pieces = request.options.arena_in_pieces;
+  options.smallest_loan = request.options.smallest_loan;
+  options.share = request.options.share_scratch;
+  options.lenders = scratch.lenders();
+  linked.layout = lay_out(scratch.buffers(), NodeOrder(linked.image), options);
   for (Relocation& relocation : linked.relocations) {
     if (scratch.holds(relocation.region)) {
-      const std::size_t offset = linked.layout.offsets[scratch.buffer(relocation.region)];
-      relocation.addend += static_cast<std::int64_t>(offset);
-      relocation.region = linked.arena;
+      scratch.move(relocation, linked.layout, linked.arena);
     }
   }
   return linked;

@@ -5,8 +5,6 @@
 namespace pygraph {
 namespace {
 
-constexpr std::size_t kAlignment = 512;  // of lay_out
-
 /// Adds the nodes that may start before one of `nodes` has finished: they still find its buffers in
 /// use.
 void add_early_successors(std::vector<std::uint32_t>& nodes, const Image& image) {
@@ -78,40 +76,58 @@ class Operators {
   std::vector<std::uint32_t> operator_of_;  ///< by node
 };
 
-}  // namespace
-
-Scratch::Scratch(std::span<const LinkRegion> regions, std::span<const std::size_t> room,
-                 std::span<const Region> own_memory, std::uint32_t first_own)
-    : buffer_of_(first_own + own_memory.size(), kNone) {
-  for (std::size_t i = 0; i < regions.size(); ++i) {
-    if (regions[i].role == RegionRole::kScratch) {
-      add(i, room[i]);
-    }
-  }
-  for (std::size_t i = 0; i < own_memory.size(); ++i) {
-    add(first_own + i, own_memory[i].bytes);
+void add_node(std::vector<std::uint32_t>& nodes, std::uint32_t node) {
+  if (nodes.empty() || nodes.back() != node) {
+    nodes.push_back(node);
   }
 }
 
-void Scratch::add(std::size_t region, std::size_t bytes) {
+}  // namespace
+
+Scratch::Scratch(std::span<const LinkRegion> regions, std::span<const std::size_t> room,
+                 std::span<const CopyOut> copies, std::span<const Region> own_memory,
+                 std::uint32_t first_own)
+    : buffer_of_(first_own + own_memory.size(), kNone),
+      lender_of_(first_own + own_memory.size(), kNone) {
+  for (std::size_t i = 0; i < regions.size(); ++i) {
+    if (regions[i].role == RegionRole::kScratch) {
+      add_buffer(i, room[i]);
+    } else if (regions[i].role == RegionRole::kFresh) {
+      add_lender(i, regions[i].used_bytes);
+    }
+  }
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    if (copies[i].fresh) {
+      add_lender(regions.size() + i, copies[i].bytes);
+    }
+  }
+  for (std::size_t i = 0; i < own_memory.size(); ++i) {
+    add_buffer(first_own + i, own_memory[i].bytes);
+  }
+}
+
+void Scratch::add_buffer(std::size_t region, std::size_t bytes) {
   buffer_of_[region] = static_cast<std::uint32_t>(buffers_.size());
   buffers_.push_back({bytes, {}});
 }
 
-std::vector<Buffer> Scratch::buffers(std::span<const Relocation> relocations, const Image& image,
-                                     std::span<const OperatorSpan> operators) const {
-  std::vector<Buffer> made = buffers_;
+void Scratch::add_lender(std::size_t region, std::size_t bytes) {
+  lender_of_[region] = static_cast<std::uint32_t>(lenders_.size());
+  lenders_.push_back({bytes, {}});
+  region_of_lender_.push_back(static_cast<std::uint32_t>(region));
+}
+
+void Scratch::find_nodes(std::span<const Relocation> relocations, const Image& image,
+                         std::span<const OperatorSpan> operators) {
   for (const Relocation& relocation : relocations) {  // ascending by node
-    if (!holds(relocation.region)) {
-      continue;
-    }
-    std::vector<std::uint32_t>& nodes = made[buffer(relocation.region)].nodes;
-    if (nodes.empty() || nodes.back() != relocation.node) {
-      nodes.push_back(relocation.node);
+    if (holds(relocation.region)) {
+      add_node(buffers_[buffer_of_[relocation.region]].nodes, relocation.node);
+    } else if (lender_of_[relocation.region] != kNone) {
+      add_node(lenders_[lender_of_[relocation.region]].nodes, relocation.node);
     }
   }
   const Operators known(image, operators);
-  for (Buffer& buffer : made) {
+  for (Buffer& buffer : buffers_) {
     if (!image.early.empty()) {
       add_early_successors(buffer.nodes, image);
     }
@@ -119,17 +135,20 @@ std::vector<Buffer> Scratch::buffers(std::span<const Relocation> relocations, co
       known.complete(buffer.nodes);
     }
   }
-  return made;
-}
-
-void set_apart(std::span<const Buffer> buffers, Layout& layout) {
-  layout.bytes = 0;
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    if (!buffers[i].nodes.empty()) {
-      layout.offsets[i] = layout.bytes;
-      layout.bytes += (buffers[i].bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (known.any()) {
+    for (Lender& lender : lenders_) {
+      known.complete(lender.nodes);
     }
   }
+}
+
+void Scratch::move(Relocation& relocation, const Layout& layout, std::uint32_t arena) const {
+  const std::uint32_t buffer = buffer_of_[relocation.region];
+  const std::uint32_t memory = layout.memory[buffer];
+  relocation.addend += static_cast<std::int64_t>(layout.offsets[buffer]);
+  relocation.region = memory < lenders_.size()
+                          ? region_of_lender_[memory]
+                          : arena + memory - static_cast<std::uint32_t>(lenders_.size());
 }
 
 }  // namespace pygraph

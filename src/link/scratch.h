@@ -1,4 +1,4 @@
-// The regions that go into the arena, as buffers for the layout.
+// The regions that go into the arena, as buffers for the layout, and those that lend them memory.
 #pragma once
 
 #include <cstddef>
@@ -15,30 +15,37 @@ namespace pygraph {
 
 class Scratch {
  public:
-  /// `room`: bytes that each of `regions` needs; `own_memory` are the graph's own allocations,
-  /// whose regions are numbered from `first_own`.
+  /// `room`: bytes that each of `regions` needs. The destinations of `copies` are the regions
+  /// behind those. `own_memory` are the graph's own allocations, whose regions are numbered from
+  /// `first_own`.
   Scratch(std::span<const LinkRegion> regions, std::span<const std::size_t> room,
-          std::span<const Region> own_memory, std::uint32_t first_own);
+          std::span<const CopyOut> copies, std::span<const Region> own_memory,
+          std::uint32_t first_own);
 
+  /// Finds the nodes during which each is in use: those that mention it; the other nodes of the
+  /// same operators; and of a buffer, nodes that may start before one of those has finished.
+  void find_nodes(std::span<const Relocation> relocations, const Image& image,
+                  std::span<const OperatorSpan> operators);
+
+  [[nodiscard]] std::span<const Buffer> buffers() const noexcept { return buffers_; }
+  [[nodiscard]] std::span<const Lender> lenders() const noexcept { return lenders_; }
   [[nodiscard]] bool holds(std::uint32_t region) const { return buffer_of_[region] != kNone; }
-  [[nodiscard]] std::uint32_t buffer(std::uint32_t region) const { return buffer_of_[region]; }
 
-  /// The buffers with the nodes during which they are in use: those that mention them; nodes that
-  /// may start before one of those has finished; and the other nodes of the same operators.
-  [[nodiscard]] std::vector<Buffer> buffers(std::span<const Relocation> relocations,
-                                            const Image& image,
-                                            std::span<const OperatorSpan> operators) const;
+  /// The relocation, which is of scratch, as `layout` has it: in a lender's region, or in a piece
+  /// of the arena, whose first is region `arena`.
+  void move(Relocation& relocation, const Layout& layout, std::uint32_t arena) const;
 
  private:
   static constexpr std::uint32_t kNone = ~0U;
 
-  void add(std::size_t region, std::size_t bytes);
+  void add_buffer(std::size_t region, std::size_t bytes);
+  void add_lender(std::size_t region, std::size_t bytes);
 
   std::vector<Buffer> buffers_;
+  std::vector<Lender> lenders_;
   std::vector<std::uint32_t> buffer_of_;  ///< by region; kNone: stays what it is
+  std::vector<std::uint32_t> lender_of_;  ///< by region; kNone: lends nothing
+  std::vector<std::uint32_t> region_of_lender_;
 };
-
-/// Gives every buffer that is used bytes of its own.
-void set_apart(std::span<const Buffer> buffers, Layout& layout);
 
 }  // namespace pygraph

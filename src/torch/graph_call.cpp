@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 namespace pygraph::torch_bridge {
 namespace {
@@ -89,21 +90,19 @@ struct GraphCall::Borrowed {
   bool mutated;
 };
 
-/// The arena of one call, back with the allocator when the call returns: torch gives memory out
-/// again in stream order, so on the device the launched graph still owns it.
+/// A piece of the arena for one call, back with the allocator when the call returns: torch gives
+/// memory out again in stream order, so on the device the launched graph still owns it.
 class GraphCall::Workspace {
  public:
-  Workspace(const GraphCall& call, std::uint64_t displace) {
-    if (call.arena_ == kNoRegion || call.arena_bytes_ == 0) {
-      return;
-    }
+  Workspace(const GraphCall& call, std::uint64_t bytes, std::uint64_t displace) {
     if (call.device_ == Device::kTwin) {
-      host_ = call.bytes(call.arena_bytes_ + displace);
+      host_ = call.bytes(bytes + displace);
       address_ = data_of(host_) + displace;
       return;
     }
-    if (torch_api().raw_alloc(call.arena_bytes_ + displace, &raw_) != 0) {
-      throw MemoryShort(fmt::format("no memory for an arena of {} bytes", call.arena_bytes_));
+    if (torch_api().raw_alloc(bytes + displace, &raw_) != 0) {
+      throw MemoryShort(fmt::format("no memory for an arena of {} bytes{}", bytes,
+                                    call.arena_.pieces.size() > 1 ? " (one of several)" : ""));
     }
     address_ = address_of(raw_) + displace;
   }
@@ -112,8 +111,13 @@ class GraphCall::Workspace {
       torch_api().raw_delete(raw_);
     }
   }
+  Workspace(Workspace&& other) noexcept
+      : raw_(std::exchange(other.raw_, nullptr)),
+        host_(std::move(other.host_)),
+        address_(other.address_) {}
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
+  Workspace& operator=(Workspace&&) = delete;
   [[nodiscard]] CUdeviceptr address() const noexcept { return address_; }
 
  private:
@@ -122,10 +126,34 @@ class GraphCall::Workspace {
   CUdeviceptr address_ = 0;
 };
 
+/// The arena of one call. Nearly always one piece, which then costs no list.
+class GraphCall::Workspaces {
+ public:
+  Workspaces(GraphCall& call, const Trial& trial, CUstream stream) {
+    const std::vector<std::size_t>& pieces = call.arena_.pieces;
+    if (pieces.empty()) {
+      return;
+    }
+    first_.emplace(call, pieces.front(), trial.displace);
+    rest_.reserve(pieces.size() - 1);
+    for (std::size_t i = 1; i < pieces.size(); ++i) {
+      rest_.emplace_back(call, pieces[i], trial.displace);
+    }
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const CUdeviceptr address = i == 0 ? first_->address() : rest_[i - 1].address();
+      call.fill(address, trial.poison, pieces[i], stream);
+      call.program_.bind(call.arena_.region + static_cast<std::uint32_t>(i), address);
+    }
+  }
+
+ private:
+  std::optional<Workspace> first_;
+  std::vector<Workspace> rest_;
+};
+
 GraphCall::GraphCall(const Driver& driver, Program program, Device device, int device_index,
                      std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
-                     std::vector<ResultSpec> results, std::uint32_t arena,
-                     std::uint64_t arena_bytes)
+                     std::vector<ResultSpec> results, ArenaSpec arena)
     : driver_(&driver),
       program_(std::move(program)),
       device_(device),
@@ -134,8 +162,7 @@ GraphCall::GraphCall(const Driver& driver, Program program, Device device, int d
       blocks_(std::move(blocks)),
       results_(std::move(results)),
       whole_of_block_(blocks_.size(), -1),
-      arena_(arena),
-      arena_bytes_(arena_bytes) {
+      arena_(std::move(arena)) {
   driver.check(driver.api.cuCtxGetCurrent(&context_), "cuCtxGetCurrent");
   for (const ArgumentSpec& argument : arguments_) {
     writes_arguments_ = writes_arguments_ || argument.mutated;
@@ -312,10 +339,12 @@ PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
   const CUstream stream = scope.stream();
   std::vector<Borrowed> borrowed;
   std::vector<OwnedTensor> blocks(blocks_.size());
-  std::optional<Workspace> arena;
+  std::optional<Workspaces> arena;
   const NothingQueued on_leaving(*driver_, device_, stream);
 
   bind_arguments(arguments, stream, borrowed);
+  // The arena first: taken later, an output might sit in the only memory that is large enough.
+  arena.emplace(*this, trial, stream);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     blocks[i] = allocate_block(i);
     const CUdeviceptr address = data_of(blocks[i]);
@@ -323,11 +352,6 @@ PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
     if (blocks_[i].region != kNoRegion) {
       program_.bind(blocks_[i].region, address);
     }
-  }
-  arena.emplace(*this, trial.displace);
-  fill(arena->address(), trial.poison, arena_bytes_, stream);
-  if (arena_ != kNoRegion) {
-    program_.bind(arena_, arena->address());
   }
   program_.launch(stream);
   ++statistics_.replays;

@@ -70,6 +70,12 @@ struct ResultSpec {
   PyObject* object = nullptr;  ///< owned by the GraphCall
 };
 
+/// The scratch of a call: so many bytes for each of the regions from `region` on. Empty: none.
+struct ArenaSpec {
+  std::uint32_t region = kNoRegion;
+  std::vector<std::size_t> pieces;
+};
+
 /// The arguments of one call, borrowed: an array of objects, and optionally which of them is which
 /// argument of the graph.
 struct Arguments {
@@ -113,7 +119,8 @@ class FailedAfterLaunch : public std::runtime_error {
 /// How a proof runs a graph: see GraphCall::run.
 struct Trial {
   int poison = -1;             ///< 0..255: fills arena and outputs beforehand; negative: not
-  std::uint64_t displace = 0;  ///< bytes by which the arena stands further on; a multiple of 512
+  std::uint64_t displace = 0;  ///< bytes by which the arena's pieces stand further on; a
+                               ///< multiple of 512
 };
 
 /// Guarded by the GIL, which run() holds throughout.
@@ -121,11 +128,10 @@ class GraphCall {
  public:
   enum class Device : std::uint8_t { kCuda, kTwin };
 
-  /// `arena` is the region bound to a fresh workspace of `arena_bytes` at every call; kNoRegion
-  /// when there is none. `device_index` is torch's.
+  /// The regions of `arena` are bound to fresh workspaces at every call. `device_index` is torch's.
   GraphCall(const Driver& driver, Program program, Device device, int device_index,
             std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
-            std::vector<ResultSpec> results, std::uint32_t arena, std::uint64_t arena_bytes);
+            std::vector<ResultSpec> results, ArenaSpec arena);
   ~GraphCall();
   GraphCall(const GraphCall&) = delete;
   GraphCall& operator=(const GraphCall&) = delete;
@@ -151,12 +157,13 @@ class GraphCall {
   [[nodiscard]] const CallStatistics& statistics() const noexcept { return statistics_; }
   void reset_statistics() noexcept { statistics_ = {}; }
   [[nodiscard]] const Program& program() const noexcept { return program_; }
-  [[nodiscard]] std::uint64_t arena_bytes() const noexcept { return arena_bytes_; }
+  [[nodiscard]] const ArenaSpec& arena() const noexcept { return arena_; }
   int traverse(visitproc visit, void* arg) const;
 
  private:
   struct Borrowed;
   class Workspace;
+  class Workspaces;
 
   void bind_arguments(const Arguments& arguments, CUstream stream, std::vector<Borrowed>& borrowed);
   void refuse_visible_copy(const Arguments& arguments, std::size_t index) const;
@@ -180,8 +187,7 @@ class GraphCall {
   std::vector<OutputBlock> blocks_;
   std::vector<ResultSpec> results_;
   std::vector<std::int32_t> whole_of_block_;  ///< result that is the whole block, or -1
-  std::uint32_t arena_;
-  std::uint64_t arena_bytes_;
+  ArenaSpec arena_;
   bool writes_arguments_ = false;
   CUcontext context_ = nullptr;
   CallStatistics statistics_;

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "pygraph/link.h"
@@ -67,7 +68,7 @@ class GraphBuilder {
   CUgraphNode wait(CUevent event, const Nodes& after = {}) {
     return add("cuGraphAddEventWaitNode", after, api().cuGraphAddEventWaitNode, event);
   }
-  void edge(CUgraphNode from, CUgraphNode to, const CUgraphEdgeData& data) {
+  void edge(CUgraphNode from, CUgraphNode to, const CUgraphEdgeData& data = {}) {
     driver_.check(api().cuGraphAddDependencies(graph_.get(), &from, &to, &data, 1),
                   "cuGraphAddDependencies");
   }
@@ -121,6 +122,10 @@ class Regions {
     list_[region].role = RegionRole::kScratch;
     return *this;
   }
+  Regions& fresh(std::size_t region) {
+    list_[region].role = RegionRole::kFresh;
+    return *this;
+  }
   /// One more region: host memory, at its places in both captures.
   Regions& host(const void* a, const void* b, std::size_t bytes) {
     at_[0].push_back(reinterpret_cast<CUdeviceptr>(a));
@@ -157,14 +162,18 @@ class Regions {
   std::vector<LinkRegion> list_;
 };
 
-/// A linked graph as a program, its arena bound to memory of its own.
+/// A linked graph as a program, its arena's pieces bound to memory of their own.
 struct Runnable {
   Runnable(const Testbed& bed, LinkedGraph linked)
-      : arena(bed.driver(), std::max<std::size_t>(linked.layout.bytes, 1)),
-        first_copy(linked.first_copy),
+      : first_copy(linked.first_copy),
         program(bed.driver(), std::move(linked.graph), linked.image, linked.relocations,
                 linked.region_count()) {
-    program.bind(linked.arena, arena.address());
+    for (const std::size_t bytes : linked.pieces()) {
+      const auto region = linked.arena + static_cast<std::uint32_t>(arena.size());
+      arena.push_back(
+          std::make_unique<DeviceMemory>(bed.driver(), std::max<std::size_t>(bytes, 1)));
+      program.bind(region, arena.back()->address());
+    }
   }
   void run(const Testbed& bed, const std::vector<CUdeviceptr>& at) {
     for (std::uint32_t i = 0; i < at.size(); ++i) {
@@ -174,7 +183,7 @@ struct Runnable {
     bed.synchronize();
   }
 
-  DeviceMemory arena;
+  std::vector<std::unique_ptr<DeviceMemory>> arena;
   std::uint32_t first_copy;
   Program program;
 };

@@ -1,34 +1,20 @@
 #include "pygraph/layout.h"
 
 #include <algorithm>
-#include <random>
 
+#include "graphs.h"
 #include "support.h"
 
 namespace pygraph {
 namespace {
 
-using Edge = std::pair<std::uint32_t, std::uint32_t>;
-
-Image graph_of(std::size_t nodes, std::vector<Edge> edges) {
-  Image image;
-  image.nodes.resize(nodes);
-  std::sort(edges.begin(), edges.end());
-  image.edges = std::move(edges);
-  return image;
-}
-
-Image chain_of(std::uint32_t nodes) {
-  std::vector<Edge> edges;
-  for (std::uint32_t i = 1; i < nodes; ++i) {
-    edges.emplace_back(i - 1, i);
-  }
-  return graph_of(nodes, std::move(edges));
-}
+using testing::chain_of;
+using testing::graph_of;
 
 bool overlap(const Layout& layout, const std::vector<Buffer>& buffers, std::size_t i,
              std::size_t j) {
-  return layout.offsets[i] < layout.offsets[j] + buffers[j].bytes &&
+  return layout.memory[i] == layout.memory[j] &&
+         layout.offsets[i] < layout.offsets[j] + buffers[j].bytes &&
          layout.offsets[j] < layout.offsets[i] + buffers[i].bytes;
 }
 
@@ -97,7 +83,7 @@ TEST(Layout, NothingToPlace) {
 TEST(Layout, OffsetsAreAligned) {
   const std::vector<Buffer> buffers = {{1, {0, 1}}, {700, {0, 1}}, {3, {0, 1}}, {513, {0, 1}}};
   for (const std::size_t alignment : {std::size_t{1}, std::size_t{256}, std::size_t{512}}) {
-    const Layout layout = lay_out(buffers, NodeOrder(chain_of(2)), alignment);
+    const Layout layout = lay_out(buffers, NodeOrder(chain_of(2)), {.alignment = alignment});
     for (const std::size_t offset : layout.offsets) {
       EXPECT_EQ(offset % alignment, 0U);
     }
@@ -154,201 +140,106 @@ TEST(NodeOrder, IsReachability) {
   EXPECT_FALSE(order.precedes(5, 5));
 }
 
-// --- property test: any layout of any graph is sound ---
+// --- outputs that lend memory, and arenas in pieces ---
 
-/// Reachability by depth-first search: no code shared with NodeOrder.
-std::vector<std::vector<bool>> reach_by_search(const Image& image) {
-  const std::size_t count = image.nodes.size();
-  std::vector<std::vector<bool>> reach(count, std::vector<bool>(count, false));
-  for (std::uint32_t start = 0; start < count; ++start) {
-    std::vector<std::uint32_t> open = {start};
-    while (!open.empty()) {
-      const std::uint32_t node = open.back();
-      open.pop_back();
-      for (const auto& [from, to] : image.edges) {
-        if (from == node && !reach[start][to]) {
-          reach[start][to] = true;
-          open.push_back(to);
-        }
-      }
-    }
-  }
-  return reach;
+/// The options for `lenders`, whatever they lend.
+LayoutOptions lending(const std::vector<Lender>& lenders) {
+  LayoutOptions options;
+  options.lenders = lenders;
+  options.smallest_loan = 1;
+  return options;
 }
 
-/// Whether every node of one comes before every node of the other.
-bool separated(const std::vector<std::vector<bool>>& reach, const Buffer& first,
-               const Buffer& second) {
-  for (const std::uint32_t before : first.nodes) {
-    for (const std::uint32_t after : second.nodes) {
-      if (!reach[before][after]) {
-        return false;
-      }
-    }
-  }
-  return true;
+TEST(Loans, BuffersStandInAnOutputUntilItIsWritten) {
+  // 0 -> 1 -> 2 -> 3 with the output written by 3, which reads the last buffer.
+  const std::vector<Buffer> buffers = {{1024, {0, 1}}, {1024, {1, 2}}, {512, {2, 3}}};
+  const std::vector<Lender> lenders = {{3000, {3}}};
+  const Layout layout = lay_out(buffers, NodeOrder(chain_of(4)), lending(lenders));
+  EXPECT_EQ(layout.memory, (std::vector<std::uint32_t>{0, 0, 1}));
+  EXPECT_EQ(layout.lent, 2U);
+  EXPECT_FALSE(overlap(layout, buffers, 0, 1));
+  EXPECT_EQ(layout.pieces, std::vector<std::size_t>{512});
+  EXPECT_EQ(layout.bytes, 512U);
+  EXPECT_EQ(layout.lower_bound, 512U);
 }
 
-/// What the layout was before it was made fast: greedy by size alone, every pair compared.
-std::size_t bytes_of_plain_greedy(const std::vector<Buffer>& buffers,
-                                  const std::vector<std::vector<bool>>& reach,
-                                  std::size_t alignment) {
-  std::vector<std::size_t> by_size;
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    if (!buffers[i].nodes.empty()) {
-      by_size.push_back(i);
-    }
-  }
-  std::stable_sort(by_size.begin(), by_size.end(),
-                   [&](auto i, auto j) { return buffers[i].bytes > buffers[j].bytes; });
-  std::vector<std::pair<std::size_t, std::size_t>> placed;  // offset, buffer
-  std::size_t bytes = 0;
-  for (const std::size_t i : by_size) {
-    std::size_t offset = 0;
-    for (const auto& [start, j] : placed) {
-      if (start < offset + buffers[i].bytes && !separated(reach, buffers[i], buffers[j]) &&
-          !separated(reach, buffers[j], buffers[i])) {
-        offset =
-            std::max(offset, (start + buffers[j].bytes + alignment - 1) / alignment * alignment);
-      }
-    }
-    placed.emplace_back(offset, i);
-    std::sort(placed.begin(), placed.end());
-    bytes = std::max(bytes, (offset + buffers[i].bytes + alignment - 1) / alignment * alignment);
-  }
-  return bytes;
+TEST(Loans, TheLargestLenderIsAskedFirstAndWhatDoesNotFitGoesOn) {
+  const std::vector<Buffer> buffers = {{1024, {0, 1}}, {1024, {0, 1}}, {1024, {0, 1}}};
+  const std::vector<Lender> lenders = {{1024, {2}}, {1500, {3}}};
+  const Layout layout = lay_out(buffers, NodeOrder(chain_of(4)), lending(lenders));
+  EXPECT_EQ(layout.memory, (std::vector<std::uint32_t>{1, 0, 2}));
+  EXPECT_EQ(layout.bytes, 1024U);
 }
 
-/// The bytes that must be live at the worst node, straight from the definition.
-std::size_t live_by_definition(const std::vector<Buffer>& buffers,
-                               const std::vector<std::vector<bool>>& reach, std::size_t alignment) {
-  std::size_t maximum = 0;
-  for (std::uint32_t node = 0; node < reach.size(); ++node) {
-    std::size_t live = 0;
-    for (const Buffer& buffer : buffers) {
-      const auto any = [&](auto&& test) {
-        return std::any_of(buffer.nodes.begin(), buffer.nodes.end(), test);
-      };
-      if (any([&](auto user) { return user == node; }) ||
-          (any([&](auto user) { return reach[user][node]; }) &&
-           any([&](auto user) { return reach[node][user]; }))) {
-        live += (buffer.bytes + alignment - 1) / alignment * alignment;
-      }
-    }
-    maximum = std::max(maximum, live);
-  }
-  return maximum;
+TEST(Loans, BranchesBesideTheOutputGetNothing) {
+  // 0 forks into 1 and 2: nothing says that 1 is done before 2 writes the output.
+  const std::vector<Buffer> buffers = {{1024, {0, 1}}, {1024, {0}}};
+  const std::vector<Lender> lenders = {{4096, {2}}};
+  const Layout layout =
+      lay_out(buffers, NodeOrder(graph_of(3, {{0, 1}, {0, 2}})), lending(lenders));
+  EXPECT_EQ(layout.memory, (std::vector<std::uint32_t>{1, 0}));
 }
 
-/// A series-parallel graph: chains that fork into branches and join again, as streams make them.
-/// Branches are listed one after the other. Appends about `nodes` nodes behind `entry` and returns
-/// the last.
-template <typename Below>
-std::uint32_t series_parallel(std::vector<Edge>& edges, std::uint32_t& next, std::uint32_t entry,
-                              std::uint32_t nodes, const Below& below) {
-  while (nodes > 0) {
-    const std::uint32_t part = 1 + below(nodes);
-    nodes -= part;
-    const std::uint32_t branches = part > 4 ? 1 + below(3) : 1;
-    std::vector<std::uint32_t> ends;
-    for (std::uint32_t i = 0; i < branches; ++i) {
-      edges.emplace_back(entry, next);
-      std::uint32_t end = next++;
-      if (branches > 1) {
-        end = series_parallel(edges, next, end, part / branches - 1, below);
-      }
-      ends.push_back(end);
-    }
-    entry = ends.front();
-    if (branches > 1) {
-      entry = next++;
-      for (const std::uint32_t end : ends) {
-        edges.emplace_back(end, entry);
-      }
-    }
-  }
-  return entry;
+TEST(Loans, AnOutputIsNeededOnceItIsWritten) {
+  const std::vector<Buffer> buffers = {{1024, {1, 2}}};
+  const std::vector<Lender> lenders = {{4096, {0}}};
+  EXPECT_EQ(lay_out(buffers, NodeOrder(chain_of(3)), lending(lenders)).lent, 0U);
 }
 
-class RandomLayout : public ::testing::TestWithParam<unsigned int> {};
-
-TEST_P(RandomLayout, BuffersThatMayLiveTogetherNeverOverlap) {
-  std::mt19937 random(GetParam());
-  const auto below = [&](std::uint32_t limit) {
-    return static_cast<std::uint32_t>(random() % limit);
-  };
-  std::uint32_t nodes = 1 + below(70);
-  std::vector<Edge> edges;
-  if (GetParam() % 4 == 1) {  // up to 4 streams that wait for each other now and then
-    const std::uint32_t streams = 1 + below(4);
-    nodes += 32 * streams;
-    std::vector<std::uint32_t> last(streams, nodes);
-    for (std::uint32_t node = 0; node < nodes; ++node) {
-      std::uint32_t& before = last[below(streams)];
-      if (before != nodes) {
-        edges.emplace_back(before, node);
-      }
-      if (const std::uint32_t other = last[below(streams)];
-          below(5) == 0 && other != nodes && other != before) {
-        edges.emplace_back(other, node);
-      }
-      before = node;
-    }
-  } else if (GetParam() % 2 == 0) {
-    const std::uint32_t density = 1 + below(100);  // from nearly no edges to nearly all
-    for (std::uint32_t to = 1; to < nodes; ++to) {
-      for (std::uint32_t from = 0; from < to; ++from) {
-        if (below(100) < density && below(8) == 0) {
-          edges.emplace_back(from, to);
-        }
-      }
-    }
-  } else {
-    std::uint32_t next = 1;
-    series_parallel(edges, next, 0, 2 * nodes, below);
-    nodes = next;
-  }
-  const Image image = graph_of(nodes, std::move(edges));
-  std::vector<Buffer> buffers(below(GetParam() % 3 == 0 ? 150 : 40));
-  for (Buffer& buffer : buffers) {
-    buffer.bytes = below(10) == 0 ? 0 : 1 + below(5000);
-    for (std::uint32_t i = below(5); i > 0; --i) {
-      buffer.nodes.push_back(below(nodes));
-    }
-    std::sort(buffer.nodes.begin(), buffer.nodes.end());
-    buffer.nodes.erase(std::unique(buffer.nodes.begin(), buffer.nodes.end()), buffer.nodes.end());
-  }
-
-  const NodeOrder order(image);
-  const auto reach = reach_by_search(image);
-  for (std::uint32_t i = 0; i < nodes; ++i) {
-    for (std::uint32_t j = 0; j < nodes; ++j) {
-      ASSERT_EQ(order.precedes(i, j), reach[i][j]) << i << " before " << j;
-      EXPECT_TRUE(j < order.all_after(i) || reach[i][j]) << i << " before all from " << j;
-      EXPECT_TRUE(j >= order.all_before(i) || reach[j][i]) << j << " before " << i;
-    }
-  }
-  const Layout layout = lay_out(buffers, order, 256);
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    EXPECT_EQ(layout.offsets[i] == Layout::kNoPlace, buffers[i].nodes.empty());
-    if (buffers[i].nodes.empty()) {
-      continue;
-    }
-    EXPECT_EQ(layout.offsets[i] % 256, 0U);
-    EXPECT_LE(layout.offsets[i] + buffers[i].bytes, layout.bytes);
-    for (std::size_t j = 0; j < i; ++j) {
-      if (!buffers[j].nodes.empty() && !separated(reach, buffers[i], buffers[j]) &&
-          !separated(reach, buffers[j], buffers[i])) {
-        EXPECT_FALSE(overlap(layout, buffers, i, j)) << "buffers " << i << " and " << j;
-      }
-    }
-  }
-  EXPECT_GE(layout.bytes, layout.lower_bound);
-  EXPECT_EQ(layout.lower_bound, live_by_definition(buffers, reach, 256));
-  EXPECT_LE(layout.bytes, bytes_of_plain_greedy(buffers, reach, 256));
+TEST(Loans, NothingIsLentForTooLittle) {
+  std::vector<Buffer> buffers = {{64 << 10, {0, 1}}, {1 << 10, {0, 1}}};
+  const NodeOrder order(chain_of(3));
+  const std::vector<Lender> lenders = {{1 << 20, {2}}};
+  LayoutOptions options = lending(lenders);
+  EXPECT_EQ(lay_out(buffers, order, options).lent, 1U) << "the other is 1/65 of the arena";
+  options.smallest_loan = (64 << 10) + 1;
+  EXPECT_EQ(lay_out(buffers, order, options).lent, 0U);
+  options.smallest_loan = 64 << 10;
+  EXPECT_EQ(lay_out(buffers, order, options).lent, 1U);
+  const std::vector<Lender> huge = {{std::size_t{65 << 10} * 64, {2}}};
+  EXPECT_EQ(lay_out(buffers, order, lending(huge)).lent, 0U) << "less than 1/64 of all memory";
+  // What is lent does not make this arena smaller: others need as much at another time.
+  buffers = {{4096, {0}}, {4096, {2}}};
+  EXPECT_EQ(lay_out(buffers, order, lending({lenders})).lent, 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomLayout, ::testing::Range(0U, 200U));
+TEST(Loans, ApartMeansApartFromOutputsToo) {
+  const std::vector<Buffer> buffers = {{1024, {0, 1}}, {512, {2, 3}}};
+  const std::vector<Lender> lenders = {{4096, {3}}};
+  LayoutOptions options = lending(lenders);
+  options.share = false;
+  const Layout layout = lay_out(buffers, NodeOrder(chain_of(4)), options);
+  EXPECT_EQ(layout.memory, (std::vector<std::uint32_t>{1, 1}));
+  EXPECT_EQ(layout.offsets, (std::vector<std::size_t>{0, 1024}));
+}
+
+TEST(Pieces, AreAsLargeAsTheLargestBufferInThem) {
+  // Four live together: in one piece 3 KiB + 512 bytes; nothing is larger than 2 KiB.
+  const std::vector<Buffer> buffers = {{512, {0}}, {2048, {0}}, {500, {0}}, {512, {0}}};
+  LayoutOptions options;
+  options.in_pieces = true;
+  const Layout layout = lay_out(buffers, NodeOrder(chain_of(1)), options);
+  EXPECT_EQ(layout.pieces, (std::vector<std::size_t>{2048, 512, 512, 512}));
+  EXPECT_EQ(layout.memory, (std::vector<std::uint32_t>{1, 0, 3, 2}));
+  EXPECT_EQ(layout.offsets, (std::vector<std::size_t>{0, 0, 0, 0}));
+  EXPECT_EQ(layout.bytes, 3584U);
+}
+
+TEST(Pieces, AreNotManyWhereBuffersAreSmall) {
+  const std::vector<Buffer> buffers(1000, {512, {0}});
+  LayoutOptions options;
+  options.in_pieces = true;
+  const Layout layout = lay_out(buffers, NodeOrder(chain_of(1)), options);
+  EXPECT_EQ(layout.pieces, std::vector<std::size_t>(8, std::size_t{125} * 512));
+}
+
+TEST(Pieces, ThereIsAlwaysOne) {
+  for (const bool in_pieces : {false, true}) {
+    LayoutOptions options;
+    options.in_pieces = in_pieces;
+    EXPECT_EQ(lay_out({}, NodeOrder(chain_of(1)), options).pieces, std::vector<std::size_t>{0});
+  }
+}
 
 }  // namespace
 }  // namespace pygraph

@@ -225,6 +225,19 @@ class Graphed:
     def _link_and_prove(
         self, request: linker.Request, run: reference.Reference, policy: Policy
     ) -> tuple[linker.LinkedCall, str]:
+        """Where memory runs out, tries once more with an arena that needs no more of it in one
+        piece than the callable does."""
+        try:
+            return self._attempt(request, run, policy)
+        except (torch.OutOfMemoryError, MemoryError):
+            if request.arena_in_pieces:
+                raise
+            request.arena_in_pieces = True
+        return self._attempt(request, run, policy)
+
+    def _attempt(
+        self, request: linker.Request, run: reference.Reference, policy: Policy
+    ) -> tuple[linker.LinkedCall, str]:
         started = time.perf_counter()
         linked = linker.link(request, policy)
         self._time("link", started)

@@ -217,7 +217,7 @@ def packing(default: Figures, pygraph: Figures) -> dict[str, float | None]:
     does not tell."""
     graphs = [graph for graph in pygraph.graphs if graph.get("arena_bytes")]
     arena = sum(graph["arena_bytes"] for graph in graphs) / MIB
-    outputs = sum(graph.get("output_bytes", 0) for graph in graphs) / MIB
+    outputs = sum(graph.get("output_bytes", 0) for graph in pygraph.graphs) / MIB
     bounds = [graph.get("arena_lower_bound") for graph in graphs]
     # 0: a report from before the field was filled. A graph with an arena has a bound above that.
     known = [bound for bound in bounds if bound]

@@ -27,6 +27,7 @@ class Cuda(Device):
     twin = False
     alignment = 512
     private_scratch = True
+    smallest_loan = 1 << 20  #: less would save no segment of torch's allocator
 
     def __init__(self, index: int) -> None:
         self.index = index

@@ -64,6 +64,7 @@ class Device(abc.ABC):
     twin: bool  #: which driver the engine is to use
     alignment: int  #: of fresh tensors, in bytes: what the allocator guarantees
     private_scratch: bool  #: whether a capture can leave its scratch in a pool of its own
+    smallest_loan: int  #: bytes of the smallest piece of scratch that may stand in an output
 
     @abc.abstractmethod
     def owns(self, value: Any) -> bool:

@@ -47,6 +47,7 @@ class Request:
     mutated: frozenset[int]
     results: Sequence[Any]  #: what the real call returned
     device: Device
+    arena_in_pieces: bool = False  #: none larger than the callable's largest piece of scratch
 
 
 def link(request: Request, policy: Policy) -> LinkedCall:
@@ -135,9 +136,11 @@ class _Pair:
             regions,
             phantom.base,
             phantom.base + phantom.reserved_bytes,
-            copies=[(of_segment[c.segment], c.offset, c.bytes) for c in self.planned.copies],
+            copies=[(of_segment[c.segment], c.offset, c.bytes, True) for c in self.planned.copies],
             operators=self.a.operators,
             share_scratch=not policy.scratch_apart,
+            arena_in_pieces=request.arena_in_pieces,
+            smallest_loan=device.smallest_loan,
             twin=device.twin,
         )
         compared = time.perf_counter()
@@ -195,11 +198,12 @@ def _regions(
             regions.append((in_a, in_b, nbytes, _engine.RegionRole.OWN, 0))
     for index, (left, right) in enumerate(zip(a.segments, b.segments, strict=True)):
         role = _engine.RegionRole.SCRATCH
+        used = max(left.used, right.used)
         of_segment[index] = len(regions)
         if index in planned.direct:
-            role = _engine.RegionRole.OWN
-            planned.blocks[planned.direct[index]].region = len(regions)
-        used = max(left.used, right.used)
+            block = planned.blocks[planned.direct[index]]
+            block.region = len(regions)
+            role, used = _engine.RegionRole.FRESH, block.bytes
         regions.append((left.address, right.address, left.bytes, role, used))
     return regions, of_argument, of_segment
 
@@ -260,6 +264,8 @@ def _figures(linked: Any, a: Capture, planned: outputs.Outputs) -> dict[str, int
             if index not in planned.direct
         ),
         "arena_bytes": linked.arena_bytes,
+        "arena_pieces": len(linked.arena_pieces),
+        "scratch_in_outputs": linked.lent,
         "arena_lower_bound": linked.lower_bound,
         "output_bytes": planned.bytes,
         "outputs": len(planned.results),

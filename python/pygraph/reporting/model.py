@@ -69,8 +69,12 @@ class GraphReport:
     """Those of them that no tensor of the callable explains: constants must then stay in place."""
 
     arena_bytes: int = 0
+    arena_pieces: int = 0
+    """One, unless that was more memory in one piece than there was."""
     arena_lower_bound: int = 0
-    """The most scratch that must be live at one node: no layout is smaller."""
+    """The most scratch of the arena that must be live at one node: no layout is smaller."""
+    scratch_in_outputs: int = 0
+    """Pieces of scratch that stand in an output until it is written, and not in the arena."""
     scratch_bytes: int = 0
     """All scratch of the capture, were no memory used twice."""
     output_bytes: int = 0

@@ -55,8 +55,10 @@ def _graph_lines(graph: GraphReport) -> list[str]:
         )
         lines.append(
             f"  memory: arena {as_bytes(graph.arena_bytes)} "
-            f"(at least {as_bytes(graph.arena_lower_bound)}), "
-            f"outputs {as_bytes(graph.output_bytes)}, "
+            f"(at least {as_bytes(graph.arena_lower_bound)}"
+            f"{f', in {graph.arena_pieces} pieces' if graph.arena_pieces > 1 else ''}), "
+            f"outputs {as_bytes(graph.output_bytes)}"
+            f"{f' (with {lent} pieces of scratch)' if (lent := graph.scratch_in_outputs) else ''}, "
             f"private pool {as_bytes(graph.private_pool_bytes)}, "
             f"taken by the capture {as_bytes(graph.capture_bytes)}"
         )

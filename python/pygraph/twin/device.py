@@ -28,6 +28,7 @@ class Twin(Device):
     twin = True
     alignment = 64  #: of torch's CPU allocator (c10/core/alignment.h, gAlignment)
     private_scratch = False
+    smallest_loan = 1  #: what a GPU does with large tensors, small ones are to show here
 
     def __init__(self) -> None:
         self._space: _engine.PhantomSpace | None = None
