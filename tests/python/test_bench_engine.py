@@ -11,7 +11,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pygraph.bench import large, linktime, memory, modes, targets, tight, worker  # noqa: E402
+from pygraph.bench import (  # noqa: E402
+    large,
+    linktime,
+    memory,
+    modes,
+    small_models,
+    targets,
+    tight,
+    worker,
+)
 from pygraph.bench.device import MIB, Device, Memory  # noqa: E402
 from pygraph.bench.memory import Figures  # noqa: E402
 from pygraph.bench.tight import Tight  # noqa: E402
@@ -263,7 +272,7 @@ def test_digests_tell_values_types_and_sizes():
 
 
 def test_unet_keeps_sizes():
-    model = large.UNet(classes=3, width=4, depth=2).eval()
+    model = small_models.UNet(classes=3, width=4, depth=2).eval()
     with torch.no_grad():
         assert model(torch.randn(1, 3, 16, 24)).shape == (1, 3, 16, 24)
 

@@ -211,6 +211,36 @@ def test_paranoia_through_the_backend(place: Place) -> None:
         place.compile(lambda x: x + 1, debug_interval=0)(place.randn(2))
 
 
+def test_paranoia_needs_memory(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = place.graphed(lambda arguments: [arguments[0] + 1], paranoid=3)
+    run = graph.entry()
+
+    def calls(count: int) -> tuple[int, int, str]:
+        for _ in range(count):
+            x = place.randn(64)
+            assert_bits(run([x]), [x + 1])
+        report = graph.refresh_report()
+        return report.proofs, report.replays, report.state
+
+    def fail(*_: Any) -> str:
+        raise torch.OutOfMemoryError("no memory for the proof")
+
+    proofs, replays, _ = calls(3)  # the first proof, and another at call 3
+    assert proofs == 2
+    monkeypatch.setattr(type(graph.device), "free_bytes", lambda self: 100)
+    assert calls(3) == (
+        2,
+        replays + 3,
+        "graphed",
+    )  # the graph serves the call that was to be proven
+    monkeypatch.undo()
+    monkeypatch.setattr(proof, "prove", fail)
+    assert calls(3) == (2, replays + 5, "graphed")  # the callable does
+    monkeypatch.undo()
+    made, _, state = calls(3)
+    assert (made, state) == (3, "graphed")
+
+
 # ------------------------------------------------------------------------- threads
 
 

@@ -55,6 +55,17 @@ def backend(name: str) -> Backend:
     raise ValueError(f"no backend {name!r}")
 
 
+def share_memory_eagerly(arena_in_pieces: bool) -> None:
+    """Has this process do with small memory what otherwise large memory is needed for: scratch
+    stands in outputs, and arenas consist of pieces."""
+    from pygraph.capture.cuda import Cuda
+    from pygraph.twin.device import Twin
+
+    for device in (Cuda, Twin):
+        device.smallest_loan = 1
+        device.arena_in_pieces = arena_in_pieces
+
+
 #: What torch's own compilation makes of a program, where it differs from eager.
 TORCH = "aot_eager"
 

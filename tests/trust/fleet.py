@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import json
+import os
 import pathlib
 import platform
 import subprocess
@@ -17,6 +18,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import torch
 
 from .programs import Program
 from .tally import Tally
@@ -41,7 +44,7 @@ class Profile:
 
 PROFILES = {
     "ci": Profile(2_000, 500),
-    "gpu": Profile(5_000, 500, first_seed=10_001),
+    "gpu": Profile(5_000, 125, first_seed=10_001),
     "long": Profile(100_000, 500, first_seed=100_001),
 }
 
@@ -69,12 +72,12 @@ def run_chunk(
 ) -> Tally:
     """One chunk in this process. Stops at a failure, which is shrunk first."""
     import hypothesis
-    import torch
 
     from . import backends, check, strategies
 
     torch.set_num_threads(1)
     backend = backends.backend(backend_name)
+    backends.share_memory_eagerly(arena_in_pieces=seed % 2 == 1)
     tally = Tally()
     worst: list[tuple[Program, str]] = []
 
@@ -119,7 +122,12 @@ def run_chunk(
 
 
 def _in_a_process(
-    backend: str, seed: int, programs: int, dynamo_share: int, timeout_s: float
+    backend: str,
+    seed: int,
+    programs: int,
+    dynamo_share: int,
+    timeout_s: float,
+    environment: dict[str, str] | None,
 ) -> Tally:
     with tempfile.TemporaryDirectory() as folder:
         current = pathlib.Path(folder, "current.py")
@@ -129,7 +137,9 @@ def _in_a_process(
         command += ["--dynamo-share", str(dynamo_share)]
         command += ["--out", str(out), "--current", str(current)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=timeout_s, env=environment
+            )
             ending, errors = f"exit status {done.returncode}", done.stderr
         except subprocess.TimeoutExpired as expired:
             ending, errors = f"not done after {timeout_s:.0f} s", str(expired.stderr or "")
@@ -154,13 +164,21 @@ def run(
     chunk_timeout_s: float = 3600,
 ) -> Tally:
     """All chunks of a profile but those in `done`, which maps seeds to what they came to and is
-    added to; `after_chunk` sees it after each."""
+    added to; `after_chunk` sees it after each. Where there are several GPUs, chunks take turns on
+    them."""
+    gpus = torch.cuda.device_count()
     done = {} if done is None else done
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         started = time.monotonic()
         futures = {
             pool.submit(
-                _in_a_process, backend, seed, count, profile.dynamo_share, chunk_timeout_s
+                _in_a_process,
+                backend,
+                seed,
+                count,
+                profile.dynamo_share,
+                chunk_timeout_s,
+                {**os.environ, "CUDA_VISIBLE_DEVICES": str(seed % gpus)} if gpus else None,
             ): seed
             for seed, count in profile.chunks()
             if str(seed) not in done
@@ -181,7 +199,6 @@ def run(
 def versions() -> dict[str, Any]:
     """What the figures were made with."""
     import hypothesis
-    import torch
 
     import pygraph
 

@@ -168,21 +168,27 @@ class Graphed:
         return [i for i in range(len(arguments)) if i not in self.static]
 
     def _fits(self, signature: Signature, arguments: list[Any]) -> bool:
-        """Whether there is memory for the copies that a proof makes of the arguments."""
+        """Whether there is memory for a proof; where not, the signature waits."""
+        shortage = self._shortage(arguments)
+        if shortage is not None:
+            signature.postpone()
+            self.report.reason = f"{shortage}; tried again later"
+        return shortage is None
+
+    def _shortage(self, arguments: Sequence[Any]) -> str | None:
+        """What a proof lacks of the memory for the copies that it makes of the arguments."""
         changing = self._changing(arguments)
         indices = reference.candidates(arguments, changing, self.mutated, self.device)
         needed = 2 * reference.bytes_needed(arguments, indices)  # as they were, and moved
         if not needed:
-            return True
+            return None
         free = self.device.free_bytes()
         if needed <= _MEMORY_SHARE * free:
-            return True
-        signature.postpone()
-        self.report.reason = (
+            return None
+        return (
             f"linking needs {needed >> 20} MiB for copies of the arguments, {free >> 20} MiB are "
-            "free; tried again later"
+            "free"
         )
-        return False
 
     def _deploy(self, signature: Signature, arguments: list[Any]) -> Any:
         """Runs the callable once for the caller, and then tries to get a proven graph."""
@@ -194,6 +200,7 @@ class Graphed:
             run.mutated,
             run.outputs,
             self.device,
+            self.device.arena_in_pieces,
         )
         reasons: list[str] = []
         with capture_lock:
@@ -255,16 +262,20 @@ class Graphed:
 
     def prove_again(self, arguments: list[Any]) -> Any:
         """Serves a call by the callable, and proves the program that would have served it once
-        more. A program that fails is given up."""
+        more. A program that fails is given up. Without memory for a proof there is none."""
         kept = list(arguments)
         arguments.clear()
         signature = self._signatures.of(kept)
-        if signature.call is None or not signature.call.accepts(kept) or self.device.busy():
+        call = signature.call
+        ready = call is not None and call.accepts(kept) and not self.device.busy()
+        if call is None or not ready or self._shortage(kept) is not None:
             return self.dispatcher(kept)
         with self._threads.calling(), self._alone(), capture_lock:
             run = self._run_for_real(kept)
             try:
-                verdict = self._prove(signature.call, run)
+                verdict = self._prove(call, run)
+            except (torch.OutOfMemoryError, MemoryError):
+                return run.outputs
             except Exception as error:
                 verdict = f"{proof.FAILED}: {error}"
             self.report.proofs += 1

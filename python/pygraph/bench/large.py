@@ -14,51 +14,12 @@ import torch
 from torch import nn
 
 from pygraph.bench.models import WORKLOADS, Program, Tensors, Workload
+from pygraph.bench.small_models import UNet
 
 LARGE: dict[str, Workload] = {}
 """In the order in which they are measured."""
 
 Sample = Callable[[torch.Generator], Tensors]
-
-
-class UNet(nn.Module):
-    """Ronneberger et al., 2015, with padding and batch norm: the first activations must be kept
-    until the last layers, which is what packing by lifetime is about."""
-
-    def __init__(self, classes: int = 2, width: int = 64, depth: int = 4) -> None:
-        super().__init__()
-        widths = [width << level for level in range(depth + 1)]
-        self.down = nn.ModuleList(
-            self._block(3 if level == 0 else widths[level - 1], widths[level])
-            for level in range(depth + 1)
-        )
-        self.lift = nn.ModuleList(
-            nn.ConvTranspose2d(widths[level + 1], widths[level], 2, stride=2)
-            for level in reversed(range(depth))
-        )
-        self.up = nn.ModuleList(
-            self._block(widths[level + 1], widths[level]) for level in reversed(range(depth))
-        )
-        self.head = nn.Conv2d(width, classes, 1)
-        self.pool = nn.MaxPool2d(2)
-
-    @staticmethod
-    def _block(inside: int, outside: int) -> nn.Module:
-        layers: list[nn.Module] = []
-        for channels in (inside, outside):
-            layers += [nn.Conv2d(channels, outside, 3, padding=1, bias=False)]
-            layers += [nn.BatchNorm2d(outside), nn.ReLU()]
-        return nn.Sequential(*layers)
-
-    def forward(self, x: Any) -> Any:
-        kept = []
-        for level, block in enumerate(self.down):
-            x = block(x if level == 0 else self.pool(x))
-            kept.append(x)
-        kept.pop()
-        for lift, block in zip(self.lift, self.up, strict=True):
-            x = block(torch.cat((kept.pop(), lift(x)), dim=1))
-        return self.head(x)
 
 
 class _Masked(nn.Module):
@@ -113,7 +74,7 @@ def _gpt2() -> nn.Module:
 
 @_register("unet", 8, "torch", _images(8, 512))
 def _unet() -> nn.Module:
-    return Program(UNet())
+    return Program(UNet(width=64))
 
 
 @_register("densenet121-64", 64, "torchvision", _images(64, 224))

@@ -59,8 +59,9 @@ class ResNet18(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down and up again with skip connections (Ronneberger et al., 2015), with padded convolutions
-    and batch norm, as it is built today."""
+    """Down and up again with skip connections (Ronneberger et al., 2015, whose width is 64), with
+    padded convolutions and batch norm, as it is built today. The first activations must be kept
+    until the last layers, which is what packing by lifetime is about."""
 
     def __init__(self, width: int = 32, depth: int = 4, classes: int = 2) -> None:
         super().__init__()
@@ -81,10 +82,10 @@ class UNet(nn.Module):
     @staticmethod
     def _double(inputs: int, outputs: int) -> nn.Module:
         return nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, padding=1),
+            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
             nn.BatchNorm2d(outputs),
             nn.ReLU(inplace=True),
-            nn.Conv2d(outputs, outputs, 3, padding=1),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
             nn.BatchNorm2d(outputs),
             nn.ReLU(inplace=True),
         )

@@ -65,6 +65,7 @@ class Device(abc.ABC):
     alignment: int  #: of fresh tensors, in bytes: what the allocator guarantees
     private_scratch: bool  #: whether a capture can leave its scratch in a pool of its own
     smallest_loan: int  #: bytes of the smallest piece of scratch that may stand in an output
+    arena_in_pieces = False  #: from the start, and not only where memory is short
 
     @abc.abstractmethod
     def owns(self, value: Any) -> bool:

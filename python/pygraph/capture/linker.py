@@ -47,7 +47,7 @@ class Request:
     mutated: frozenset[int]
     results: Sequence[Any]  #: what the real call returned
     device: Device
-    arena_in_pieces: bool = False  #: none larger than the callable's largest piece of scratch
+    arena_in_pieces: bool  #: none larger than the callable's largest piece of scratch
 
 
 def link(request: Request, policy: Policy) -> LinkedCall:
