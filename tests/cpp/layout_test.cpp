@@ -198,6 +198,12 @@ TEST(Loans, NothingIsLentForTooLittle) {
   EXPECT_EQ(lay_out(buffers, order, options).lent, 1U);
   const std::vector<Lender> huge = {{std::size_t{65 << 10} * 64, {2}}};
   EXPECT_EQ(lay_out(buffers, order, lending(huge)).lent, 0U) << "less than 1/64 of all memory";
+  const std::vector<Lender> near = {{2048, {2}}};
+  const std::vector<Buffer> small = {{600, {0}}, {600, {0}}};
+  options = lending(near);
+  EXPECT_EQ(lay_out(small, order, options).lent, 2U);
+  options.smallest_loan = 1000;
+  EXPECT_EQ(lay_out(small, order, options).lent, 0U) << "each of them is too small";
   // What is lent does not make this arena smaller: others need as much at another time.
   buffers = {{4096, {0}}, {4096, {2}}};
   EXPECT_EQ(lay_out(buffers, order, lending({lenders})).lent, 0U);

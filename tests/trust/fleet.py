@@ -45,7 +45,7 @@ class Profile:
 PROFILES = {
     "ci": Profile(2_000, 500),
     "gpu": Profile(5_000, 125, first_seed=10_001),
-    "long": Profile(100_000, 500, first_seed=100_001),
+    "long": Profile(100_000, 250, first_seed=100_001),
 }
 
 
@@ -166,7 +166,7 @@ def run(
     """All chunks of a profile but those in `done`, which maps seeds to what they came to and is
     added to; `after_chunk` sees it after each. Where there are several GPUs, chunks take turns on
     them."""
-    gpus = torch.cuda.device_count()
+    gpus = _gpus()
     done = {} if done is None else done
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         started = time.monotonic()
@@ -178,7 +178,7 @@ def run(
                 count,
                 profile.dynamo_share,
                 chunk_timeout_s,
-                {**os.environ, "CUDA_VISIBLE_DEVICES": str(seed % gpus)} if gpus else None,
+                {**os.environ, "CUDA_VISIBLE_DEVICES": gpus[seed % len(gpus)]} if gpus else None,
             ): seed
             for seed, count in profile.chunks()
             if str(seed) not in done
@@ -194,6 +194,13 @@ def run(
     for chunk in done.values():
         total.merge(Tally.from_dict(chunk))
     return total
+
+
+def _gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES calls the GPUs that this process may use."""
+    count = torch.cuda.device_count()
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count))))
+    return given.split(",")[:count]
 
 
 def versions() -> dict[str, Any]:
