@@ -11,7 +11,7 @@ from places import PLACES, Place, assert_bits, only_graph
 
 import pygraph
 from pygraph import _engine
-from pygraph.capture import outputs
+from pygraph.capture import outputs, reference, tensors
 from pygraph.capture.device import CaptureFailed, Segment
 from pygraph.capture.record import Capture
 
@@ -284,3 +284,71 @@ def test_a_callable_that_counts_from_the_start_of_a_storage(place: Place) -> Non
     report = graph.refresh_report()
     assert (report.relinks, report.programs) == (0, 1)
     assert 5 <= report.replays <= 8  # the calls with the linked offset
+
+
+def test_a_write_counted_from_the_start_of_a_storage(place: Place) -> None:
+    """On arguments with an offset. The callable's own runs differ from copies of them, which have
+    none: taken for noise, that would hide any mistake of the graph."""
+
+    def function(arguments: list[Any]) -> list[Any]:
+        (x,) = arguments
+        start = 4
+        x.copy_(x.as_strided_scatter(x.as_strided((2,), (1,), start) + 1, (2,), (1,), start))
+        return [x * start]
+
+    graph = place.graphed(function)
+    for _ in range(6):
+        x = place.randn(20)[3:]
+        other = x._base.clone()[3:]
+        assert_bits(graph.dispatcher([x]), function([other]))
+        assert_bits([x._base], [other._base])
+    report = graph.refresh_report()
+    assert (report.state, report.proof) == ("graphed", "bit-equal"), report.reason
+    assert report.replays == 4
+
+
+def test_a_callable_is_run_again_on_its_very_arguments(place: Place) -> None:
+    """Whatever it makes of their offsets, alignments and neighbours, it makes each time."""
+
+    def function(arguments: list[Any]) -> list[Any]:
+        x, y = arguments
+        y.add_(1)
+        seen = (x.storage_offset(), x.data_ptr() % 512, x._base[0].item())
+        return [x * sum(seen), y[1:], y.sum()]
+
+    x, y = place.randn(9)[1:], place.randn(4)
+    device = place.graphed(function).device
+    run = reference.take(function, [x, y], (0, 1), (), device)
+    first = y.clone()
+    for _ in range(2):
+        found = run.again(function)
+        y.zero_()
+        assert_bits(found, [*run.expected, *run.after.values()])
+    run.finish()
+    assert_bits([y], [first])
+
+
+def test_copies_share_memory_as_the_arguments_do(place: Place) -> None:
+    base, other, alone = place.randn(64), place.randn(8), place.randn(5)[1:]
+    items = {
+        0: base[1:9],
+        2: base[5:20].view(5, 3).t(),
+        3: base[8:10].view(torch.int64),
+        4: other[2:4],
+        5: alone,
+        7: base[40:44],
+        8: base[2:3],
+    }
+    moved = tensors.moved(items, [other[:3], place.randn(2)])
+    assert_bits([moved[index] for index in items], list(items.values()))
+    assert [moved[index].stride() for index in items] == [x.stride() for x in items.values()]
+    assert moved[4] is items[4], "it shares memory with one that stays"
+    for index in (0, 2, 3, 5, 7, 8):
+        assert moved[index].data_ptr() != items[index].data_ptr()
+    apart = {index: moved[index].data_ptr() - moved[0].data_ptr() for index in (2, 3, 8)}
+    assert apart == {2: 16, 3: 28, 8: 4}
+    assert (moved[0].data_ptr() - items[0].data_ptr()) % 64 == 0
+    moved[0].fill_(7.0)
+    assert moved[2].t().flatten()[:4].tolist() == [7.0] * 4
+    assert moved[8].item() == 7.0 and base[2].item() != 7.0
+    assert tensors.moved({}, []) == {}

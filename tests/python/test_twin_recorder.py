@@ -95,6 +95,14 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     ),
     "expanded": (lambda x: [(x + 1).expand(3, 5), x.expand(3, 5) + 1], (floats(5),)),
     "as_strided": (lambda x: x.as_strided((3, 3), (1, 2)).sum(1), (floats(12),)),
+    "as_strided_scatter": (
+        lambda x, y: [
+            x[2:].as_strided_scatter(y, (3,), (2,), 4),
+            x[2:].as_strided_scatter(y, (3,), (2,), storage_offset=3),
+            x[2:].as_strided_scatter(y, (3,), (2,)),
+        ],
+        (floats(12), floats(3)),
+    ),
     "permuted": (lambda x: x.permute(2, 0, 1).contiguous().reshape(-1, 4), (floats(2, 4, 6),)),
     "channels_last": (
         lambda x: (x * 2).to(memory_format=torch.channels_last).add(1),
@@ -280,6 +288,10 @@ REFUSED: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
     "array": (lambda x: x.numpy(), "Tensor.numpy"),
     "sparse": (lambda x: x.to_sparse(), "aten._to_sparse.default"),
     "resize": (lambda x: x.resize_(100), "aten.resize_.default"),
+    "in_front": (
+        lambda x: x[2:].as_strided_scatter(x[:1], (1,), (1,), 1),
+        "aten.as_strided_scatter.default",
+    ),
     "resized_out": (
         lambda x: torch.add(x, 1, out=torch.empty(2)),
         "aten.add.out",

@@ -56,15 +56,9 @@ def link(request: Request, policy: Policy) -> LinkedCall:
     then."""
     device = request.device
     in_place = _in_place(request, policy)
+    device.space()  # whose memory is the device's, not this capture's
     free = device.driver_free_bytes()
-    pair = _Pair(request, policy, in_place, shifted=True)
-    same_offsets = False
-    if pair.linked.problems or pair.linked.strays:
-        # A callable that counts from the start of a storage shows like this: with the offsets of
-        # this call in both captures it can be linked, for calls that have the same ones.
-        unshifted = _Pair(request, policy, in_place, shifted=False)
-        if unshifted.doubts() < pair.doubts():
-            pair, same_offsets = unshifted, True
+    pair, same_offsets = _best_pair(request, policy, in_place)
     taken = free - device.driver_free_bytes()
     linked, planned = pair.linked, pair.planned
     if linked.problems:
@@ -99,6 +93,28 @@ def link(request: Request, policy: Policy) -> LinkedCall:
     return LinkedCall(call, policy, figures, keep, pair.timings_ms)
 
 
+def _best_pair(
+    request: Request, policy: Policy, in_place: Mapping[int, torch.Tensor]
+) -> tuple[_Pair, bool]:
+    """Two captures, compared, and whether they hold only for calls whose arguments have the storage
+    offsets of this one. A callable that counts from the start of a storage shows by addresses that
+    nobody explains, or cannot be captured with other offsets; with the same ones it can be linked.
+    """
+    try:
+        pair = _Pair(request, policy, in_place, shifted=True)
+    except _ProbeFailed:
+        return _Pair(request, policy, in_place, shifted=False), True
+    if pair.linked.problems or pair.linked.strays:
+        unshifted = _Pair(request, policy, in_place, shifted=False)
+        if unshifted.doubts() < pair.doubts():
+            return unshifted, True
+    return pair, False
+
+
+class _ProbeFailed(CaptureFailed):
+    """The callable was captured, but not a second time with other storage offsets."""
+
+
 class _Pair:
     """Capture A, probe B, and what comparing them gave. `shifted`: arguments have other storage
     offsets in B."""
@@ -111,9 +127,9 @@ class _Pair:
         shifted: bool,
     ) -> None:
         arguments, device = request.arguments, request.device
-        started = time.perf_counter()
-        self.a, b = (
-            record.record(
+
+        def capture(placement: _engine.Placement) -> Capture:
+            return record.record(
                 request.function,
                 arguments,
                 in_place,
@@ -122,8 +138,15 @@ class _Pair:
                 device,
                 shifted,
             )
-            for placement in (_engine.Placement.A, _engine.Placement.B)
-        )
+
+        started = time.perf_counter()
+        self.a = capture(_engine.Placement.A)
+        try:
+            b = capture(_engine.Placement.B)
+        except CaptureFailed as error:
+            if not shifted:
+                raise
+            raise _ProbeFailed(str(error), error.operator, error.source) from error
         captured = time.perf_counter()
         _require_pairs(self.a, b)
         self.planned = outputs.plan(self.a, b, request.results, device, policy.private_scratch)

@@ -23,7 +23,7 @@ import torch
 
 from pygraph import _engine
 from pygraph.capture import tensors
-from pygraph.capture.device import Device, Function
+from pygraph.capture.device import Device, Function, is_strided
 from pygraph.capture.reference import Reference
 
 #: A graph whose callable is not deterministic may differ by this much of the callable's own spread.
@@ -91,7 +91,7 @@ def _compare(found: list[Any] | str, function: Function, reference: Reference) -
     wrong = [i for i, pair in pairs if not tensors.same_bits(*pair)]
     if not wrong:
         return BIT_EQUAL
-    repeats = [_again(function, reference) for _ in range(_REPEATS)]
+    repeats = [reference.again(function) for _ in range(_REPEATS)]
     return _within_spread(wrong, expected, found, repeats)
 
 
@@ -106,9 +106,15 @@ def _run_graph(
     """The graph's results and the arguments it wrote, copied; or what it did wrong."""
     reference.rewind()
     inputs = list(reference.arguments)
-    for index in move:
-        if isinstance(inputs[index], torch.Tensor) and inputs[index].numel():
-            inputs[index] = tensors.static_copy(inputs[index])
+    there = {
+        index: value
+        for index, value in enumerate(inputs)
+        if device.owns(value) and is_strided(value) and value.numel()
+    }
+    moving = {index: value for index, value in there.items() if index in move}
+    staying = [value for index, value in there.items() if index not in move]
+    for index, copy in tensors.moved(moving, staying).items() if move else ():
+        inputs[index] = copy
     device.space().poison(run.poison)
     device.synchronize()
     started = time.perf_counter()
@@ -125,17 +131,6 @@ def _run_graph(
     if not device.intact(run.poison):
         return f"{FAILED}: the graph wrote to memory that it does not own"
     return found
-
-
-def _again(function: Function, reference: Reference) -> list[Any]:
-    """Another run of the uncaptured callable, to see how much it differs from itself."""
-    reference.rewind()
-    arguments = [
-        tensors.static_copy(argument) if index in reference.mutated else argument
-        for index, argument in enumerate(reference.arguments)
-    ]
-    outputs = list(function(list(arguments)))
-    return [*outputs, *(arguments[index] for index in reference.after)]
 
 
 def _within_spread(

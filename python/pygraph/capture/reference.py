@@ -28,6 +28,17 @@ class Reference:
     mutated: frozenset[int]
     before: dict[int, torch.Tensor]  #: values of the mutated arguments
     after: dict[int, torch.Tensor]
+    device: Device
+
+    def again(self, function: Function) -> list[Any]:
+        """The values of another real run: those of the results, then those of `after`. It gets the
+        very arguments, since a copy may differ from them in what a callable can see: its storage
+        offset, its alignment, what stands beside it."""
+        self.rewind()
+        outputs = function(list(self.arguments))
+        storages = _storages(self.arguments, self.mutated)
+        written = [tensors.static_copy(self.arguments[index]) for index in self.after]
+        return [*(_safe(output, storages, self.device) for output in outputs), *written]
 
     def rewind(self) -> None:
         """Gives the mutated arguments the values from before the run."""
@@ -79,11 +90,7 @@ def take(
         if index in declared or not tensors.same_bits(value, arguments[index])
     )
     after = {index: tensors.static_copy(arguments[index]) for index in mutated}
-    storages = {
-        arguments[index].untyped_storage().data_ptr()
-        for index in mutated
-        if arguments[index].numel()
-    }
+    storages = _storages(arguments, mutated)
     return Reference(
         arguments,
         outputs,
@@ -91,7 +98,17 @@ def take(
         mutated,
         {index: before[index] for index in mutated},
         after,
+        device,
     )
+
+
+def _storages(arguments: Sequence[Any], indices: Iterable[int]) -> set[int]:
+    """Where the storages of some arguments start."""
+    return {
+        arguments[index].untyped_storage().data_ptr()
+        for index in indices
+        if arguments[index].numel()
+    }
 
 
 def _safe(output: Any, storages: set[int], device: Device) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ MAXIMUM_ALIGNMENT = 256
 #: What Inductor's kernels assume of every input, in bytes (torch._inductor.utils.ALIGNMENT).
 KERNEL_ALIGNMENT = 16
 _RESIDUE_MODULUS = 1024
+_ALLOCATED_ALIGNMENT = 512  # of fresh tensors on a GPU; the CPU's are aligned to a divisor of it
 
 
 def extent_bytes(tensor: torch.Tensor) -> int:
@@ -104,6 +106,56 @@ def static_copy(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
         copy.untyped_storage(), 0, tensor.shape, tensor.stride()
     )
+
+
+def moved(items: Mapping[int, torch.Tensor], others: Iterable[torch.Tensor]) -> dict[int, Any]:
+    """Copies of `items` on fresh memory, which share it with each other as the items do. An item
+    that shares memory with one of `others`, which stay where they are, stays itself. Items and
+    others are strided and have elements."""
+    spans: list[tuple[int, int, int | None]]
+    spans = [(item.data_ptr(), extent_bytes(item), index) for index, item in items.items()]
+    spans += [(other.data_ptr(), extent_bytes(other), None) for other in others]
+    result: dict[int, Any] = dict(items)
+    group: list[int | None] = []
+    end = 0
+
+    def close() -> None:
+        if not group or None in group:
+            return
+        members = {index: items[index] for index in group if index is not None}
+        if len(members) == 1:
+            result.update({index: static_copy(item) for index, item in members.items()})
+        elif all(item.data_ptr() % item.element_size() == 0 for item in members.values()):
+            result.update(_copied_together(members))
+
+    for start, nbytes, index in sorted(spans, key=lambda span: span[0]):
+        if start >= end:
+            close()
+            group = []
+        group.append(index)
+        end = max(end, start + nbytes)
+    close()
+    return result
+
+
+def _copied_together(members: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """As far apart as they are, and as aligned."""
+    first = min(member.data_ptr() for member in members.values())
+    start = first // _ALLOCATED_ALIGNMENT * _ALLOCATED_ALIGNMENT
+    end = max(member.data_ptr() + extent_bytes(member) for member in members.values())
+    device = next(iter(members.values())).device
+    memory = torch.empty(end - start, dtype=torch.uint8, device=device)
+    copies = {}
+    for index, member in members.items():
+        offset = member.data_ptr() - start
+        memory[offset : offset + extent_bytes(member)].copy_(bytes_of(member))
+        copies[index] = torch.empty(0, dtype=member.dtype, device=device).set_(
+            memory.untyped_storage(),
+            offset // member.element_size(),
+            member.shape,
+            member.stride(),
+        )
+    return copies
 
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

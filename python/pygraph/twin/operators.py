@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pygraph.twin.operations import Alias, Call, value_arguments
+from pygraph.twin.operations import Alias, Call, Unsupported, value_arguments
 
 _aten = torch.ops.aten
 
@@ -102,6 +102,22 @@ class Operator:
             return True
         switches = [name for name in self.names if name in _NOT_RANDOM]
         return not any(self.argument(name, args, kwargs) in _NOT_RANDOM[name] for name in switches)
+
+    def from_tensor(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments, with a place that is counted from the start of the first one's storage
+        counted from that tensor: a replay's tensors are where their storages start."""
+        if self.treatment is not Treatment.KERNEL or "storage_offset" not in self.names:
+            return args, kwargs
+        start = self.argument("storage_offset", args, kwargs)
+        if start is None or not isinstance(args[0], torch.Tensor):
+            return args, kwargs
+        start -= args[0].storage_offset()
+        if start < 0:
+            raise Unsupported("addresses memory in front of its argument")
+        position = self.names.index("storage_offset")
+        if position < len(args):
+            return (*args[:position], start, *args[position + 1 :]), kwargs
+        return args, {**kwargs, "storage_offset": start}
 
     def written(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
         names = list(self.writes)

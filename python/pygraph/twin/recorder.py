@@ -139,6 +139,7 @@ class _Recorder(TorchDispatchMode):
             raise NotRecordable(str(func), str(error)) from None
 
     def _record(self, func: Any, operator: Operator, args: Any, kwargs: Any) -> Any:
+        args, kwargs = operator.from_tensor(args, kwargs)
         call = operator.call(args, kwargs)
         for tensor in call.tensors:
             if tensor.numel() and not self._space.contains(tensor.data_ptr()):
