@@ -44,7 +44,7 @@ memcheck() {  # memcheck NAME PROGRAM...
   printf '== memcheck: %s\n' "$name"
   env -u PYTORCH_NO_CUDA_MEMORY_CACHING timeout --kill-after=10 "$LIMIT" \
     "$SANITIZER" --tool memcheck --error-exitcode 1 --report-api-errors no \
-    --target-processes application-only --print-limit 20 "$@" 2>&1 | tee "$OUTPUT" || status=$?
+    --target-processes application-only --launch-timeout "$LIMIT" --print-limit 20 "$@" 2>&1 | tee "$OUTPUT" || status=$?
   errors=$(grep -o 'ERROR SUMMARY: .*' "$OUTPUT" | tail -1 || true)
   if ((status == 124 || status == 137)); then errors="stopped after $LIMIT s"; fi
   # Without a summary nothing was checked, whatever the status says.

@@ -255,6 +255,7 @@ def test_another_stream(compiled: Compile) -> None:
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(4):
+            torch.cuda._sleep(20_000_000)  # work of another stream would find y unwritten
             y = randn(4, 64)
             assert_same(fast(y), model(y))
     stream.synchronize()
@@ -300,6 +301,7 @@ def test_two_threads_on_streams_of_their_own(compiled: Compile) -> None:
             generator = torch.Generator("cuda").manual_seed(seed)
             kept = []
             for _ in range(100):
+                torch.cuda._sleep(500_000)
                 y = torch.randn(4, 64, device="cuda", generator=generator)
                 kept.append((y, fast(y)))
             for y, found in kept:
