@@ -217,15 +217,15 @@ def test_tables_that_outlive_their_call_are_found_out() -> None:
 
     tables: dict[int, torch.Tensor] = {}
     # Neither is allocated while capturing: that fails, or gives memory of the capture's.
-    hosts = torch.zeros(16, 1, dtype=torch.int64).pin_memory()
-    slots = torch.zeros(16, 1, dtype=torch.int64, device="cuda")
+    hosts = torch.zeros(16, 64, dtype=torch.int64).pin_memory()
+    slots = torch.zeros(16, 64, dtype=torch.int64, device="cuda")
 
     def function(arguments: list[Any]) -> list[Any]:
         (x,) = arguments
         address = x.data_ptr()
         if address not in tables:
             number = len(tables)
-            hosts[number] = address
+            hosts[number, 0] = address
             with torch.cuda.stream(side):
                 slots[number].copy_(hosts[number], non_blocking=True)
             time.sleep(0.01)  # instead of waiting for the stream, which a capture may forbid
@@ -243,5 +243,6 @@ def test_tables_that_outlive_their_call_are_found_out() -> None:
         (found,) = graph.dispatcher([x])
         torch.cuda.synchronize()
         assert torch.equal(found, x * 2)
-    assert graph.report.state == "fallback", (graph.report.state, graph.report.proof)
-    assert graph.report.proof.startswith("failed"), graph.report.reason
+    # Where the input is copied to one place, the table that was made for that place holds.
+    assert graph.report.state != "graphed"
+    assert "everything relocated: failed" in (graph.report.reason or "")

@@ -352,3 +352,18 @@ def test_copies_share_memory_as_the_arguments_do(place: Place) -> None:
     assert moved[2].t().flatten()[:4].tolist() == [7.0] * 4
     assert moved[8].item() == 7.0 and base[2].item() != 7.0
     assert tensors.moved({}, []) == {}
+
+
+def test_an_output_that_looks_other_when_captured_is_refused(place: Place) -> None:
+    device = place.graphed(lambda arguments: arguments).device
+
+    def function(arguments: list[Any]) -> list[Any]:
+        y = arguments[0] + 1
+        return [y.t() if device.space().contains(y.data_ptr()) else y]
+
+    graph = place.graphed(function)
+    for _ in range(4):
+        x = place.randn(4, 4)
+        assert_bits(graph.dispatcher([x]), [x + 1])
+    assert graph.report.state == "fallback"
+    assert "(1, 4), 0) when captured and" in (graph.report.reason or "")

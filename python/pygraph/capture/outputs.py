@@ -210,6 +210,7 @@ class _Planner:
             result.kind = _engine.ResultKind.ALIAS
             return _alias_maker(output, self._capture.inputs[argument])
         if position in self._key:
+            self._require_as_uncaptured(position, output)
             self._add_fresh(position, output, result)
             return None
         kept = self._kept(position, output)
@@ -298,6 +299,25 @@ class _Planner:
             if place and place <= address < place + tensors.extent_bytes(argument):
                 return index
         return None
+
+    def _require_as_uncaptured(self, position: int, output: torch.Tensor) -> None:
+        """Whether the real run returned a tensor like the captured one, but for the address: a
+        callable may do other things while it is captured, and a twin's operator may make memory
+        that begins elsewhere."""
+        if position >= len(self._reference):
+            return
+        real = self._reference[position]
+        captured, found = (
+            (each.dtype, tuple(each.shape), each.stride(), each.storage_offset())
+            if isinstance(each, torch.Tensor) and is_strided(each)
+            else None
+            for each in (output, real)
+        )
+        if captured != found:
+            raise CaptureFailed(
+                f"output {position} is {captured} when captured and {found} when not"
+                " (dtype, sizes, strides, storage offset)"
+            )
 
     def _require_same_view(self, position: int, argument: int) -> None:
         """Whether the probe's output views the argument in the same place, counted from the
