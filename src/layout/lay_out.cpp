@@ -69,10 +69,19 @@ class Plan {
 
   /// Those with the largest `key` first.
   template <typename Key>
-  static Indices descending(Indices sequence, const Key& key) {
-    std::stable_sort(
-        sequence.begin(), sequence.end(),
-        [&](std::uint32_t left, std::uint32_t right) { return key(left) > key(right); });
+  static Indices descending(const Indices& chosen, const Key& key) {
+    std::vector<std::pair<std::size_t, std::uint32_t>> keyed;
+    keyed.reserve(chosen.size());
+    for (const std::uint32_t index : chosen) {
+      keyed.emplace_back(key(index), index);
+    }
+    std::stable_sort(keyed.begin(), keyed.end(),
+                     [](const auto& left, const auto& right) { return left.first > right.first; });
+    Indices sequence;
+    sequence.reserve(keyed.size());
+    for (const auto& [value, index] : keyed) {
+      sequence.push_back(index);
+    }
     return sequence;
   }
 

@@ -59,6 +59,7 @@ Placement::Placement(std::span<const Buffer> buffers, std::span<const Life> live
 
 Packing Placement::place(const Indices& sequence, std::size_t capacity) {
   Packing packing;
+  packing.spots.reserve(sequence.size());
   placed_.clear();
   by_offset_.clear();
   for (const std::uint32_t buffer : sequence) {

@@ -23,7 +23,7 @@ import torch
 
 from pygraph import _engine
 from pygraph.capture import tensors
-from pygraph.capture.device import Device, Function, is_strided
+from pygraph.capture.device import Device, Function
 from pygraph.capture.reference import Reference
 
 #: A graph whose callable is not deterministic may differ by this much of the callable's own spread.
@@ -52,6 +52,10 @@ RUNS = (
 )
 
 
+#: The tensors that runs of the graph are given elsewhere, and those that stay.
+Movable = tuple[dict[int, torch.Tensor], list[torch.Tensor]]
+
+
 def prove(
     call: _engine.GraphCall,
     function: Function,
@@ -64,13 +68,13 @@ def prove(
     are the arguments that differ from call to call. The time of the runs alone, until the device
     is idle, is added to `timings_ms["proof_runs"]`."""
     timings_ms = {} if timings_ms is None else timings_ms
+    movable = _movable(reference.arguments, changing, device)
     verdicts = []
     try:
         for run in RUNS:
-            move = changing if run.move else ()
             # What a run made is gone before the next one needs memory.
             verdict = _compare(
-                _run_graph(call, reference, move, run, device, timings_ms), function, reference
+                _run_graph(call, reference, movable, run, device, timings_ms), function, reference
             )
             if verdict.startswith(FAILED):
                 return verdict
@@ -95,10 +99,25 @@ def _compare(found: list[Any] | str, function: Function, reference: Reference) -
     return _within_spread(wrong, expected, found, repeats)
 
 
+def _movable(arguments: Sequence[Any], changing: Sequence[int], device: Device) -> Movable:
+    with_memory = {
+        index: value
+        for index, value in enumerate(arguments)
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided and value.numel()
+    }
+    moving = {
+        index: with_memory[index]
+        for index in changing
+        if index in with_memory and device.owns(with_memory[index])
+    }
+    staying = [value for index, value in with_memory.items() if index not in moving]
+    return moving, staying
+
+
 def _run_graph(
     call: _engine.GraphCall,
     reference: Reference,
-    move: Sequence[int],
+    movable: Movable,
     run: Run,
     device: Device,
     timings_ms: dict[str, float],
@@ -106,15 +125,9 @@ def _run_graph(
     """The graph's results and the arguments it wrote, copied; or what it did wrong."""
     reference.rewind()
     inputs = list(reference.arguments)
-    there = {
-        index: value
-        for index, value in enumerate(inputs)
-        if device.owns(value) and is_strided(value) and value.numel()
-    }
-    moving = {index: value for index, value in there.items() if index in move}
-    staying = [value for index, value in there.items() if index not in move]
-    for index, copy in tensors.moved(moving, staying).items() if move else ():
-        inputs[index] = copy
+    if run.move:
+        for index, copy in tensors.moved(*movable).items():
+            inputs[index] = copy
     device.space().poison(run.poison)
     device.synchronize()
     started = time.perf_counter()
