@@ -131,6 +131,13 @@ std::uint32_t series_parallel(std::vector<Edge>& edges, std::uint32_t& next, std
 
 using Below = std::function<std::uint32_t(std::uint32_t)>;
 
+/// Numbers below a limit, always the same for a seed.
+Below seeded(unsigned int seed) {
+  return [random = std::mt19937(seed)](std::uint32_t limit) mutable {
+    return static_cast<std::uint32_t>(random() % limit);
+  };
+}
+
 /// Fewer than `limit` of `count` nodes.
 std::vector<std::uint32_t> some_nodes(std::uint32_t count, std::uint32_t limit,
                                       const Below& below) {
@@ -232,10 +239,7 @@ void expect_sound(const Layout& layout, const std::vector<Buffer>& buffers,
 class RandomLayout : public ::testing::TestWithParam<unsigned int> {};
 
 TEST_P(RandomLayout, BuffersThatMayLiveTogetherNeverOverlap) {
-  std::mt19937 random(GetParam());
-  const auto below = [&](std::uint32_t limit) {
-    return static_cast<std::uint32_t>(random() % limit);
-  };
+  const Below below = seeded(GetParam());
   const auto [image, buffers] = draw(GetParam(), below);
   const NodeOrder order(image);
   const auto reach = reach_by_search(image);
@@ -256,10 +260,7 @@ TEST_P(RandomLayout, BuffersThatMayLiveTogetherNeverOverlap) {
 }
 
 TEST_P(RandomLayout, LendersAndPiecesKeepThemApartToo) {
-  std::mt19937 random(GetParam());
-  const auto below = [&](std::uint32_t limit) {
-    return static_cast<std::uint32_t>(random() % limit);
-  };
+  const Below below = seeded(GetParam());
   const auto [image, buffers] = draw(GetParam(), below);
   const NodeOrder order(image);
   const auto reach = reach_by_search(image);

@@ -1,4 +1,5 @@
-"""Where scratch is: in outputs that are not written yet, and in arenas of several pieces."""
+"""Where scratch is, in outputs that are not written yet and in arenas of several pieces; and what
+becomes of a graph when memory runs out."""
 
 from __future__ import annotations
 
@@ -101,3 +102,69 @@ def keep_all(arguments: list[Any]) -> list[Any]:
     (x,) = arguments
     parts = [torch.relu(x) + step for step in range(5)]
     return [torch.stack([part.sum() for part in parts])]
+
+
+# ------------------------------------------------------------------------- without memory
+
+
+def test_linking_waits_for_memory(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = place.graphed(lambda arguments: [arguments[0] + 1])
+    monkeypatch.setattr(type(graph.device), "free_bytes", lambda self: 100)
+    x = place.randn(64)
+    for _ in range(3):
+        assert_bits(graph.dispatcher([x]), [x + 1])
+    assert graph.report.state == "warming"
+    assert "tried again later" in (graph.report.reason or "")
+    monkeypatch.undo()
+    for _ in range(8):
+        assert_bits(graph.dispatcher([x]), [x + 1])
+    report = graph.refresh_report()
+    assert (report.state, report.reason) == ("graphed", None)
+    assert report.replays > 0
+
+
+def test_memory_that_runs_out_while_linking(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = place.graphed(lambda arguments: [arguments[0] + 1])
+
+    def fail(*_: Any) -> str:
+        raise torch.OutOfMemoryError("no memory for the proof")
+
+    monkeypatch.setattr(proof, "prove", fail)
+    x = place.randn(64)
+    for _ in range(3):
+        assert_bits(graph.dispatcher([x]), [x + 1])
+    assert "memory ran out: no memory for the proof" in (graph.report.reason or "")
+    monkeypatch.undo()
+    for _ in range(8):
+        assert_bits(graph.dispatcher([x]), [x + 1])
+    assert graph.refresh_report().state == "graphed"
+
+
+def test_paranoia_needs_memory(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = place.graphed(lambda arguments: [arguments[0] + 1], paranoid=3)
+    run = graph.entry()
+
+    def calls(count: int) -> tuple[int, int, str]:
+        for _ in range(count):
+            x = place.randn(64)
+            assert_bits(run([x]), [x + 1])
+        report = graph.refresh_report()
+        return report.proofs, report.replays, report.state
+
+    def fail(*_: Any) -> str:
+        raise torch.OutOfMemoryError("no memory for the proof")
+
+    proofs, replays, _ = calls(3)  # the first proof, and another at call 3
+    assert proofs == 2
+    monkeypatch.setattr(type(graph.device), "free_bytes", lambda self: 100)
+    assert calls(3) == (
+        2,
+        replays + 3,
+        "graphed",
+    )  # the graph serves the call that was to be proven
+    monkeypatch.undo()
+    monkeypatch.setattr(proof, "prove", fail)
+    assert calls(3) == (2, replays + 5, "graphed")  # the callable does
+    monkeypatch.undo()
+    made, _, state = calls(3)
+    assert (made, state) == (3, "graphed")
