@@ -367,3 +367,20 @@ def test_an_output_that_looks_other_when_captured_is_refused(place: Place) -> No
         assert_bits(graph.dispatcher([x]), [x + 1])
     assert graph.report.state == "fallback"
     assert "(1, 4), 0) when captured and" in (graph.report.reason or "")
+
+
+def test_a_result_that_keeps_the_storage_offset_of_an_argument(place: Place) -> None:
+    """ATen's scatters clone their argument with the memory in front of it."""
+
+    def function(arguments: list[Any]) -> list[Any]:
+        x, y = arguments
+        scattered = x.slice_scatter(y, 0, 1, 3)
+        return [scattered, scattered.as_strided((2,), (3,), x.storage_offset() + 2) * 2]
+
+    graph = place.graphed(function)
+    for _ in range(6):
+        x, y = place.randn(9, 4)[2:7], place.randn(2, 4)
+        found, expected = graph.dispatcher([x, y]), function([x, y])
+        assert_bits(found, expected)
+        assert found[0].storage_offset() == expected[0].storage_offset() == 8
+    assert graph.refresh_report().replays == 4, graph.report.reason

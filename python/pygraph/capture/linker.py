@@ -112,7 +112,7 @@ def _best_pair(
 
 
 class _ProbeFailed(CaptureFailed):
-    """The callable was captured, but not a second time with other storage offsets."""
+    """It was captured, but not a second time, or not alike, with other storage offsets."""
 
 
 class _Pair:
@@ -143,12 +143,12 @@ class _Pair:
         self.a = capture(_engine.Placement.A)
         try:
             b = capture(_engine.Placement.B)
+            captured = time.perf_counter()
+            _require_pairs(self.a, b)
         except CaptureFailed as error:
             if not shifted:
                 raise
             raise _ProbeFailed(str(error), error.operator, error.source) from error
-        captured = time.perf_counter()
-        _require_pairs(self.a, b)
         self.planned = outputs.plan(self.a, b, request.results, device, policy.private_scratch)
         regions, self.region_of_argument, of_segment = _regions(self.a, b, arguments, self.planned)
         self.regions = len(regions)

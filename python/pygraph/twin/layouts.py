@@ -40,11 +40,13 @@ def layout_of(tensor: torch.Tensor) -> Layout:
     return Layout(dtype, tuple(tensor.shape), tensor.stride(), conj, tensor.is_neg())
 
 
-def at_address(address: int, layout: Layout, nbytes: int) -> torch.Tensor:
-    """A tensor on memory at `address`, which the caller keeps valid."""
-    storage = torch._C._construct_storage_from_data_pointer(address, CPU, nbytes)
+def at_address(address: int, layout: Layout, nbytes: int, front: int = 0) -> torch.Tensor:
+    """A tensor on memory at `address`, which the caller keeps valid. Its storage begins `front`
+    elements before that."""
+    before = front * layout.dtype.itemsize
+    storage = torch._C._construct_storage_from_data_pointer(address - before, CPU, before + nbytes)
     tensor = torch.empty(0, dtype=layout.dtype, device=CPU).set_(
-        storage, 0, layout.size, layout.stride
+        storage, front, layout.size, layout.stride
     )
     return _with_bits(tensor, layout)
 

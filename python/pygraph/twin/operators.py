@@ -67,6 +67,18 @@ _NOT_RANDOM: dict[str, tuple[Any, ...]] = {
     "is_training": (False,),
 }
 
+#: Operators whose result keeps the storage offset of their first argument: they clone that with all
+#: of its storage (ATen, clone_preserve_strides).
+_KEEP_OFFSET = frozenset(
+    f"aten.{name}"
+    for name in (
+        "as_strided_scatter.default",
+        "diagonal_scatter.default",
+        "select_scatter.default",
+        "slice_scatter.default",
+    )
+)
+
 #: Operators that write arguments which their schemas do not mark: these, if that one is true.
 _UNDECLARED_WRITES = {
     "aten.native_batch_norm.default": (("running_mean", "running_var"), "training"),
@@ -87,6 +99,7 @@ class Operator:
     writes: tuple[str, ...]  #: arguments that it writes
     aliases: tuple[str | None, ...]  #: per result, the written argument that is returned
     undeclared: tuple[tuple[str, ...], str] | None
+    keeps_offset: bool  #: in its result, that of its first argument
 
     def call(self, args: Any, kwargs: Any) -> Call:
         return Call(self.free, self.free_names, args, kwargs)
@@ -167,6 +180,7 @@ def operator_of(func: Any) -> Operator:
         tuple(argument.name for argument in writes),
         tuple(returned(result) for result in schema.returns),
         _UNDECLARED_WRITES.get(str(func)),
+        str(func) in _KEEP_OFFSET,
     )
 
 

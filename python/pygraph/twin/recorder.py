@@ -158,14 +158,16 @@ class _Recorder(TorchDispatchMode):
             func, call, operator.alias_numbers(call, args, kwargs), places
         )
         with layouts.below():
-            return self._node(func, operator.treatment, args, call, results, key)
+            return self._node(func, operator, args, call, results, key)
 
     def _node(
-        self, func: Any, treatment: Treatment, args: Any, call: Call, results: Any, key: Any
+        self, func: Any, operator: Operator, args: Any, call: Call, results: Any, key: Any
     ) -> Any:
         """Makes the results and the node that computes them."""
         fresh: list[torch.Tensor] = []
-        made = [self._result(result, call, fresh) for result in results]
+        front = args[0].storage_offset() if operator.keeps_offset else 0
+        made = [self._result(result, call, fresh, front) for result in results]
+        treatment = operator.treatment
         if treatment is Treatment.ZEROS:
             self._fill(made[0])
         elif treatment is not Treatment.EMPTY and not (
@@ -185,17 +187,19 @@ class _Recorder(TorchDispatchMode):
                 str(func), "writes memory that is neither an argument nor made by the capture"
             )
 
-    def _result(self, result: Any, call: Call, fresh: list[torch.Tensor]) -> Any:
+    def _result(self, result: Any, call: Call, fresh: list[torch.Tensor], front: int) -> Any:
+        """`front`: elements of the result's storage before its first one."""
         if isinstance(result, Layout):
             nbytes = result.nbytes()
             if nbytes == 0:
                 return layouts.empty(result)
-            address = self._space.allocate(nbytes)
-            self.buffers.append((address, nbytes))
-            fresh.append(layouts.at_address(address, result, nbytes))
+            before = front * result.dtype.itemsize
+            address = self._space.allocate(before + nbytes)
+            self.buffers.append((address, before + nbytes))
+            fresh.append(layouts.at_address(address + before, result, nbytes, front))
             return fresh[-1]
         if isinstance(result, list):
-            return [self._result(item, call, fresh) for item in result]
+            return [self._result(item, call, fresh, front) for item in result]
         return call.tensors[result] if isinstance(result, Alias) else result
 
     def _launch(
