@@ -125,8 +125,7 @@ def test_ten_thousand_calls_do_not_grow_memory() -> None:
         fast(inputs[i % 4])
     torch.cuda.synchronize()
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before
-    # Less than 105 bytes a call: the driver itself takes 64 KiB now and then.
-    assert torch.cuda.mem_get_info()[0] >= free - (1 << 20)
+    assert torch.cuda.mem_get_info()[0] >= free
     assert assert_replays().replays >= 10_000
 
 

@@ -210,31 +210,24 @@ def test_tables_of_addresses_made_on_the_host_fall_back() -> None:
         assert graph.reason
 
 
-def test_tables_that_outlive_their_call_are_found_out() -> None:
-    """A table of addresses that is made once and kept: in a graph it would name memory that has
-    moved. Captured with phantom arguments it holds phantom addresses, and the proof fails."""
+def through_kept_tables(make_table: Callable[[int], torch.Tensor]) -> Any:
+    """The report after six calls, all right, of a callable that makes a table of addresses for each
+    argument once and keeps it: in a graph it would name memory that has moved."""
     from tests_triton import double_through_table
 
+    from pygraph.adapter.graphed import Graphed
+
     tables: dict[int, torch.Tensor] = {}
-    # Neither is allocated while capturing: that fails, or gives memory of the capture's.
-    hosts = torch.zeros(16, 64, dtype=torch.int64).pin_memory()
-    slots = torch.zeros(16, 64, dtype=torch.int64, device="cuda")
 
     def function(arguments: list[Any]) -> list[Any]:
         (x,) = arguments
         address = x.data_ptr()
         if address not in tables:
-            number = len(tables)
-            hosts[number, 0] = address
             with torch.cuda.stream(side):
-                slots[number].copy_(hosts[number], non_blocking=True)
-            time.sleep(0.01)  # instead of waiting for the stream, which a capture may forbid
-            tables[address] = slots[number]
+                tables[address] = make_table(address)
         out = torch.empty_like(x)
         double_through_table[(1,)](tables[address], out, x.numel(), 256)
         return [out]
-
-    from pygraph.adapter.graphed import Graphed
 
     side = torch.cuda.Stream()
     graph = Graphed(function, name="graph 0 (tables)")
@@ -243,6 +236,35 @@ def test_tables_that_outlive_their_call_are_found_out() -> None:
         (found,) = graph.dispatcher([x])
         torch.cuda.synchronize()
         assert torch.equal(found, x * 2)
-    # Where the input is copied to one place, the table that was made for that place holds.
-    assert graph.report.state != "graphed"
-    assert "everything relocated: failed" in (graph.report.reason or "")
+    return graph.report
+
+
+def test_tables_that_outlive_their_call_are_found_out() -> None:
+    """The table is allocated in the capture, which fails."""
+
+    def make_table(address: int) -> torch.Tensor:
+        host = torch.tensor([address], dtype=torch.int64).pin_memory()
+        return host.to("cuda", non_blocking=True)
+
+    report = through_kept_tables(make_table)
+    assert report.state == "fallback", (report.state, report.proof)
+    assert report.reason
+
+
+def test_tables_in_memory_of_others_fail_the_proof() -> None:
+    """What is made while capturing with phantom arguments holds phantom addresses. Where the input
+    is copied to one place, though, the table that was made for that place holds."""
+    hosts = torch.zeros(16, 64, dtype=torch.int64).pin_memory()
+    slots = torch.zeros(16, 64, dtype=torch.int64, device="cuda")
+    unused = iter(range(16))
+
+    def make_table(address: int) -> torch.Tensor:
+        number = next(unused)
+        hosts[number, 0] = address
+        slots[number].copy_(hosts[number], non_blocking=True)
+        time.sleep(0.01)  # instead of waiting for the stream, which a capture may forbid
+        return slots[number]
+
+    report = through_kept_tables(make_table)
+    assert report.state != "graphed"
+    assert "everything relocated: failed" in (report.reason or "")
