@@ -221,8 +221,7 @@ void bind_calls(nb::module_& module) {
       .def_prop_ro("bytes_copied",
                    [](const GraphCall& self) { return self.statistics().bytes_copied; })
       .def_prop_ro("copies", [](const GraphCall& self) { return self.statistics().copies; })
-      .def_prop_ro("updates", [](const GraphCall& self) { return self.program().updates(); })
-      .def_prop_ro("arena_pieces", [](const GraphCall& self) { return self.arena().pieces; });
+      .def_prop_ro("updates", [](const GraphCall& self) { return self.program().updates(); });
 
   nb::class_<Dispatcher>(module, "Dispatcher", nb::type_slots(dispatcher_slots),
                          "Serves the calls of one compiled graph; see dispatcher.h.")

@@ -151,8 +151,7 @@ class Plan {
     Indices done;
     std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(done),
                  [&](std::uint32_t i) {
-                   return buffers_[i].bytes >= least && buffers_[i].bytes <= lender.bytes &&
-                          branches_allow(lives_[i], life, order_);
+                   return buffers_[i].bytes >= least && branches_allow(lives_[i], life, order_);
                  });
     return placement_.place(done, lender.bytes);
   }

@@ -97,12 +97,11 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
 
   Scratch scratch(regions, room_for(regions, linked.table), request.copies, own, first_own);
   scratch.find_nodes(linked.relocations, linked.image, request.operators);
-  LayoutOptions options;
-  options.in_pieces = request.options.arena_in_pieces;
-  options.smallest_loan = request.options.smallest_loan;
-  options.share = request.options.share_scratch;
-  options.lenders = scratch.lenders();
-  linked.layout = lay_out(scratch.buffers(), NodeOrder(linked.image), options);
+  linked.layout = lay_out(scratch.buffers(), NodeOrder(linked.image),
+                          {.share = request.options.share_scratch,
+                           .in_pieces = request.options.arena_in_pieces,
+                           .lenders = scratch.lenders(),
+                           .smallest_loan = request.options.smallest_loan});
   for (Relocation& relocation : linked.relocations) {
     if (scratch.holds(relocation.region)) {
       scratch.move(relocation, linked.layout, linked.arena);

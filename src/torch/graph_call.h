@@ -157,7 +157,6 @@ class GraphCall {
   [[nodiscard]] const CallStatistics& statistics() const noexcept { return statistics_; }
   void reset_statistics() noexcept { statistics_ = {}; }
   [[nodiscard]] const Program& program() const noexcept { return program_; }
-  [[nodiscard]] const ArenaSpec& arena() const noexcept { return arena_; }
   int traverse(visitproc visit, void* arg) const;
 
  private:

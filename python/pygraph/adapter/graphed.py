@@ -267,8 +267,7 @@ class Graphed:
         arguments.clear()
         signature = self._signatures.of(kept)
         call = signature.call
-        ready = call is not None and call.accepts(kept) and not self.device.busy()
-        if call is None or not ready or self._shortage(kept) is not None:
+        if call is None or not call.accepts(kept) or self.device.busy() or self._shortage(kept):
             return self.dispatcher(kept)
         with self._threads.calling(), self._alone(), capture_lock:
             run = self._run_for_real(kept)

@@ -24,7 +24,7 @@ import torch
 from pygraph import _engine
 from pygraph.capture import tensors
 from pygraph.capture.device import Device, Function
-from pygraph.capture.reference import Reference
+from pygraph.capture.reference import Reference, candidates
 
 #: A graph whose callable is not deterministic may differ by this much of the callable's own spread.
 _SPREAD_FACTOR = 4.0
@@ -100,17 +100,19 @@ def _compare(found: list[Any] | str, function: Function, reference: Reference) -
 
 
 def _movable(arguments: Sequence[Any], changing: Sequence[int], device: Device) -> Movable:
-    with_memory = {
-        index: value
-        for index, value in enumerate(arguments)
-        if isinstance(value, torch.Tensor) and value.layout == torch.strided and value.numel()
-    }
     moving = {
-        index: with_memory[index]
-        for index in changing
-        if index in with_memory and device.owns(with_memory[index])
+        index: arguments[index]
+        for index in candidates(arguments, changing, (), device)
+        if arguments[index].numel()
     }
-    staying = [value for index, value in with_memory.items() if index not in moving]
+    staying = [
+        value
+        for index, value in enumerate(arguments)
+        if index not in moving
+        and isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and value.numel()
+    ]
     return moving, staying
 
 
