@@ -339,11 +339,13 @@ def test_copies_share_memory_as_the_arguments_do(place: Place) -> None:
         7: base[40:44],
         8: base[2:3],
     }
-    moved = tensors.moved(items, [other[:3], place.randn(2)])
-    assert_bits([moved[index] for index in items], list(items.values()))
-    assert [moved[index].stride() for index in items] == [x.stride() for x in items.values()]
-    assert moved[4] is items[4], "it shares memory with one that stays"
-    for index in (0, 2, 3, 5, 7, 8):
+    groups = tensors.groups(items, [other[:3], place.randn(2)])
+    assert sorted(map(sorted, groups)) == [[0, 2, 3, 8], [5], [7]], "4 shares with one that stays"
+    moved = tensors.moved(groups)
+    assert_bits([moved[index] for index in moved], [items[index] for index in moved])
+    assert [moved[index].stride() for index in moved] == [items[index].stride() for index in moved]
+    assert sorted(moved) == [0, 2, 3, 5, 7, 8]
+    for index in moved:
         assert moved[index].data_ptr() != items[index].data_ptr()
     apart = {index: moved[index].data_ptr() - moved[0].data_ptr() for index in (2, 3, 8)}
     assert apart == {2: 16, 3: 28, 8: 4}
@@ -351,7 +353,8 @@ def test_copies_share_memory_as_the_arguments_do(place: Place) -> None:
     moved[0].fill_(7.0)
     assert moved[2].t().flatten()[:4].tolist() == [7.0] * 4
     assert moved[8].item() == 7.0 and base[2].item() != 7.0
-    assert tensors.moved({}, []) == {}
+    assert tensors.groups({}, []) == []
+    assert tensors.moved([]) == {}
 
 
 def test_an_output_that_looks_other_when_captured_is_refused(place: Place) -> None:

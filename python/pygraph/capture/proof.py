@@ -52,10 +52,6 @@ RUNS = (
 )
 
 
-#: The tensors that runs of the graph are given elsewhere, and those that stay.
-Movable = tuple[dict[int, torch.Tensor], list[torch.Tensor]]
-
-
 def prove(
     call: _engine.GraphCall,
     function: Function,
@@ -99,27 +95,30 @@ def _compare(found: list[Any] | str, function: Function, reference: Reference) -
     return _within_spread(wrong, expected, found, repeats)
 
 
-def _movable(arguments: Sequence[Any], changing: Sequence[int], device: Device) -> Movable:
+def _movable(
+    arguments: Sequence[Any], changing: Sequence[int], device: Device
+) -> list[tensors.Group]:
+    """The arguments that runs of the graph are given elsewhere."""
     moving = {
         index: arguments[index]
         for index in candidates(arguments, changing, (), device)
         if arguments[index].numel()
     }
-    staying = [
+    staying = (
         value
         for index, value in enumerate(arguments)
         if index not in moving
         and isinstance(value, torch.Tensor)
         and value.layout == torch.strided
         and value.numel()
-    ]
-    return moving, staying
+    )
+    return tensors.groups(moving, staying)
 
 
 def _run_graph(
     call: _engine.GraphCall,
     reference: Reference,
-    movable: Movable,
+    movable: Sequence[tensors.Group],
     run: Run,
     device: Device,
     timings_ms: dict[str, float],
@@ -128,7 +127,7 @@ def _run_graph(
     reference.rewind()
     inputs = list(reference.arguments)
     if run.move:
-        for index, copy in tensors.moved(*movable).items():
+        for index, copy in tensors.moved(movable).items():
             inputs[index] = copy
     device.space().poison(run.poison)
     device.synchronize()

@@ -19,6 +19,8 @@ def extent_bytes(tensor: torch.Tensor) -> int:
     """Bytes from a strided tensor's first element to behind its last; 0 when it has none."""
     if tensor.numel() == 0:
         return 0
+    if tensor.is_contiguous():
+        return int(tensor.nbytes)
     last = sum(
         (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
@@ -108,34 +110,40 @@ def static_copy(tensor: torch.Tensor) -> torch.Tensor:
     )
 
 
-def moved(items: Mapping[int, torch.Tensor], others: Iterable[torch.Tensor]) -> dict[int, Any]:
-    """Copies of `items` on fresh memory, which share it with each other as the items do. An item
-    that shares memory with one of `others`, which stay where they are, stays itself. Items and
-    others are strided and have elements."""
+#: Tensors by number that share memory with each other, and with no tensor that stays in place.
+Group = Mapping[int, torch.Tensor]
+
+
+def groups(items: Mapping[int, torch.Tensor], others: Iterable[torch.Tensor]) -> list[Group]:
+    """Those of `items` that can be moved: not one that shares memory with one of `others`, which
+    stay where they are. Items and others are strided and have elements."""
     spans: list[tuple[int, int, int | None]]
     spans = [(item.data_ptr(), extent_bytes(item), index) for index, item in items.items()]
     spans += [(other.data_ptr(), extent_bytes(other), None) for other in others]
-    result: dict[int, Any] = dict(items)
-    group: list[int | None] = []
+    found: list[list[int | None]] = []
     end = 0
-
-    def close() -> None:
-        if not group or None in group:
-            return
-        members = {index: items[index] for index in group if index is not None}
-        if len(members) == 1:
-            result.update({index: static_copy(item) for index, item in members.items()})
-        elif all(item.data_ptr() % item.element_size() == 0 for item in members.values()):
-            result.update(_copied_together(members))
-
     for start, nbytes, index in sorted(spans, key=lambda span: span[0]):
         if start >= end:
-            close()
-            group = []
-        group.append(index)
+            found.append([])
+        found[-1].append(index)
         end = max(end, start + nbytes)
-    close()
-    return result
+    return [
+        {index: items[index] for index in group if index is not None}
+        for group in found
+        if None not in group
+    ]
+
+
+def moved(groups: Iterable[Group]) -> dict[int, torch.Tensor]:
+    """Copies of the tensors of some groups on fresh memory, which share it with each other as the
+    tensors do. A group that no memory of another place can hold alike stays out."""
+    copies: dict[int, torch.Tensor] = {}
+    for group in groups:
+        if len(group) == 1:
+            copies.update({index: static_copy(item) for index, item in group.items()})
+        elif all(item.data_ptr() % item.element_size() == 0 for item in group.values()):
+            copies.update(_copied_together(group))
+    return copies
 
 
 def _copied_together(members: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
