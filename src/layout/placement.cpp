@@ -24,28 +24,31 @@ PlacedByLife::PlacedByLife(std::span<const Life> lives)
 void PlacedByLife::clear() { std::fill(last_end_.begin(), last_end_.end(), 0); }
 
 void PlacedByLife::add(std::uint32_t buffer, std::uint32_t end) {
-  for (std::size_t node = leaves_ + rank_[buffer]; node != 0; node /= 2) {
-    last_end_[node] = std::max(last_end_[node], end);
+  for (std::size_t node = leaves_ + rank_[buffer]; node != 0 && last_end_[node] < end; node /= 2) {
+    last_end_[node] = end;
   }
 }
 
 void PlacedByLife::find(std::uint32_t begin, std::uint32_t end, std::size_t limit,
                         Indices& found) const {
   const auto last = std::lower_bound(firsts_.begin(), firsts_.end(), end);
-  visit(1, 0, leaves_, {begin, static_cast<std::size_t>(last - firsts_.begin()), limit}, found);
-}
-
-void PlacedByLife::visit(std::size_t node, std::size_t left, std::size_t width, const Query& query,
-                         Indices& found) const {
-  if (last_end_[node] <= query.begin || left >= query.ranks || found.size() >= query.limit) {
-    return;
-  }
-  if (width == 1) {
-    found.push_back(by_first_[left]);
-    return;
-  }
-  visit(2 * node, left, width / 2, query, found);
-  visit(2 * node + 1, left + width / 2, width / 2, query, found);
+  const std::size_t end_leaf = leaves_ + static_cast<std::size_t>(last - firsts_.begin());
+  std::size_t node = 1;
+  do {
+    if (last_end_[node] > begin) {
+      if (node < leaves_) {
+        node *= 2;
+        continue;
+      }
+      if (node >= end_leaf || found.size() >= limit) {
+        return;
+      }
+      found.push_back(by_first_[node - leaves_]);
+    }
+    // The widest subtree that begins where this one ends; the root again, behind the last.
+    ++node;
+    node >>= std::countr_zero(node);
+  } while (node != 1);
 }
 
 Placement::Placement(std::span<const Buffer> buffers, std::span<const Life> lives,

@@ -28,20 +28,11 @@ class PlacedByLife {
   void find(std::uint32_t begin, std::uint32_t end, std::size_t limit, Indices& found) const;
 
  private:
-  struct Query {
-    std::uint32_t begin;
-    std::size_t ranks;
-    std::size_t limit;
-  };
-
-  void visit(std::size_t node, std::size_t left, std::size_t width, const Query& query,
-             Indices& found) const;
-
   Indices by_first_;
   Indices rank_;
   std::vector<std::uint32_t> firsts_;
   std::size_t leaves_ = 1;
-  std::vector<std::uint32_t> last_end_;  ///< 0: nothing placed
+  std::vector<std::uint32_t> last_end_;  ///< by tree node, the root at 1; 0: nothing placed
 };
 
 /// Where buffers stand in one piece of memory, and how much of it they need.
