@@ -1,4 +1,4 @@
-"""The operations that random programs are made of.
+"""The operations that random programs are made of, but for those that write (writes.py).
 
 Each takes the builder, draws its operands, and offers a step; the builder keeps it if it works.
 Left out is what has no single right answer: random numbers, shapes that depend on values, integer
@@ -265,7 +265,7 @@ def where(builder: Builder) -> bool:
     return builder.add("where", f"torch.where({name} > 0, {other}, {builder.one_of(_SCALARS)})")
 
 
-def _positions(builder: Builder, size: str) -> str | None:
+def indices_below(builder: Builder, size: str) -> str | None:
     """Indices below `size`, from an integer tensor of the program or made in place."""
     name = builder.pick(lambda t: t.dtype == torch.int64 and t.dim() == 1)
     made = f"torch.arange({size}, device=DEVICE) // 2"
@@ -280,7 +280,7 @@ def index(builder: Builder) -> bool:
     if name is None:
         return False
     dimension = builder.dimension(name)
-    positions = _positions(builder, f"{name}.shape[{dimension}]")
+    positions = indices_below(builder, f"{name}.shape[{dimension}]")
     template = builder.one_of(
         (
             "torch.index_select({0}, {1}, {2})",
@@ -335,74 +335,3 @@ def made(builder: Builder) -> bool:
         )
     )
     return name is not None and builder.add(_short(template), template.format(name))
-
-
-_TARGETS = (
-    "{0}",
-    "{0}[1:]",
-    "{0}.transpose(0, -1)",
-    "{0}.select(0, 0)",
-    "{0}.view(-1)",
-    "{0}[::2]",
-)
-
-
-def _target(builder: Builder) -> str | None:
-    """Something to write to: a value, an input or a parameter, or a view of one."""
-    name = builder.pick()
-    if name is None:
-        return None
-    target = builder.one_of(_TARGETS).format(name)
-    return target if builder.works(target) else name
-
-
-@operation
-def write_scalar(builder: Builder) -> bool:
-    target = _target(builder)
-    if target is None:
-        return False
-    call = builder.one_of(
-        ("add_(1)", "mul_(2)", "fill_(3)", "zero_()", "neg_()", "clamp_(0, 1)", "sub_(2)")
-    )
-    return builder.write(call.split("(")[0], target, call, [])
-
-
-@operation
-def write_values(builder: Builder) -> bool:
-    target = _target(builder)
-    if target is None:
-        return False
-    shape = builder.value(target).shape
-    operand = builder.pick(lambda t: t.shape in (shape, shape[1:], shape[:0]))
-    if operand is None:
-        return False
-    call = builder.one_of(("add_", "mul_", "copy_", "sub_", "copy_"))
-    return builder.write(call, target, f"{call}({operand})", [operand])
-
-
-@operation
-def write_masked(builder: Builder) -> bool:
-    target = _target(builder)
-    if target is None:
-        return False
-    shape = builder.value(target).shape
-    mask = builder.pick(lambda t: t.shape == shape)
-    condition = f"{mask} > 0" if mask is not None else "True"
-    return builder.write("masked_fill_", target, f"masked_fill_({condition}, 2)", [])
-
-
-@operation
-def write_indexed(builder: Builder) -> bool:
-    target = _target(builder)
-    if target is None or builder.value(target).dim() == 0:
-        return False
-    size = f"{target}.shape[0]"
-    call = builder.one_of(
-        (
-            f"index_fill_(0, {_positions(builder, size)}, 2)",
-            f"index_put_((torch.arange({size}, device=DEVICE).flip(0),), {target}.clone())",
-            f"index_add_(0, torch.arange({size}, device=DEVICE), {target}.clone())",
-            f"index_copy_(0, torch.arange({size}, device=DEVICE), {target}.clone())",
-        )
-    )
-    return builder.write(call.split("(")[0], target, call, [])

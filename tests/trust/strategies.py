@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from .builder import Builder, Draw
 from .operations import OPERATIONS
 from .programs import Base, Call, Parameter, Program, make_inputs
+from .writes import WRITES
 
 DTYPES = (
     "float32",
@@ -22,6 +23,7 @@ DTYPES = (
     "bool",
     "complex64",
 )
+_STEPS = (*OPERATIONS, *WRITES)
 _SIZES = (3, 4, 2, 5, 8, 7, 16, 1, 0)
 _DIMENSIONS = ("N", "4", "3", "2", "1", "5", "8", "0")
 _VIEWS_AS_ARGUMENT = ("{}", "{}", "{}.view({}.shape)", "{}[1:]", "{}[:-1]", "{}.transpose(0, -1)")
@@ -157,7 +159,7 @@ def programs(draw: Any, dynamo_share: int = 10, maximum_steps: int = 16) -> Prog
             program = dataclasses.replace(program, inputs=tuple(f"b{i}" for i in range(len(bases))))
     builder = Builder(draw, program, distinct)
     for _ in range(draw(st.integers(2, maximum_steps))):
-        draw(st.sampled_from(OPERATIONS))(builder)
+        draw(st.sampled_from(_STEPS))(builder)
     program = dataclasses.replace(program, operations=tuple(builder.operations))
     if program.writes or set(program.inputs) & set(program.arguments):
         program = dataclasses.replace(program, calls=_alike(program))
