@@ -138,6 +138,27 @@ TEST_F(CaptureOnTwin, LegacyStreamDependsOnBlockingCaptures) {
             CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
+TEST_F(CaptureOnTwin, WaitingForAnotherCaptureBreaksBoth) {
+  const DriverApi& api = driver().api;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  driver().check(api.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  const StreamHandle stream_owner(driver(), stream);
+  driver().check(api.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+  const EventHandle event_owner(driver(), event);
+  for (CUstream each : {stream, bed().stream()}) {
+    driver().check(api.cuStreamBeginCapture(each, CU_STREAM_CAPTURE_MODE_RELAXED),
+                   "cuStreamBeginCapture");
+  }
+  driver().check(api.cuEventRecord(event, stream), "cuEventRecord");
+  EXPECT_EQ(api.cuStreamWaitEvent(bed().stream(), event, 0), CUDA_ERROR_STREAM_CAPTURE_MERGE);
+  for (CUstream each : {stream, bed().stream()}) {
+    CUgraph graph = nullptr;
+    EXPECT_EQ(api.cuStreamEndCapture(each, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    EXPECT_EQ(graph, nullptr);
+  }
+}
+
 TEST_F(CaptureOnTwin, DestroyingACapturingStreamDropsItsGraph) {
   const std::size_t graphs = twin::census().graphs;
   CUstream stream = nullptr;
