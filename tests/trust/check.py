@@ -12,6 +12,7 @@ floating-point results may differ by rounding.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,9 @@ import pygraph
 from . import backends
 from .backends import Backend, Function
 from .programs import Call, Program, make_inputs, make_module
+
+#: An object's id or a pointer.
+_ADDRESS = re.compile(r"0x[0-9a-f]+|[0-9]{9,}")
 
 
 class Mismatch(AssertionError):
@@ -155,9 +159,10 @@ def _call(side: Side, call: Call, may_raise: bool) -> str | None:
     except Exception as error:
         if not may_raise:
             raise
-        # Dynamo wraps what a backend raises, and names the backend.
+        # Dynamo wraps what a backend raises, and names the backend. Some texts have addresses.
         cause = getattr(error, "inner_exception", error)
-        return f"{type(error).__name__}, {type(cause).__name__}: {str(cause).splitlines()[:1]}"
+        text = _ADDRESS.sub("#", "".join(str(cause).splitlines()[:1]))
+        return f"{type(error).__name__}, {type(cause).__name__}: {text}"
     return None
 
 

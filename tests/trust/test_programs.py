@@ -206,3 +206,19 @@ def test_what_torch_itself_does_is_told_apart() -> None:
 
     with pytest.raises(Exception, match="not what torch raises"):
         check.run(refused, dataclasses.replace(twin, compiler=raises, ours=False))
+
+
+def test_the_same_error_about_another_object_is_the_same() -> None:
+    """torch's texts may name an object by its id, as that of a symbolic size."""
+    side = check.Side(program("v0 = x0 + 1"), "cpu")
+
+    def raised(text: str) -> str | None:
+        def fails(*_: Any) -> Any:
+            raise RuntimeError(text)
+
+        side.function = fails
+        return check._call(side, side.program.calls[0], may_raise=True)
+
+    first = raised("s6 + 1 (139716025926864)is not tracked for <Tracer at 0x7f1225689510>")
+    assert first == raised("s6 + 1 (139690984493968)is not tracked for <Tracer at 0x7f0c581c6150>")
+    assert first != raised("s6 + 2 (139716025926864)is not tracked for <Tracer at 0x7f1225689510>")
