@@ -1,5 +1,7 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "../torch/dispatcher.h"
@@ -75,6 +77,7 @@ void bind_specs(nb::module_& module) {
       .def_rw("value", &ArgumentSpec::value)
       .def_rw("mutated", &ArgumentSpec::mutated)
       .def_rw("guarded", &ArgumentSpec::guarded)
+      .def_rw("elsewhere", &ArgumentSpec::elsewhere)
       .def_rw("storage_offset", &ArgumentSpec::storage_offset);
   nb::class_<OutputBlock>(module, "OutputBlock", "See graph_call.h.")
       .def(nb::init<>())
@@ -104,10 +107,14 @@ void bind_specs(nb::module_& module) {
           "Takes the dtype of a tensor.");
 }
 
+/// The regions of seed and offset, the increment, the generator.
+using RandomTuple = std::tuple<std::uint32_t, std::uint32_t, std::int64_t, nb::object>;
+
 std::shared_ptr<GraphCall> make_call(Linked& linked, bool twin, int device_index,
                                      std::vector<ArgumentSpec> arguments,
                                      std::vector<OutputBlock> blocks,
-                                     std::vector<ResultSpec> results, const nb::list& objects) {
+                                     std::vector<ResultSpec> results, const nb::list& objects,
+                                     const std::optional<RandomTuple>& random) {
   (void)calibrated_api();
   for (std::size_t i = 0; i < results.size(); ++i) {
     const nb::handle object = objects[i];
@@ -119,10 +126,15 @@ std::shared_ptr<GraphCall> make_call(Linked& linked, bool twin, int device_index
   if (linked.graph.layout.bytes != 0) {
     arena.pieces = linked.graph.pieces();
   }
+  torch_bridge::RandomSpec draws;
+  if (random) {
+    const auto& [seed, offset, increment, generator] = *random;
+    draws = {seed, offset, increment, generator.ptr()};
+  }
   return std::make_shared<GraphCall>(*linked.driver, linked.take_program(),
                                      twin ? GraphCall::Device::kTwin : GraphCall::Device::kCuda,
                                      device_index, std::move(arguments), std::move(blocks),
-                                     std::move(results), std::move(arena));
+                                     std::move(results), std::move(arena), draws);
 }
 
 }  // namespace
@@ -192,7 +204,9 @@ void bind_calls(nb::module_& module) {
   nb::class_<GraphCall>(module, "GraphCall", "One linked graph, called with tensors.")
       .def_static("make", &make_call, nb::arg("linked"), nb::arg("twin"), nb::arg("device_index"),
                   nb::arg("arguments"), nb::arg("blocks"), nb::arg("results"), nb::arg("objects"),
-                  "Instantiates `linked` and makes it callable. `objects[i]` belongs to result i.")
+                  nb::arg("random") = nb::none(),
+                  "Instantiates `linked` and makes it callable. `objects[i]` belongs to result i; "
+                  "`random` is (region of the seed, region of the offset, increment, generator).")
       .def("accepts",
            [](const GraphCall& self, nb::handle arguments) {
              require_list(arguments);

@@ -1,5 +1,7 @@
 #include "graph_call.h"
 
+#include "random_state.h"
+
 #include <fmt/format.h>
 
 #include <optional>
@@ -153,7 +155,7 @@ class GraphCall::Workspaces {
 
 GraphCall::GraphCall(const Driver& driver, Program program, Device device, int device_index,
                      std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
-                     std::vector<ResultSpec> results, ArenaSpec arena)
+                     std::vector<ResultSpec> results, ArenaSpec arena, RandomSpec random)
     : driver_(&driver),
       program_(std::move(program)),
       device_(device),
@@ -162,7 +164,9 @@ GraphCall::GraphCall(const Driver& driver, Program program, Device device, int d
       blocks_(std::move(blocks)),
       results_(std::move(results)),
       whole_of_block_(blocks_.size(), -1),
-      arena_(std::move(arena)) {
+      arena_(std::move(arena)),
+      random_(random.generator == nullptr ? nullptr
+                                          : std::make_unique<RandomState>(driver, random)) {
   driver.check(driver.api.cuCtxGetCurrent(&context_), "cuCtxGetCurrent");
   for (const ArgumentSpec& argument : arguments_) {
     writes_arguments_ = writes_arguments_ || argument.mutated;
@@ -185,7 +189,7 @@ int GraphCall::traverse(visitproc visit, void* arg) const {
   for (const ResultSpec& result : results_) {
     Py_VISIT(result.object);
   }
-  return 0;
+  return random_ == nullptr ? 0 : random_->traverse(visit, arg);
 }
 
 bool GraphCall::accepts(const Arguments& arguments) const noexcept {
@@ -215,6 +219,7 @@ bool GraphCall::accepts(const Arguments& arguments) const noexcept {
     } else if (spec.kind != ArgumentSpec::Kind::kIgnored) {
       if (!is_tensor(argument) ||
           (spec.stays() && address_of(api.data(argument)) != spec.address) ||
+          (spec.elsewhere && api.on_cpu(argument)) ||
           (spec.storage_offset >= 0 && api.storage_offset(argument) != spec.storage_offset)) {
         return false;
       }
@@ -353,9 +358,15 @@ PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
       program_.bind(blocks_[i].region, address);
     }
   }
+  if (random_ != nullptr) {
+    random_->set(program_, stream);
+  }
   program_.launch(stream);
   ++statistics_.replays;
   try {
+    if (random_ != nullptr) {
+      random_->advance();
+    }
     copy_behind(blocks, borrowed, stream);
     if (device_ == Device::kTwin) {
       finish_on_twin(*driver_, stream);

@@ -38,6 +38,7 @@ struct ArgumentSpec {
   std::int64_t value = 0;            ///< kInteger
   bool mutated = false;              ///< the graph writes it: a copy must be copied back
   bool guarded = false;              ///< kPatched: must stand at `address` all the same
+  bool elsewhere = false;            ///< kPatched: may come as a CPU tensor, which is not accepted
   std::int64_t storage_offset = -1;  ///< in elements, which it must have; negative: any will do
 
   /// Whether it must stand at `address`.
@@ -74,6 +75,17 @@ struct ResultSpec {
 struct ArenaSpec {
   std::uint32_t region = kNoRegion;
   std::vector<std::size_t> pieces;
+};
+
+/// Where a graph that draws random numbers finds its generator's state: two regions of 8 bytes, the
+/// seed and the offset, as torch's kernels read them when they were captured (torch,
+/// aten/src/ATen/cuda/PhiloxCudaState.h). `generator` is a torch.Generator; a call moves its offset
+/// on by `increment`.
+struct RandomSpec {
+  std::uint32_t seed_region = kNoRegion;
+  std::uint32_t offset_region = kNoRegion;
+  std::int64_t increment = 0;
+  PyObject* generator = nullptr;  ///< owned by the GraphCall; null: the graph draws nothing
 };
 
 /// The arguments of one call, borrowed: an array of objects, and optionally which of them is which
@@ -131,7 +143,7 @@ class GraphCall {
   /// The regions of `arena` are bound to fresh workspaces at every call. `device_index` is torch's.
   GraphCall(const Driver& driver, Program program, Device device, int device_index,
             std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
-            std::vector<ResultSpec> results, ArenaSpec arena);
+            std::vector<ResultSpec> results, ArenaSpec arena, RandomSpec random = {});
   ~GraphCall();
   GraphCall(const GraphCall&) = delete;
   GraphCall& operator=(const GraphCall&) = delete;
@@ -163,6 +175,7 @@ class GraphCall {
   struct Borrowed;
   class Workspace;
   class Workspaces;
+  class RandomState;
 
   void bind_arguments(const Arguments& arguments, CUstream stream, std::vector<Borrowed>& borrowed);
   void refuse_visible_copy(const Arguments& arguments, std::size_t index) const;
@@ -187,6 +200,7 @@ class GraphCall {
   std::vector<ResultSpec> results_;
   std::vector<std::int32_t> whole_of_block_;  ///< result that is the whole block, or -1
   ArenaSpec arena_;
+  std::unique_ptr<RandomState> random_;
   bool writes_arguments_ = false;
   CUcontext context_ = nullptr;
   CallStatistics statistics_;

@@ -25,6 +25,7 @@ struct TorchApi {
   Status (*get_data_ptr)(TensorHandle, void**) = nullptr;
   Status (*get_storage_offset)(TensorHandle, std::int64_t*) = nullptr;
   Status (*get_dtype)(TensorHandle, std::int32_t*) = nullptr;
+  Status (*get_device_type)(TensorHandle, std::int32_t*) = nullptr;
   Status (*empty_strided)(std::int64_t, const std::int64_t*, const std::int64_t*, std::int32_t,
                           std::int32_t, std::int32_t, TensorHandle*) = nullptr;
   Status (*alloc_from_pool)(TensorHandle, std::int64_t, std::int32_t, std::int64_t,
@@ -65,6 +66,13 @@ struct TorchApi {
       const char* implementation = *reinterpret_cast<char**>(handle(tensor));              // NOLINT
       __builtin_prefetch(*reinterpret_cast<char* const*>(implementation + storage_word));  // NOLINT
     }
+  }
+  /// Whether a tensor is in the host's memory.
+  [[nodiscard]] bool on_cpu(PyObject* tensor) const noexcept {
+    constexpr std::int32_t kCpu = 0;  // c10::DeviceType::CPU
+    std::int32_t type = -1;
+    get_device_type(handle(tensor), &type);
+    return type == kCpu;
   }
   /// Elements from the start of a tensor's storage to its first one.
   [[nodiscard]] std::int64_t storage_offset(PyObject* tensor) const noexcept {

@@ -69,6 +69,22 @@ void leave_capture(CUgraph graph) {
   }
 }
 
+CUresult fill_async(CUdeviceptr to, unsigned int value, unsigned int size, std::size_t count,
+                    CUstream stream) {
+  if (count == 0) {
+    return CUDA_SUCCESS;
+  }
+  CUDA_MEMSET_NODE_PARAMS fill{};
+  fill.dst = to;
+  fill.value = value;
+  fill.elementSize = size;
+  fill.width = count;
+  fill.height = 1;
+  const Lock lock;
+  const CUresult code = check_fill(fill);
+  return code == CUDA_SUCCESS ? put(stream, fill) : code;
+}
+
 }  // namespace
 
 void invalidate(Stream& stream) {
@@ -299,18 +315,11 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {
-  if (bytes == 0) {
-    return CUDA_SUCCESS;
-  }
-  CUDA_MEMSET_NODE_PARAMS fill{};
-  fill.dst = to;
-  fill.value = value;
-  fill.elementSize = 1;
-  fill.width = bytes;
-  fill.height = 1;
-  const Lock lock;
-  const CUresult code = check_fill(fill);
-  return code == CUDA_SUCCESS ? put(stream, fill) : code;
+  return fill_async(to, value, 1, bytes, stream);
+}
+
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, std::size_t words, CUstream stream) {
+  return fill_async(to, value, 4, words, stream);
 }
 
 }  // namespace entry

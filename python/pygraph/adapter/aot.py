@@ -6,6 +6,7 @@ proof, replay) is the same as with Inductor.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,11 +23,16 @@ def compile_graph(
     wrap: Wrap | None,
     find_device: Callable[[Iterable[Any]], int | None] = devices.cuda_index,
 ) -> Callable[..., Any]:
-    """Compiles with AOTAutograd and hands each inference graph to `wrap` (None: runs as it is).
+    """Compiles with AOTAutograd and hands each graph to `wrap` (None: runs as it is).
     `find_device` gives the index of the device that a graph's arguments are on."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    def inference(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    def compiler(
+        graph: torch.fx.GraphModule,
+        inputs: list[Any],
+        is_backward: bool = False,
+        is_inference: bool = False,
+    ) -> Callable[..., Any]:
         function = _boxed(graph)
         device = find_device(inputs)
         if wrap is None or device is None:
@@ -34,23 +40,20 @@ def compile_graph(
         return _Boxed(
             wrap(
                 function,
-                _static_indices(),
+                [] if is_backward else _static_indices(),
                 device_index=device,
-                is_backward=False,
-                is_inference=True,
+                is_backward=is_backward,
+                is_inference=is_inference,
                 mutated_input_idxs=_mutated(graph),
             )
         )
 
-    def training(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        return _boxed(graph)
-
     compiled: Callable[..., Any] = aot_module_simplified(
         gm,
         example_inputs,
-        fw_compiler=training,
-        bw_compiler=training,
-        inference_compiler=inference,
+        fw_compiler=compiler,
+        bw_compiler=functools.partial(compiler, is_backward=True),
+        inference_compiler=functools.partial(compiler, is_inference=True),
         keep_inference_input_mutations=True,
     )
     return compiled

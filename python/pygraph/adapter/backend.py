@@ -3,7 +3,7 @@
 Options
   compiler  "inductor" (default), or "aot": AOTAutograd's graphs run operator by operator, the same
             path otherwise.
-  require   "full": raise instead of falling back at compile time (no GPU, training, ...).
+  require   "full": raise instead of falling back at compile time (no GPU, a CPU model, ...).
             Default "any".
   device    "cuda" (default), or "twin": CPU tensors, and the engine on its CPU twin. Everything but
             the clock is as on a GPU; the compiler is "aot" then.
@@ -24,7 +24,7 @@ import torch
 
 from pygraph.adapter import aot, devices, gateway, hook, registry, sources
 from pygraph.adapter.graphed import MAXIMUM_PROGRAMS, PARANOID_INTERVAL, Graphed
-from pygraph.adapter.uncaptured import Uncaptured
+from pygraph.adapter.pair import Pair, Role
 
 log = logging.getLogger("pygraph")
 
@@ -88,39 +88,43 @@ def backend(
         is_inference: bool,
         mutated_input_idxs: Sequence[int],
     ) -> Callable[..., Any]:
-        if is_backward or not is_inference:
-            registry.add_fallback(registry.next_name("training"), _TRAINING)
-            return Uncaptured(model, frozenset(mutated_input_idxs), ours.compiler == "inductor")
+        role = (
+            Role.BACKWARD if is_backward else Role.INFERENCE if is_inference else Role.FORWARD
+        )
         graph = Graphed(
             model,
-            name=registry.next_name("inference"),
-            static=static_input_idxs,
+            name=registry.next_name(role.value),
+            # What Inductor calls static of a backward is whatever was saved.
+            static=() if is_backward else static_input_idxs,
             mutated=mutated_input_idxs,
             device=target.device(device_index),
             find_source=find_source,
             programs=ours.max_programs,
             aligned=ours.compiler == "inductor",
             paranoid=ours.debug_interval if ours.debug == "paranoid" else 0,
+            role=role,
+            pair=None if is_inference else pair,
         )
         registry.add(graph)
+        if is_backward:
+            pair.backward_is_whole = gateway.covers_everything(model)
+            return graph.entry()
         graphs.append(graph)
         whole.append(gateway.covers_everything(model))
         return graph.entry()
 
     with hook.observed_metadata() as metadata:
+        pair = Pair(metadata)
         if ours.compiler == "aot":
             compiled = aot.compile_graph(gm, example_inputs, wrap, target.index)
         else:
-            with hook.installed(wrap) as patches:
-                compiled = _compile(gm, example_inputs, "inductor", {**inductor, **patches})
+            with hook.installed(wrap) as routed:
+                compiled = _compile(gm, example_inputs, "inductor", inductor, routed)
     inert = len(metadata) == 1 and gateway.wrappers_are_inert(metadata[0])
     if inert and whole == [True] and graphs[0].direct_calls_allowed:
         return gateway.through(compiled, graphs[0])
     log.debug("wrappers stay: inert %s of %d, whole %s", inert, len(metadata), whole)
     return compiled
-
-
-_TRAINING = "training: forward and backward graphs are not captured yet"
 
 
 def _split_options(options: dict[str, Any], mode: str | None) -> tuple[Options, dict[str, Any]]:
@@ -160,19 +164,24 @@ def _reason_against(
     tensors += [*gm.parameters(), *gm.buffers()]
     if tensors and target.index(tensors) is None:
         return f"no argument, parameter or buffer is {target.what}"
-    # A backward graph that Inductor keeps out of CUDA graphs trips an assertion while torch's own
-    # graph trees are configured, so training is compiled without any of it.
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return _TRAINING
     return None
 
 
 def _compile(
-    gm: torch.fx.GraphModule, example_inputs: list[Any], compiler: str, patches: dict[str, Any]
+    gm: torch.fx.GraphModule,
+    example_inputs: list[Any],
+    compiler: str,
+    options: dict[str, Any],
+    routed: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
+    """`options` are Inductor's; `routed`: what the hook gives compile_fx, if it is to be used."""
     if compiler == "aot":
         return aot.compile_graph(gm, example_inputs, None)
     from torch._inductor.compile_fx import compile_fx
 
-    compiled: Callable[..., Any] = compile_fx(gm, example_inputs, config_patches=patches or None)
+    routed = dict(routed or {})
+    patches = {**options, **routed.pop("config_patches", {})}
+    compiled: Callable[..., Any] = compile_fx(
+        gm, example_inputs, config_patches=patches or None, **routed
+    )
     return compiled

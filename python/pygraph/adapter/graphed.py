@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
+from pygraph.adapter.pair import Pair, Role, on_host, taken_on_host
 from pygraph.adapter.signatures import WARM_UP_CALLS, Signature, Signatures
 from pygraph.adapter.turnstile import Turnstile
 from pygraph.adapter.uncaptured import Uncaptured
@@ -58,11 +59,13 @@ class Graphed:
         programs: int = MAXIMUM_PROGRAMS,
         paranoid: int = 0,
         aligned: bool = False,
+        role: Role = Role.INFERENCE,
+        pair: Pair | None = None,
     ) -> None:
         """`function` takes one list of arguments. `static` are those that stand where they are from
         call to call (constants), `mutated` those that are known to be written. `paranoid`: repeat
         the proof every so many calls; 0: never. `aligned`: the function needs its tensors to
-        be aligned to 16 bytes (Inductor's do)."""
+        be aligned to 16 bytes (Inductor's do). `pair`: what a forward and a backward share."""
         self.static = frozenset(static)
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
@@ -70,10 +73,13 @@ class Graphed:
         self.on_deploy: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
         self.uncaptured = Uncaptured(function, self.mutated, aligned)
         self.report = GraphReport(name=name, state=WARMING)
+        self.role = role
+        self._pair = pair
         self._find_source = find_source
         self._signatures = Signatures(programs)
         self._retired: dict[str, int] = {"replays": 0, "bytes_copied": 0, "copies": 0}
         self._threads = Turnstile()
+        self._watched = False  #: the callable's first call has been seen
         self._off = False  #: no program will ever be made again
         self._paranoid = paranoid
         self.dispatcher = _engine.Dispatcher(self._miss, self._failed)
@@ -81,7 +87,7 @@ class Graphed:
     @property
     def direct_calls_allowed(self) -> bool:
         """Whether calls may go to the dispatcher past everything else."""
-        return not self._paranoid
+        return not self._paranoid and self.role is Role.INFERENCE
 
     def entry(self) -> Callable[[list[Any]], Any]:
         """What Inductor calls. Keeps this object alive."""
@@ -110,6 +116,8 @@ class Graphed:
     # ------------------------------------------------------------------ the slow path
 
     def _miss(self, arguments: list[Any]) -> Any:
+        if self.role is Role.BACKWARD and self._pair is not None:
+            self.uncaptured.on_host = taken_on_host(self._pair, arguments)
         if self._off:
             return self.uncaptured(arguments)
         with self._threads.calling():
@@ -152,20 +160,30 @@ class Graphed:
         return self.uncaptured(arguments)
 
     def _warm_up(self, signature: Signature, arguments: list[Any]) -> Any:
-        before = self.device.random_state()
+        if self._watched:  # another set of sizes: the same operators
+            return self.uncaptured(arguments)
+        self._watched = True
+        self._note_constants(arguments)
         with unsafe.Watch(self.device) as watch:
             result = self.uncaptured(arguments)
         if watch.reason is not None:
             self._note_culprit(watch.found)
             self._give_up_for_good(watch.reason)
-        elif self.device.random_state() != before:
-            self._give_up_for_good(
-                "it draws random numbers on the device, which graphs do not serve yet"
-            )
         return result
 
+    def _note_constants(self, arguments: Sequence[Any]) -> None:
+        if self.role is Role.FORWARD and self._pair is not None:
+            self._pair.note_constants(arguments, self.static)
+
+    def _constants(self, arguments: Sequence[Any]) -> frozenset[int]:
+        """The arguments that stand where they are from call to call."""
+        if self.role is Role.BACKWARD and self._pair is not None:
+            return self._pair.constants_among(arguments)
+        return self.static
+
     def _changing(self, arguments: Sequence[Any]) -> list[int]:
-        return [i for i in range(len(arguments)) if i not in self.static]
+        constants = self._constants(arguments)
+        return [i for i in range(len(arguments)) if i not in constants]
 
     def _fits(self, signature: Signature, arguments: list[Any]) -> bool:
         """Whether there is memory for a proof; where not, the signature waits."""
@@ -192,7 +210,12 @@ class Graphed:
 
     def _deploy(self, signature: Signature, arguments: list[Any]) -> Any:
         """Runs the callable once for the caller, and then tries to get a proven graph."""
+        self._note_constants(arguments)
         run = self._run_for_real(arguments)
+        arguments = self._on_device(run, arguments)
+        saved = self._saved(run)
+        if self._saves_on_host(run, saved):
+            return self._without_numbers_on_host(signature, run)
         request = linker.Request(
             self.uncaptured.function,
             arguments,
@@ -201,6 +224,10 @@ class Graphed:
             run.outputs,
             self.device,
             self.device.arena_in_pieces,
+            run.random_before,
+            run.random_after,
+            self.uncaptured.on_host,
+            saved,
         )
         reasons: list[str] = []
         with capture_lock:
@@ -223,6 +250,45 @@ class Graphed:
                     return run.outputs
                 reasons.append(f"{policy}: {verdict}")
         self._give_up("; ".join(reasons), whole=not self._signatures.linked)
+        return run.outputs
+
+    def _on_device(self, run: reference.Reference, arguments: list[Any]) -> list[Any]:
+        """The arguments as a captured forward saves them."""
+        if not self.uncaptured.on_host:
+            return arguments
+        here = torch.device(self.device.kind, self.device.index)
+        moved = [
+            value.to(here) if index in self.uncaptured.on_host else value
+            for index, value in enumerate(arguments)
+        ]
+        run.arguments = moved
+        return moved
+
+    def _saved(self, run: reference.Reference) -> frozenset[int]:
+        """The results that only the backward takes."""
+        if self.role is not Role.FORWARD or self._pair is None or self._pair.returned is None:
+            return frozenset()
+        return frozenset(range(self._pair.returned, len(run.outputs)))
+
+    def _saves_on_host(self, run: reference.Reference, saved: frozenset[int]) -> bool:
+        """Whether the callable saves numbers on the host that its graph would save on the device,
+        and nobody knows yet, or it is known not to be so, that the backward can take them."""
+        found = on_host(run.outputs, self.device) if self.role is Role.FORWARD else frozenset()
+        if not found or self._pair is None:
+            return False
+        if not found <= saved or not self._pair.backward_is_whole:
+            return True
+        run.on_host = found
+        first = min(saved)
+        self._pair.saved_on_host = frozenset(index - first for index in found)
+        return False
+
+    def _without_numbers_on_host(self, signature: Signature, run: reference.Reference) -> Any:
+        if self._pair is not None and self._pair.backward_is_whole is None:
+            signature.postpone()
+            self.report.reason = "its backward has not been compiled yet; tried again later"
+        else:
+            self._give_up_for_good("it saves numbers on the host for a backward in several parts")
         return run.outputs
 
     def _run_for_real(self, arguments: Sequence[Any]) -> reference.Reference:
@@ -301,7 +367,8 @@ class Graphed:
         report.take_figures(linked.figures)
         report.proofs += 1
         tensor_count = sum(isinstance(argument, torch.Tensor) for argument in arguments)
-        report.constants = sum(isinstance(arguments[i], torch.Tensor) for i in self.static)
+        constants = self._constants(arguments)
+        report.constants = sum(isinstance(arguments[i], torch.Tensor) for i in constants)
         report.inputs = tensor_count - report.constants
         linked.call.reset_statistics()  # the proof's runs are not the program's
         self.dispatcher.add(linked.call)

@@ -46,17 +46,37 @@ def _current() -> Wrap | None:
 
 @contextlib.contextmanager
 def installed(wrap: Wrap) -> Iterator[dict[str, Any]]:
-    """Routes the compilations of this thread to `wrap`; yields Inductor's config patches."""
+    """Routes the compilations of this thread to `wrap`; yields what compile_fx is to be given for
+    it. A backward graph may be compiled long after, at its first call and on autograd's thread:
+    hence the `inner_compile`, which routes to `wrap` wherever and whenever it runs."""
     patches: dict[str, Any] = {"triton.cudagraphs": True}
     if versions.hook_form() == "policy":
         patches["cudagraph_policy"] = _make_policy()
     _replace_cudagraphify()
+    _spare_the_tree_manager()
+    with _routed(wrap):
+        yield {"config_patches": patches, "inner_compile": _inner_compile(wrap)}
+
+
+@contextlib.contextmanager
+def _routed(wrap: Wrap) -> Iterator[None]:
     previous = _current()
     _active.wrap = wrap
     try:
-        yield patches
+        yield
     finally:
         _active.wrap = previous
+
+
+def _inner_compile(wrap: Wrap) -> Callable[..., Any]:
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    @functools.wraps(compile_fx_inner)
+    def inner_compile(*args: Any, **kwargs: Any) -> Any:
+        with _routed(wrap):
+            return compile_fx_inner(*args, **kwargs)
+
+    return inner_compile
 
 
 @contextlib.contextmanager
@@ -110,6 +130,24 @@ def _replace_cudagraphify() -> None:
 
     cudagraphify._pygraph_hook = True  # type: ignore[attr-defined]
     compile_fx.cudagraphify = cudagraphify
+
+
+def _spare_the_tree_manager() -> None:
+    """A backward graph that Inductor keeps out of CUDA graphs tells torch's own tree manager that
+    a backward runs, and asserts that there is one. Under this hook there is none."""
+    from torch._inductor import output_code
+
+    original = output_code.maybe_handle_backward_generation
+    if getattr(original, "_pygraph_hook", False):
+        return
+
+    @functools.wraps(original)
+    def maybe_handle_backward_generation(*args: Any, **kwargs: Any) -> None:
+        if _current() is None:
+            original(*args, **kwargs)
+
+    maybe_handle_backward_generation._pygraph_hook = True  # type: ignore[attr-defined]
+    output_code.maybe_handle_backward_generation = maybe_handle_backward_generation
 
 
 def _call(

@@ -24,8 +24,12 @@ class Uncaptured:
         self.function = function
         self.mutated = mutated
         self.aligned = aligned
+        #: arguments that the function reads on the host, and that a graph has on the device
+        self.on_host: frozenset[int] = frozenset()
 
     def __call__(self, arguments: list[Any]) -> Any:
+        for index in self.on_host:
+            arguments[index] = arguments[index].cpu()
         if not self.aligned:
             return self.function(arguments)
         replaced: list[tuple[torch.Tensor, torch.Tensor]] = []

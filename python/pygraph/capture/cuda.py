@@ -10,13 +10,13 @@ import contextlib
 import functools
 import gc
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from pygraph import _engine
-from pygraph.capture import reasons, space, tensors
+from pygraph.capture import random, reasons, space, tensors
 from pygraph.capture.device import CaptureFailed, Device, Function, Recording, Segment
 from pygraph.capture.hold import hold_buffers
 
@@ -26,6 +26,7 @@ class Cuda(Device):
 
     twin = False
     alignment = 512
+    kind = "cuda"
     private_scratch = True
     smallest_loan = 1 << 20  #: less would save no segment of torch's allocator
 
@@ -45,7 +46,26 @@ class Cuda(Device):
         torch.cuda.synchronize(self.index)
 
     def random_state(self) -> Any:
-        return torch.cuda.default_generators[self.index].get_offset()
+        generator = torch.cuda.default_generators[self.index]
+        return generator.initial_seed(), generator.get_offset()
+
+    def restore_random(self, state: Any) -> None:
+        generator = torch.cuda.default_generators[self.index]
+        seed, offset = state
+        if generator.initial_seed() != seed:
+            generator.manual_seed(seed)
+        generator.set_offset(offset)
+
+    def random_spec(self, places: Mapping[str, int], before: Any, after: Any) -> Any:
+        if before == after:
+            return None
+        (seed, offset), (seed_after, offset_after) = before, after
+        if seed != seed_after or offset_after < offset:
+            raise CaptureFailed("it gives the random generator another seed")
+        if set(places) != {random.SEED, random.OFFSET}:
+            raise CaptureFailed("it draws random numbers, and no capture was made for that")
+        generator = torch.cuda.default_generators[self.index]
+        return places[random.SEED], places[random.OFFSET], offset_after - offset, generator
 
     def free_bytes(self) -> int:
         reserve = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
@@ -65,9 +85,12 @@ class Cuda(Device):
         pattern = int.from_bytes(bytes([poison]) * 8, "little", signed=True)
         return bool((block == pattern).all())
 
-    def record(self, function: Function, inputs: list[Any], private_pool: bool) -> Recording:
+    def record(
+        self, function: Function, inputs: list[Any], private_pool: bool, draws: bool
+    ) -> Recording:
+        if draws and private_pool:
+            raise CaptureFailed("random numbers are not served with a private pool")
         phantom = self.space()
-        first_segment = len(phantom.allocations)
         kept: list[Any] = []
         stream = space.stream_of(self.index)
         with contextlib.ExitStack() as stack:
@@ -80,6 +103,10 @@ class Cuda(Device):
                 if private_pool
                 else space.phantom_pool(phantom, self.index)
             )
+            places: dict[str, tuple[int, int]] = {}
+            if draws:
+                places = stack.enter_context(random.generator_in_capture(self.index, phantom))
+            first_segment = len(phantom.allocations)
             stack.enter_context(torch.cuda.stream(stream))
             # Whatever happens, phantom tensors die before their pool does.
             stack.push(functools.partial(_forget_on_error, kept, inputs))
@@ -90,7 +117,7 @@ class Cuda(Device):
         segments = [
             _segment(address, size, uses) for address, size in phantom.allocations[first_segment:]
         ]
-        return Recording(graph, outputs, segments, kept, pool, mode.operators)
+        return Recording(graph, outputs, segments, kept, pool, mode.operators, places)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -55,11 +55,14 @@ class Recording:
     pool: Any = None
     #: (nodes before, nodes after) of operators that launched several nodes
     operators: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    #: phantom memory that stands for the state of the generator, by name: (address, bytes)
+    random: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
 class Device(abc.ABC):
     """One GPU, or the twin."""
 
+    kind: str  #: torch's type of device
     index: int  #: torch's
     twin: bool  #: which driver the engine is to use
     alignment: int  #: of fresh tensors, in bytes: what the allocator guarantees
@@ -76,9 +79,12 @@ class Device(abc.ABC):
         """The phantom space; reserved and backed on first use, kept for later."""
 
     @abc.abstractmethod
-    def record(self, function: Function, inputs: list[Any], private_pool: bool) -> Recording:
+    def record(
+        self, function: Function, inputs: list[Any], private_pool: bool, draws: bool
+    ) -> Recording:
         """Captures `function(inputs)`; what it allocates comes from phantom memory, or from a pool
-        of ordinary memory. Executes nothing. Raises CaptureFailed; transactional."""
+        of ordinary memory. `draws`: it draws random numbers. Executes nothing. Raises
+        CaptureFailed; transactional."""
 
     @abc.abstractmethod
     def intact(self, poison: int) -> bool:
@@ -94,7 +100,17 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def random_state(self) -> Any:
-        """Something that changes when random numbers are drawn on the device."""
+        """The state of the device's default generator; equal (==) if nothing was drawn between."""
+
+    @abc.abstractmethod
+    def restore_random(self, state: Any) -> None:
+        """Brings the default generator back to a `random_state()`."""
+
+    @abc.abstractmethod
+    def random_spec(self, places: Mapping[str, int], before: Any, after: Any) -> Any:
+        """What a GraphCall needs to draw random numbers like a run that began with the generator in
+        state `before` and left it in state `after` (its `random`), None when it needs nothing.
+        `places`: the regions of the generator's state in the capture, by name."""
 
     @abc.abstractmethod
     def free_bytes(self) -> int:

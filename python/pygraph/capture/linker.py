@@ -48,6 +48,16 @@ class Request:
     results: Sequence[Any]  #: what the real call returned
     device: Device
     arena_in_pieces: bool  #: none larger than the callable's largest piece of scratch
+    random_before: Any = None  #: state of the device's generator before the real call, and after
+    random_after: Any = None
+    #: arguments that a call may have on the host, in place of the device
+    elsewhere: frozenset[int] = frozenset()
+    saved: frozenset[int] = frozenset()  #: results that only the backward of this forward takes
+
+    @property
+    def draws(self) -> bool:
+        """Whether the callable draws random numbers."""
+        return bool(self.random_before != self.random_after)
 
 
 def link(request: Request, policy: Policy) -> LinkedCall:
@@ -74,8 +84,16 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         for spec, argument in zip(specs, request.arguments, strict=True):
             if isinstance(argument, torch.Tensor):
                 spec.storage_offset = argument.storage_offset()
+    random = device.random_spec(pair.random, request.random_before, request.random_after)
     call = _engine.GraphCall.make(
-        linked, device.twin, device.index, specs, planned.blocks, planned.results, planned.objects
+        linked,
+        device.twin,
+        device.index,
+        specs,
+        planned.blocks,
+        planned.results,
+        planned.objects,
+        random,
     )
     keep: list[Any] = [*in_place.values(), *owned]
     if device.twin:  # constants that only the capture holds; a GPU's are phantom buffers
@@ -137,6 +155,7 @@ class _Pair:
                 placement,
                 device,
                 shifted,
+                request.draws,
             )
 
         started = time.perf_counter()
@@ -151,6 +170,7 @@ class _Pair:
             raise _ProbeFailed(str(error), error.operator, error.source) from error
         self.planned = outputs.plan(self.a, b, request.results, device, policy.private_scratch)
         regions, self.region_of_argument, of_segment = _regions(self.a, b, arguments, self.planned)
+        self.random = _add_random(regions, self.a, b)
         self.regions = len(regions)
         phantom = device.space()
         self.linked = _engine.link(
@@ -231,6 +251,15 @@ def _regions(
     return regions, of_argument, of_segment
 
 
+def _add_random(regions: list[RegionTuple], a: Capture, b: Capture) -> dict[str, int]:
+    """Adds the places of the generator's state to the regions; says which is which."""
+    found: dict[str, int] = {}
+    for name, (address, nbytes) in a.random.items():
+        found[name] = len(regions)
+        regions.append((address, b.random[name][0], nbytes, _engine.RegionRole.OWN, 0))
+    return found
+
+
 def _argument_specs(
     request: Request,
     capture: Capture,
@@ -250,6 +279,7 @@ def _argument_specs(
             spec.kind = _engine.ArgumentKind.PATCHED
             spec.region = region_of_argument[index]
             spec.alignment_mask = tensors.alignment_mask(capture.places[index])
+            spec.elsewhere = index in request.elsewhere
             if guarded and index not in request.changing:
                 spec.guarded = True
                 spec.address = argument.data_ptr()

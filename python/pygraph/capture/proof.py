@@ -141,7 +141,11 @@ def _run_graph(
         return f"{FAILED}: the graph did not run to its end: {error}"
     elapsed = 1e3 * (time.perf_counter() - started)
     timings_ms["proof_runs"] = timings_ms.get("proof_runs", 0.0) + elapsed
-    found = [*results, *(inputs[index] for index in reference.after)]
+    found = [
+        result.cpu() if index in reference.on_host else result
+        for index, result in enumerate(results)
+    ]
+    found += [inputs[index] for index in reference.after]
     if not device.intact(run.poison):
         return f"{FAILED}: the graph wrote to memory that it does not own"
     return found

@@ -43,6 +43,7 @@ class Capture:
     keep: list[Any]
     pool: Any
     operators: list[tuple[int, int]]  #: nodes that one operator launched together
+    random: dict[str, tuple[int, int]]  #: where the generator's state stands, and its bytes
 
 
 def record(
@@ -53,16 +54,18 @@ def record(
     placement: _engine.Placement,
     device: Device,
     shifted: bool = True,
+    draws: bool = False,
 ) -> Capture:
     """Captures `function(arguments)` with the tensors of `in_place` standing in for their
     arguments, and every other tensor replaced by a phantom one. What is allocated is phantom
-    too, unless it comes from a private pool. Raises CaptureFailed."""
+    too, unless it comes from a private pool. `draws`: the function draws random numbers. Raises
+    CaptureFailed."""
     phantom = device.space()
     phantom.begin(placement)
     shift = _OFFSET_IN_B if shifted and placement == _engine.Placement.B else 0
     places, inputs = _place(arguments, in_place, phantom, device, shift)
     try:
-        made = device.record(function, inputs, private_pool)
+        made = device.record(function, inputs, private_pool, draws)
     except RuntimeError as error:
         if _OUT_OF_BOUNDS not in str(error):
             raise
@@ -78,6 +81,7 @@ def record(
         made.keep,
         made.pool,
         made.operators,
+        made.random,
     )
 
 

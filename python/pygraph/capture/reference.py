@@ -29,6 +29,15 @@ class Reference:
     before: dict[int, torch.Tensor]  #: values of the mutated arguments
     after: dict[int, torch.Tensor]
     device: Device
+    random_before: Any  #: state of the device's generator
+    random_after: Any
+    #: outputs that are numbers on the host, and in a graph on the device
+    on_host: frozenset[int] = frozenset()
+
+    @property
+    def draws(self) -> bool:
+        """Whether the callable draws random numbers on the device."""
+        return bool(self.random_before != self.random_after)
 
     def again(self, function: Function) -> list[Any]:
         """The values of another real run: those of the results, then those of `after`. It gets the
@@ -41,13 +50,18 @@ class Reference:
         return [*(_safe(output, storages, self.device) for output in outputs), *written]
 
     def rewind(self) -> None:
-        """Gives the mutated arguments the values from before the run."""
+        """Gives the mutated arguments the values from before the run, and the generator its state.
+        """
         self._write(self.before)
+        if self.draws:
+            self.device.restore_random(self.random_before)
 
     def finish(self) -> None:
         """Gives the mutated arguments (and outputs that share their memory) the values from after
-        the run: as if it had happened once."""
+        the run, and the generator its state: as if it had happened once."""
         self._write(self.after)
+        if self.draws:
+            self.device.restore_random(self.random_after)
 
     def _write(self, values: dict[int, torch.Tensor]) -> None:
         for index, value in values.items():
@@ -83,7 +97,9 @@ def take(
         index: tensors.static_copy(arguments[index])
         for index in candidates(arguments, changing, declared, device)
     }
+    random_before = device.random_state()
     outputs = list(function(list(arguments)))
+    random_after = device.random_state()
     mutated = frozenset(
         index
         for index, value in before.items()
@@ -99,6 +115,8 @@ def take(
         {index: before[index] for index in mutated},
         after,
         device,
+        random_before,
+        random_after,
     )
 
 

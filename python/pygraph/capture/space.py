@@ -16,7 +16,7 @@ from pygraph import _engine
 from pygraph.capture.device import capture_lock
 
 _spaces: dict[int, _engine.PhantomSpace] = {}
-_streams: dict[int, tuple[_engine.Stream, torch.cuda.ExternalStream]] = {}
+_streams: dict[tuple[int, str], tuple[_engine.Stream, torch.cuda.ExternalStream]] = {}
 _allocator: torch.cuda.memory.CUDAPluggableAllocator | None = None
 
 
@@ -28,14 +28,15 @@ def space_of(device: int) -> _engine.PhantomSpace:
     return _spaces[device]
 
 
-def stream_of(device: int) -> torch.cuda.ExternalStream:
-    """The side stream that captures of `device` are made on."""
-    if device not in _streams:
+def stream_of(device: int, purpose: str = "capture") -> torch.cuda.ExternalStream:
+    """The side stream of `device` that captures are made on, or another one for a purpose."""
+    key = device, purpose
+    if key not in _streams:
         # Of our own making: torch.cuda.Stream would first make a pool of 32, 70 MiB on an H200.
         with torch.cuda.device(device):
             stream = _engine.Stream()
-            _streams[device] = stream, torch.cuda.ExternalStream(stream.handle, device)
-    return _streams[device][1]
+            _streams[key] = stream, torch.cuda.ExternalStream(stream.handle, device)
+    return _streams[key][1]
 
 
 def release() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ class Twin(Device):
     index = 0
     twin = True
     alignment = 64  #: of torch's CPU allocator (c10/core/alignment.h, gAlignment)
+    kind = "cpu"
     private_scratch = False
     smallest_loan = 1  #: what a GPU does with large tensors, small ones are to show here
 
@@ -49,7 +51,9 @@ class Twin(Device):
         """Gives the phantom space back; no capture may be under way."""
         self._space = self._stream = None
 
-    def record(self, function: Function, inputs: list[Any], private_pool: bool) -> Recording:
+    def record(
+        self, function: Function, inputs: list[Any], private_pool: bool, draws: bool
+    ) -> Recording:
         if private_pool:
             raise CaptureFailed("the twin has no private pools")
         if self._stream is None:
@@ -72,6 +76,13 @@ class Twin(Device):
 
     def random_state(self) -> Any:
         return torch.get_rng_state().numpy().tobytes()
+
+    def restore_random(self, state: Any) -> None:
+        torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+    def random_spec(self, places: Mapping[str, int], before: Any, after: Any) -> Any:
+        """Nothing: the operators of a replay draw from the generator themselves."""
+        return None
 
     def free_bytes(self) -> int:
         """Of the host's memory, which tensors come from."""

@@ -57,16 +57,6 @@ _TREATMENTS = {
 }
 _NAMED = {f"aten.{name}": kind for kind, names in _TREATMENTS.items() for name in names}
 
-#: Arguments that switch an operator's random numbers off, and with which value.
-_NOT_RANDOM: dict[str, tuple[Any, ...]] = {
-    "dropout_p": (0.0,),
-    "dropout": (0.0,),
-    "p": (0.0,),
-    "train": (False,),
-    "training": (False,),
-    "is_training": (False,),
-}
-
 #: Operators whose result keeps the storage offset of their first argument: they clone that with all
 #: of its storage (ATen, clone_preserve_strides).
 _KEEP_OFFSET = frozenset(
@@ -91,7 +81,6 @@ _UNDECLARED_WRITES = {
 class Operator:
     treatment: Treatment
     refusal: str  #: why it can never be recorded; "" when it may be
-    random: bool  #: draws random numbers unless an argument says no
     names: tuple[str, ...]
     defaults: tuple[Any, ...]
     free: tuple[bool, ...]
@@ -107,14 +96,6 @@ class Operator:
     def argument(self, name: str, args: Any, kwargs: Any) -> Any:
         position = self.names.index(name)
         return args[position] if position < len(args) else kwargs.get(name, self.defaults[position])
-
-    def draws(self, args: Any, kwargs: Any) -> bool:
-        if not self.random:
-            return False
-        if "generator" in self.names:  # p is the distribution's
-            return True
-        switches = [name for name in self.names if name in _NOT_RANDOM]
-        return not any(self.argument(name, args, kwargs) in _NOT_RANDOM[name] for name in switches)
 
     def from_tensor(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments, with a place that is counted from the start of the first one's storage
@@ -172,7 +153,6 @@ def operator_of(func: Any) -> Operator:
     return Operator(
         treatment,
         _refusal(func, schema, treatment),
-        torch.Tag.nondeterministic_seeded in func.tags and treatment is Treatment.KERNEL,
         names,
         tuple(argument.default_value for argument in schema.arguments),
         free,

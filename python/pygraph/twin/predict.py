@@ -62,19 +62,24 @@ def predict(func: Any, substitute: Substitute, written: Sequence[int]) -> Predic
     if fake is not None and not _strides_are_open(fake):
         return fake
     generator = torch.random.default_generator
+    before = generator.get_state()
+    try:
+        return _tried(func, substitute, written, fake)
+    finally:
+        generator.set_state(before)
+
+
+def _tried(
+    func: Any, substitute: Substitute, written: Sequence[int], fake: Prediction | None
+) -> Prediction:
+    """What a trial on zeros says; it may draw random numbers."""
     with layouts.below():
-        before = generator.get_state()
         try:
             found = _run(func, substitute, written, lambda _, layout: layouts.zeros(layout))
         except Exception:
             if fake is None:
                 raise
             return fake  # zeros may be what the operator refuses (a matrix to invert)
-        drawn = not torch.equal(before, generator.get_state())
-        if drawn:
-            generator.set_state(before)
-    if drawn:
-        raise ValueDependent("draws random numbers")
     if fake is not None and _shapes(fake) != _shapes(found) and not _again(func, substitute, found):
         raise ValueDependent("returns sizes that depend on the values in a tensor")
     return found

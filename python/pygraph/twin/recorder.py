@@ -6,8 +6,9 @@ driver's own nodes; views really run, because they touch no data. Nothing is com
 tensors on phantom addresses, one buffer each, never used again. A replay rebuilds the tensors from
 the addresses in the block, wherever they point by then, and runs the operator.
 
-What needs the values in a tensor, or draws random numbers, raises NotRecordable, and so does
-writing to memory that is neither an argument nor made by the capture.
+A replay draws its random numbers when it runs, from torch's default generator, like the operators
+that it runs. What needs the values in a tensor raises NotRecordable, and so does writing to memory
+that is neither an argument nor made by the capture.
 """
 
 from __future__ import annotations
@@ -130,8 +131,6 @@ class _Recorder(TorchDispatchMode):
         if operator.treatment is Treatment.COMPOSITE:
             with self:
                 return func.decompose(*args, **kwargs)
-        if operator.draws(args, kwargs):
-            raise NotRecordable(str(func), "draws random numbers")
         try:
             with torch._C.DisableTorchFunction():
                 return self._record(func, operator, args, kwargs)
