@@ -6,6 +6,7 @@
 // those regions. What comes out is ready to become a Program.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -25,6 +26,9 @@ enum class RegionRole : std::uint8_t {
   /// nobody needs what they held and which no other region shares. Scratch may stand in it until
   /// the first node that mentions it.
   kFresh,
+  /// An input that the caller gives up with the call. Its `used_bytes` bytes are free again behind
+  /// the last node that mentions it, if the graph is cut there (LinkOptions::peak_slack).
+  kSpent,
 };
 
 /// A region as the linker takes it: its two places (host addresses for the host end of a copy),
@@ -55,6 +59,11 @@ struct LinkOptions {
   bool share_scratch = true;
   bool arena_in_pieces = false;  ///< see LayoutOptions::in_pieces
   std::size_t smallest_loan = LayoutOptions{}.smallest_loan;
+  /// Bytes by which the memory that a launch takes at once may exceed what the nodes need when each
+  /// output is taken at its first node, and given up what is spent behind its last. A graph with
+  /// spent regions that would need more is cut into parts, which are launched one after another:
+  /// between them memory can be given back and taken.
+  std::size_t peak_slack = ~std::size_t{0};
 };
 
 /// Nodes of capture A that one operator launched: those created when `begin` nodes were there, up
@@ -80,6 +89,14 @@ struct LinkRequest {
   LinkOptions options{};
 };
 
+/// Parts of a graph, by number: from `first` to `last`.
+struct PartSpan {
+  std::uint32_t first = 0;
+  std::uint32_t last = 0;
+
+  auto operator<=>(const PartSpan&) const = default;
+};
+
 /// Regions of the program: the given ones in their order; then one per copy, its destination; then
 /// the pieces of the arena: one, unless pieces were asked for.
 struct LinkedGraph {
@@ -93,11 +110,27 @@ struct LinkedGraph {
   /// given regions with the role kFresh in their order, then the destinations of fresh copies.
   Layout layout;
   std::vector<std::size_t> mentions;  ///< per given region: words that refer to it, copies included
+  std::vector<std::uint32_t> cuts;    ///< the node that each part but the first begins with
+  std::vector<PartSpan> spans;  ///< per piece of the arena: the parts during which it is needed
 
   /// Bytes of each piece of the arena, to be bound to regions arena, arena + 1, …: at least one.
   [[nodiscard]] const std::vector<std::size_t>& pieces() const noexcept { return layout.pieces; }
   [[nodiscard]] std::size_t region_count() const noexcept { return arena + layout.pieces.size(); }
+
+  /// The parts that mention each region of the program; {0, 0} for those that none does.
+  [[nodiscard]] std::vector<PartSpan> parts_of_regions() const;
 };
+
+/// A part of a linked graph, ready to become a Program with the regions of the whole.
+struct LinkedPart {
+  GraphHandle graph;
+  Image image;  ///< its nodes only, without edges
+  std::vector<Relocation> relocations;
+};
+
+/// Takes a linked graph apart where it is cut: one part if it is not. Run one after another on one
+/// stream, they do what the graph does. Throws DriverError.
+std::vector<LinkedPart> take_apart(const Driver& driver, LinkedGraph linked);
 
 /// Links. Does not throw for captures that differ or hold an address nobody explains: look at
 /// `table.problems`, and use nothing else when there are any. Throws UnsupportedGraph for nodes

@@ -62,6 +62,10 @@ class Program {
 
   /// Where `region` is; kUnbound before the first bind.
   [[nodiscard]] CUdeviceptr bound(std::uint32_t region) const noexcept { return bound_[region]; }
+  /// Whether any node's parameters refer to `region`.
+  [[nodiscard]] bool mentions(std::uint32_t region) const noexcept {
+    return first_patch_[region] != first_patch_[region + 1];
+  }
   [[nodiscard]] std::size_t region_count() const noexcept { return bound_.size(); }
   [[nodiscard]] std::size_t dirty_nodes() const noexcept { return dirty_.size(); }
   [[nodiscard]] std::size_t node_count() const noexcept { return nodes_.size(); }

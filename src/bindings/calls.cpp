@@ -4,6 +4,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "../torch/dispatcher.h"
 #include "../torch/entry.h"
 #include "../torch/graph_call.h"
@@ -77,11 +79,18 @@ void bind_specs(nb::module_& module) {
       .def_rw("value", &ArgumentSpec::value)
       .def_rw("mutated", &ArgumentSpec::mutated)
       .def_rw("guarded", &ArgumentSpec::guarded)
+      .def_rw("spent", &ArgumentSpec::spent_after, "0: the call may let go of it early.")
       .def_rw("elsewhere", &ArgumentSpec::elsewhere)
       .def_rw("storage_offset", &ArgumentSpec::storage_offset);
   nb::class_<OutputBlock>(module, "OutputBlock", "See graph_call.h.")
       .def(nb::init<>())
-      .def_rw("region", &OutputBlock::region)
+      .def(
+          "place",
+          [](OutputBlock& self, std::uint32_t region, std::uint64_t offset) {
+            self.regions.push_back({region, offset});
+          },
+          nb::arg("region"), nb::arg("offset") = 0,
+          "Binds a region of the graph to the block, `offset` bytes behind its start.")
       .def_rw("bytes", &OutputBlock::bytes)
       .def_rw("source", &OutputBlock::source);
   nb::enum_<ResultSpec::Kind>(module, "ResultKind")
@@ -121,17 +130,30 @@ std::shared_ptr<GraphCall> make_call(Linked& linked, bool twin, int device_index
     results[i].object =
         object.is_none() && results[i].kind != ResultSpec::Kind::kConstant ? nullptr : object.ptr();
   }
+  const LinkedGraph& graph = linked.graph;
   torch_bridge::ArenaSpec arena;
-  arena.region = linked.graph.arena;
-  if (linked.graph.layout.bytes != 0) {
-    arena.pieces = linked.graph.pieces();
+  arena.region = graph.arena;
+  for (std::size_t i = 0; i < graph.pieces().size() && graph.layout.bytes != 0; ++i) {
+    arena.pieces.push_back({graph.pieces()[i], graph.spans[i].first, graph.spans[i].last});
+  }
+  const std::vector<PartSpan> parts = graph.parts_of_regions();
+  for (ArgumentSpec& argument : arguments) {
+    if (argument.spent_after >= 0 && argument.region < parts.size()) {
+      argument.spent_after = static_cast<std::int32_t>(parts[argument.region].last);
+    }
+  }
+  for (OutputBlock& block : blocks) {
+    block.first_part = static_cast<std::uint32_t>(graph.cuts.size());
+    for (const OutputBlock::Placed& placed : block.regions) {
+      block.first_part = std::min(block.first_part, parts[placed.region].first);
+    }
   }
   torch_bridge::RandomSpec draws;
   if (random) {
     const auto& [seed, offset, increment, generator] = *random;
     draws = {seed, offset, increment, generator.ptr()};
   }
-  return std::make_shared<GraphCall>(*linked.driver, linked.take_program(),
+  return std::make_shared<GraphCall>(*linked.driver, Chain(linked.take_programs()),
                                      twin ? GraphCall::Device::kTwin : GraphCall::Device::kCuda,
                                      device_index, std::move(arguments), std::move(blocks),
                                      std::move(results), std::move(arena), draws);
@@ -200,6 +222,9 @@ void bind_calls(nb::module_& module) {
   // The object registers the type and is not needed any more.
   // NOLINTNEXTLINE(bugprone-unused-raii,bugprone-throw-keyword-missing)
   nb::exception<torch_bridge::MemoryShort>(module, "MemoryShort", PyExc_MemoryError);
+  // NOLINTNEXTLINE(bugprone-unused-raii,bugprone-throw-keyword-missing)
+  nb::exception<torch_bridge::MemoryShortAfterLaunch>(module, "MemoryShortAfterLaunch",
+                                                      PyExc_MemoryError);
 
   nb::class_<GraphCall>(module, "GraphCall", "One linked graph, called with tensors.")
       .def_static("make", &make_call, nb::arg("linked"), nb::arg("twin"), nb::arg("device_index"),

@@ -29,7 +29,8 @@ std::unique_ptr<Linked> link_graphs(std::uint64_t a, std::uint64_t b,
                                     std::uint64_t end, bool twin,
                                     const std::vector<CopyTuple>& copies,
                                     const std::vector<SpanTuple>& operators, bool share_scratch,
-                                    bool arena_in_pieces, std::uint64_t smallest_loan) {
+                                    bool arena_in_pieces, std::uint64_t smallest_loan,
+                                    std::uint64_t peak_slack) {
   std::vector<OperatorSpan> spans;
   spans.reserve(operators.size());
   for (const auto& [first, last] : operators) {
@@ -55,20 +56,40 @@ std::unique_ptr<Linked> link_graphs(std::uint64_t a, std::uint64_t b,
                             .phantom_end = end,
                             .options = {.share_scratch = share_scratch,
                                         .arena_in_pieces = arena_in_pieces,
-                                        .smallest_loan = smallest_loan}};
+                                        .smallest_loan = smallest_loan,
+                                        .peak_slack = peak_slack}};
   return std::make_unique<Linked>(Linked{&driver, link(driver, request)});
 }
 
 }  // namespace
 
-Program Linked::take_program() {
+std::vector<Program> Linked::take_programs() {
   if (!graph.graph) {
     throw std::logic_error("this linked graph was already made into a program");
   }
   if (!graph.table.sound()) {
     throw std::logic_error("the captures could not be linked: " + graph.table.problems.front());
   }
-  return {*driver, std::move(graph.graph), graph.image, graph.relocations, graph.region_count()};
+  const std::size_t regions = graph.region_count();
+  LinkedGraph taken;
+  taken.graph = std::move(graph.graph);
+  taken.image = graph.image;
+  taken.relocations = graph.relocations;
+  taken.cuts = graph.cuts;
+  std::vector<Program> programs;
+  for (LinkedPart& part : take_apart(*driver, std::move(taken))) {
+    programs.emplace_back(*driver, std::move(part.graph), std::move(part.image), part.relocations,
+                          regions);
+  }
+  return programs;
+}
+
+Program Linked::take_program() {
+  std::vector<Program> programs = take_programs();
+  if (programs.size() != 1) {
+    throw std::logic_error("this graph is cut into parts; there is no one program of it");
+  }
+  return std::move(programs.front());
 }
 
 namespace {
@@ -146,7 +167,8 @@ void bind_link(nb::module_& module) {
   nb::enum_<RegionRole>(module, "RegionRole")
       .value("OWN", RegionRole::kOwn)
       .value("SCRATCH", RegionRole::kScratch)
-      .value("FRESH", RegionRole::kFresh);
+      .value("FRESH", RegionRole::kFresh)
+      .value("SPENT", RegionRole::kSpent);
 
   nb::class_<Linked>(module, "Linked", "Two captures, linked; see link.h.")
       .def_prop_ro("problems", [](const Linked& self) { return self.graph.table.problems; })
@@ -188,6 +210,7 @@ void bind_link(nb::module_& module) {
           "lent", [](const Linked& self) { return self.graph.layout.lent; },
           "Pieces of scratch that stand in outputs.")
       .def_prop_ro("lower_bound", [](const Linked& self) { return self.graph.layout.lower_bound; })
+      .def_prop_ro("parts", [](const Linked& self) { return self.graph.cuts.size() + 1; })
       .def_prop_ro("mentions", [](const Linked& self) { return self.graph.mentions; })
       .def("program", &Linked::take_program, "The program; takes the graph, so only once.");
 
@@ -197,6 +220,7 @@ void bind_link(nb::module_& module) {
              nb::arg("operators") = std::vector<SpanTuple>{}, nb::arg("share_scratch") = true,
              nb::arg("arena_in_pieces") = false,
              nb::arg("smallest_loan") = LinkOptions{}.smallest_loan,
+             nb::arg("peak_slack") = LinkOptions{}.peak_slack,
              "Links two captures (CUgraph handles as integers). A region is (address in A, address "
              "in B, bytes, role, used bytes); a copy (region, offset, bytes, fresh) is made at the "
              "end of the graph, into region copy_regions[0] + i; `operators` are the nodes that "

@@ -14,7 +14,11 @@ struct Linked {
   const Driver* driver;
   LinkedGraph graph;
 
-  /// Instantiates. Throws std::logic_error the second time, and when linking found problems.
+  /// The programs of its parts. Throws std::logic_error the second time, and when linking found
+  /// problems.
+  std::vector<Program> take_programs();
+
+  /// The same of a graph that is not cut. Throws std::logic_error for one that is.
   Program take_program();
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "copies.h"
+#include "cut.h"
 #include "prepare.h"
 #include "scratch.h"
 
@@ -50,6 +51,41 @@ std::vector<std::size_t> room_for(std::span<const LinkRegion> regions, const Lin
     }
   }
   return room;
+}
+
+/// What needs memory when, if there is anything to be gained by cutting: else nothing.
+std::vector<Tenant> tenants(const LinkRequest& request, const LinkedGraph& linked,
+                            const Scratch& scratch) {
+  std::vector<Tenant> found;
+  const auto last_node = static_cast<std::uint32_t>(linked.image.nodes.size()) - 1;
+  const std::size_t slack = request.options.peak_slack;
+  if (slack == LinkOptions{}.peak_slack || linked.image.nodes.empty()) {
+    return found;
+  }
+  std::vector<std::uint32_t> last(request.regions.size());
+  for (const Relocation& relocation : linked.relocations) {
+    if (relocation.region < last.size()) {
+      last[relocation.region] = std::max(last[relocation.region], relocation.node);
+    }
+  }
+  for (std::size_t i = 0; i < request.regions.size(); ++i) {
+    if (request.regions[i].role == RegionRole::kSpent) {
+      found.push_back({request.regions[i].used_bytes, 0, last[i], false});
+    }
+  }
+  if (found.empty()) {
+    return found;
+  }
+  for (const Lender& output : scratch.lenders()) {
+    const std::uint32_t first = output.nodes.empty() ? last_node : output.nodes.front();
+    found.push_back({output.bytes, first, last_node, false});
+  }
+  for (const Buffer& buffer : scratch.buffers()) {
+    if (!buffer.nodes.empty()) {
+      found.push_back({buffer.bytes, buffer.nodes.front(), buffer.nodes.back(), true});
+    }
+  }
+  return found;
 }
 
 }  // namespace
@@ -97,11 +133,21 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
 
   Scratch scratch(regions, room_for(regions, linked.table), request.copies, own, first_own);
   scratch.find_nodes(linked.relocations, linked.image, request.operators);
-  linked.layout = lay_out(scratch.buffers(), NodeOrder(linked.image),
-                          {.share = request.options.share_scratch,
-                           .in_pieces = request.options.arena_in_pieces,
-                           .lenders = scratch.lenders(),
-                           .smallest_loan = request.options.smallest_loan});
+  if (request.options.share_scratch) {
+    linked.cuts = choose_cuts(tenants(request, linked, scratch),
+                              static_cast<std::uint32_t>(linked.image.nodes.size()),
+                              request.options.peak_slack);
+  }
+  if (linked.cuts.empty()) {
+    linked.layout = lay_out(scratch.buffers(), NodeOrder(linked.image),
+                            {.share = request.options.share_scratch,
+                             .in_pieces = request.options.arena_in_pieces,
+                             .lenders = scratch.lenders(),
+                             .smallest_loan = request.options.smallest_loan});
+    linked.spans.assign(linked.layout.pieces.size(), {});
+  } else {
+    linked.layout = lay_out_parts(scratch, linked.image, linked.cuts, linked.spans);
+  }
   for (Relocation& relocation : linked.relocations) {
     if (scratch.holds(relocation.region)) {
       scratch.move(relocation, linked.layout, linked.arena);

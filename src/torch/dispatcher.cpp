@@ -68,19 +68,31 @@ void Dispatcher::remove(const std::shared_ptr<GraphCall>& call) noexcept {
   calls_.erase(std::remove(calls_.begin(), calls_.end(), call), calls_.end());
 }
 
-/// A call that failed behind its launch may be made again by the callable, unless the graph writes
-/// arguments, which it has done by now: then the caller must hear of it.
+/// A call that failed behind its launch may be made again by the callable, unless arguments are not
+/// what they were: then the caller must hear of it.
 PyObject* Dispatcher::disturbed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
                                 const char* message) {
-  if (!call->writes_arguments()) {
+  if (call->repeatable()) {
     return failed(arguments, call, message);
   }
   remove(call);
   if (PyErr_Occurred() == nullptr) {
     PyErr_Format(PyExc_RuntimeError,
-                 "a CUDA graph ran and wrote its arguments, but its results could not be made: %s",
+                 "a CUDA graph ran and wrote its arguments, or let go of them, but its results "
+                 "could not be made: %s",
                  message);
   }
+  return nullptr;
+}
+
+/// Memory ran out between two parts of a graph, where the callable would have run out of it too:
+/// the caller is told what torch would tell, and the graph stays.
+PyObject* Dispatcher::out_of_memory(const char* message) {
+  PyObject* torch = PyImport_ImportModule("torch");
+  PyObject* kind = torch == nullptr ? nullptr : PyObject_GetAttrString(torch, "OutOfMemoryError");
+  PyErr_SetString(kind == nullptr ? PyExc_MemoryError : kind, message);
+  Py_XDECREF(kind);
+  Py_XDECREF(torch);
   return nullptr;
 }
 
@@ -110,6 +122,8 @@ bool Dispatcher::try_call(const Arguments& arguments, PyObject*& result) {
   } catch (const CallRefused&) {
     --count_;
     return false;
+  } catch (const MemoryShortAfterLaunch& error) {
+    result = out_of_memory(error.what());
   } catch (const FailedAfterLaunch& error) {
     result = disturbed(arguments, chosen, error.what());
   } catch (const std::exception& error) {
@@ -120,7 +134,7 @@ bool Dispatcher::try_call(const Arguments& arguments, PyObject*& result) {
 
 PyObject* Dispatcher::call(PyObject* arguments) {
   PyObject* result = nullptr;
-  if (!try_call(Arguments::of_list(arguments), result)) {
+  if (!try_call(Arguments::of_given(arguments), result)) {
     ++count_;
     return PyObject_CallOneArg(miss_, arguments);
   }

@@ -56,6 +56,7 @@ class Dispatcher {
                    const std::string& message);
   PyObject* disturbed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
                       const char* message);
+  static PyObject* out_of_memory(const char* message);
 
   PyObject* miss_;
   PyObject* failed_;

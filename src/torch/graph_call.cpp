@@ -131,29 +131,45 @@ class GraphCall::Workspace {
 /// The arena of one call. Nearly always one piece, which then costs no list.
 class GraphCall::Workspaces {
  public:
-  Workspaces(GraphCall& call, const Trial& trial, CUstream stream) {
-    const std::vector<std::size_t>& pieces = call.arena_.pieces;
-    if (pieces.empty()) {
-      return;
+  explicit Workspaces(GraphCall& call) : call_(call) {
+    if (call.arena_.pieces.size() > 1) {
+      rest_.resize(call.arena_.pieces.size() - 1);
     }
-    first_.emplace(call, pieces.front(), trial.displace);
-    rest_.reserve(pieces.size() - 1);
-    for (std::size_t i = 1; i < pieces.size(); ++i) {
-      rest_.emplace_back(call, pieces[i], trial.displace);
-    }
+  }
+
+  /// Takes and binds the pieces that are needed from `part` on.
+  void take(std::uint32_t part, const Trial& trial, CUstream stream) {
+    const std::vector<ArenaSpec::Piece>& pieces = call_.arena_.pieces;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const CUdeviceptr address = i == 0 ? first_->address() : rest_[i - 1].address();
-      call.fill(address, trial.poison, pieces[i], stream);
-      call.program_.bind(call.arena_.region + static_cast<std::uint32_t>(i), address);
+      if (pieces[i].first == part) {
+        const CUdeviceptr address = at(i).emplace(call_, pieces[i].bytes, trial.displace).address();
+        call_.fill(address, trial.poison, pieces[i].bytes, stream);
+        call_.program_.bind(call_.arena_.region + static_cast<std::uint32_t>(i), address);
+      }
+    }
+  }
+
+  /// Gives back the pieces that are not needed behind `part`.
+  void give_back(std::uint32_t part) noexcept {
+    const std::vector<ArenaSpec::Piece>& pieces = call_.arena_.pieces;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      if (pieces[i].last == part) {
+        at(i).reset();
+      }
     }
   }
 
  private:
+  std::optional<Workspace>& at(std::size_t piece) noexcept {
+    return piece == 0 ? first_ : rest_[piece - 1];
+  }
+
+  GraphCall& call_;
   std::optional<Workspace> first_;
-  std::vector<Workspace> rest_;
+  std::vector<std::optional<Workspace>> rest_;
 };
 
-GraphCall::GraphCall(const Driver& driver, Program program, Device device, int device_index,
+GraphCall::GraphCall(const Driver& driver, Chain program, Device device, int device_index,
                      std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
                      std::vector<ResultSpec> results, ArenaSpec arena, RandomSpec random)
     : driver_(&driver),
@@ -328,13 +344,46 @@ void GraphCall::bind_arguments(const Arguments& arguments, CUstream stream,
 void GraphCall::copy_behind(const std::vector<OwnedTensor>& blocks,
                             const std::vector<Borrowed>& borrowed, CUstream stream) const {
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    if (blocks_[i].region == kNoRegion && blocks_[i].bytes != 0) {
+    if (blocks_[i].regions.empty() && blocks_[i].bytes != 0) {
       copy(data_of(blocks[i]), blocks_[i].source, blocks_[i].bytes, stream);
     }
   }
   for (const Borrowed& argument : borrowed) {
     if (argument.mutated) {
       copy(argument.original, argument.replacement, argument.bytes, stream);
+    }
+  }
+}
+
+/// Takes the memory that `part` needs besides, and launches it.
+void GraphCall::run_part(std::uint32_t part, const Trial& trial, CUstream stream, Workspaces& arena,
+                         std::vector<OwnedTensor>& blocks) {
+  // The arena first: taken later, an output might sit in the only memory that is large enough.
+  arena.take(part, trial, stream);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    if (blocks_[i].first_part != part) {
+      continue;
+    }
+    blocks[i] = allocate_block(i);
+    const CUdeviceptr address = data_of(blocks[i]);
+    fill(address, trial.poison, blocks_[i].bytes, stream);
+    for (const OutputBlock::Placed& placed : blocks_[i].regions) {
+      program_.bind(placed.region, address + placed.offset);
+    }
+  }
+  program_.launch(part, stream);
+}
+
+/// Lets go of the arguments that no part behind `part` needs. What is freed by it is in use until
+/// the parts launched so far have run, which is what torch's allocator takes for granted of memory
+/// that is freed.
+void GraphCall::let_go(const Arguments& arguments, std::uint32_t part) const {
+  if (arguments.given == nullptr) {
+    return;
+  }
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    if (arguments_[i].spent_after == static_cast<std::int32_t>(part)) {
+      arguments.let_go(i);
     }
   }
 }
@@ -348,22 +397,22 @@ PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
   const NothingQueued on_leaving(*driver_, device_, stream);
 
   bind_arguments(arguments, stream, borrowed);
-  // The arena first: taken later, an output might sit in the only memory that is large enough.
-  arena.emplace(*this, trial, stream);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    blocks[i] = allocate_block(i);
-    const CUdeviceptr address = data_of(blocks[i]);
-    fill(address, trial.poison, blocks_[i].bytes, stream);
-    if (blocks_[i].region != kNoRegion) {
-      program_.bind(blocks_[i].region, address);
-    }
-  }
+  arena.emplace(*this);
   if (random_ != nullptr) {
     random_->set(program_, stream);
   }
-  program_.launch(stream);
+  run_part(0, trial, stream, *arena, blocks);
   ++statistics_.replays;
   try {
+    const auto parts = static_cast<std::uint32_t>(program_.size());
+    for (std::uint32_t part = 1; part < parts; ++part) {
+      if (device_ == Device::kTwin) {
+        finish_on_twin(*driver_, stream);
+      }
+      arena->give_back(part - 1);
+      let_go(arguments, part - 1);
+      run_part(part, trial, stream, *arena, blocks);
+    }
     if (random_ != nullptr) {
       random_->advance();
     }
@@ -372,6 +421,8 @@ PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
       finish_on_twin(*driver_, stream);
     }
     return make_results(arguments, blocks);
+  } catch (const MemoryShort& error) {
+    throw MemoryShortAfterLaunch(error.what());
   } catch (const std::exception& error) {
     throw FailedAfterLaunch(error.what());
   }

@@ -14,7 +14,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "pygraph/program.h"
+#include "pygraph/chain.h"
 #include "torch_api.h"
 
 namespace pygraph::torch_bridge {
@@ -40,6 +40,9 @@ struct ArgumentSpec {
   bool guarded = false;              ///< kPatched: must stand at `address` all the same
   bool elsewhere = false;            ///< kPatched: may come as a CPU tensor, which is not accepted
   std::int64_t storage_offset = -1;  ///< in elements, which it must have; negative: any will do
+  /// The part behind which the call lets go of the argument, where its list is given away;
+  /// negative: at the end.
+  std::int32_t spent_after = -1;
 
   /// Whether it must stand at `address`.
   [[nodiscard]] bool stays() const noexcept { return kind == Kind::kFixed || guarded; }
@@ -47,9 +50,14 @@ struct ArgumentSpec {
 
 /// One fresh allocation of a call that outputs live in.
 struct OutputBlock {
-  std::uint32_t region = kNoRegion;  ///< bound to the block; kNoRegion: filled by a copy
+  struct Placed {
+    std::uint32_t region;
+    std::uint64_t offset;  ///< of the region's start in the block, in bytes
+  };
+  std::vector<Placed> regions;  ///< bound to places in the block; none: filled by a copy
   std::uint64_t bytes = 0;
-  std::uint64_t source = 0;  ///< kNoRegion: static address that is copied after the launch
+  std::uint64_t source = 0;  ///< without regions: static address that is copied after the launch
+  std::uint32_t first_part = 0;  ///< in front of which it is allocated
 };
 
 /// How one element of the result is made.
@@ -71,10 +79,16 @@ struct ResultSpec {
   PyObject* object = nullptr;  ///< owned by the GraphCall
 };
 
-/// The scratch of a call: so many bytes for each of the regions from `region` on. Empty: none.
+/// The scratch of a call: one piece for each of the regions from `region` on, taken in front of
+/// part `first` and given back behind part `last`. Empty: none.
 struct ArenaSpec {
+  struct Piece {
+    std::size_t bytes;
+    std::uint32_t first;
+    std::uint32_t last;
+  };
   std::uint32_t region = kNoRegion;
-  std::vector<std::size_t> pieces;
+  std::vector<Piece> pieces;
 };
 
 /// Where a graph that draws random numbers finds its generator's state: two regions of 8 bytes, the
@@ -94,9 +108,22 @@ struct Arguments {
   PyObject* const* items;
   const std::uint32_t* order;  ///< null: in place
   std::size_t count;
+  PyObject* given = nullptr;  ///< the list that they are in, if the call may let go of them early
 
   static Arguments of_list(PyObject* list) noexcept {
     return {PySequence_Fast_ITEMS(list), nullptr, static_cast<std::size_t>(PyList_GET_SIZE(list))};
+  }
+  /// Of a list that is the callee's to clear (torch's boxed calls).
+  static Arguments of_given(PyObject* list) noexcept {
+    Arguments arguments = of_list(list);
+    arguments.given = list;
+    return arguments;
+  }
+  /// Drops the list's reference to an argument.
+  void let_go(std::size_t index) const noexcept {
+    PyObject* gone = PyList_GET_ITEM(given, static_cast<Py_ssize_t>(index));
+    PyList_SET_ITEM(given, static_cast<Py_ssize_t>(index), Py_NewRef(Py_None));
+    Py_DECREF(gone);
   }
   [[nodiscard]] PyObject* operator[](std::size_t index) const noexcept {
     return items[order == nullptr ? index : order[index]];
@@ -128,6 +155,12 @@ class FailedAfterLaunch : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The same for want of memory, between two parts of a graph.
+class MemoryShortAfterLaunch : public FailedAfterLaunch {
+ public:
+  using FailedAfterLaunch::FailedAfterLaunch;
+};
+
 /// How a proof runs a graph: see GraphCall::run.
 struct Trial {
   int poison = -1;             ///< 0..255: fills arena and outputs beforehand; negative: not
@@ -141,7 +174,7 @@ class GraphCall {
   enum class Device : std::uint8_t { kCuda, kTwin };
 
   /// The regions of `arena` are bound to fresh workspaces at every call. `device_index` is torch's.
-  GraphCall(const Driver& driver, Program program, Device device, int device_index,
+  GraphCall(const Driver& driver, Chain program, Device device, int device_index,
             std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
             std::vector<ResultSpec> results, ArenaSpec arena, RandomSpec random = {});
   ~GraphCall();
@@ -163,12 +196,15 @@ class GraphCall {
   /// Python error set. Throws DriverError, std::runtime_error, CallRefused, FailedAfterLaunch.
   PyObject* run(const Arguments& arguments, Trial trial = {});
 
-  /// Whether the graph writes any argument's memory.
-  [[nodiscard]] bool writes_arguments() const noexcept { return writes_arguments_; }
+  /// Whether a call that failed behind its launch may be made once more by the callable: not if it
+  /// has written arguments, or let go of some.
+  [[nodiscard]] bool repeatable() const noexcept {
+    return !writes_arguments_ && program_.size() == 1;
+  }
 
   [[nodiscard]] const CallStatistics& statistics() const noexcept { return statistics_; }
   void reset_statistics() noexcept { statistics_ = {}; }
-  [[nodiscard]] const Program& program() const noexcept { return program_; }
+  [[nodiscard]] const Chain& program() const noexcept { return program_; }
   int traverse(visitproc visit, void* arg) const;
 
  private:
@@ -178,6 +214,9 @@ class GraphCall {
   class RandomState;
 
   void bind_arguments(const Arguments& arguments, CUstream stream, std::vector<Borrowed>& borrowed);
+  void run_part(std::uint32_t part, const Trial& trial, CUstream stream, Workspaces& arena,
+                std::vector<OwnedTensor>& blocks);
+  void let_go(const Arguments& arguments, std::uint32_t part) const;
   void refuse_visible_copy(const Arguments& arguments, std::size_t index) const;
   void copy_behind(const std::vector<OwnedTensor>& blocks, const std::vector<Borrowed>& borrowed,
                    CUstream stream) const;
@@ -192,7 +231,7 @@ class GraphCall {
   void copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t bytes, CUstream stream) const;
 
   const Driver* driver_;
-  Program program_;
+  Chain program_;
   Device device_;
   int device_index_;
   std::vector<ArgumentSpec> arguments_;

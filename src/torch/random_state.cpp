@@ -59,7 +59,7 @@ GraphCall::RandomState::Place& GraphCall::RandomState::place_on(CUstream stream)
   return places_.emplace_back(Place{stream, memory, {}, false});
 }
 
-void GraphCall::RandomState::set(Program& program, CUstream stream) {
+void GraphCall::RandomState::set(Chain& program, CUstream stream) {
   const std::uint64_t seed = ask("initial_seed");
   offset_ = ask("get_offset");
   Place& place = place_on(stream);

@@ -14,8 +14,9 @@
 
 namespace pygraph::torch_bridge {
 
-/// Guarded by the GIL, like the call that it belongs to. Every stream has memory of its own, so that
-/// calls on streams that are not ordered against each other do not change each other's numbers.
+/// Guarded by the GIL, like the call that it belongs to. Every stream has memory of its own, so
+/// that calls on streams that are not ordered against each other do not change each other's
+/// numbers.
 class GraphCall::RandomState {
  public:
   RandomState(const Driver& driver, const RandomSpec& spec);
@@ -25,7 +26,7 @@ class GraphCall::RandomState {
 
   /// Brings the state in the device's memory up to the generator's, on `stream`, and binds the
   /// regions to it. Throws DriverError, MemoryShort, std::runtime_error (the generator refused).
-  void set(Program& program, CUstream stream);
+  void set(Chain& program, CUstream stream);
 
   /// Moves the generator on, as the graph's kernels would have. Throws std::runtime_error.
   void advance();

@@ -165,6 +165,7 @@ CUresult clone_graph(CUgraph original, CUgraph* clone) {
       destroy_graph(*clone);
       return code;
     }
+    now.nodes.at(twins[node]).original = node;
     now.nodes.at(twins[node]).edge_data = from.edge_data;
     now.nodes.at(twins[node]).attributes = from.attributes;
   }

@@ -91,6 +91,7 @@ struct WorkGroup {
 struct GraphNode {
   Work work;
   CUgraph graph = nullptr;
+  CUgraphNode original = nullptr;  ///< what it was cloned from
   std::vector<CUgraphNode> dependencies;
   std::vector<CUgraphEdgeData> edge_data;  ///< per dependency
   std::vector<std::pair<CUkernelNodeAttrID, CUkernelNodeAttrValue>> attributes;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -128,8 +129,8 @@ def test_the_replaced_cudagraphify_acts_only_while_installed() -> None:
     from torch._inductor import compile_fx
 
     made: list[dict[str, Any]] = []
-    with hook.installed(recording(made)) as patches:
-        assert patches["triton.cudagraphs"] is True
+    with hook.installed(recording(made)) as routed:
+        assert routed["config_patches"]["triton.cudagraphs"] is True
         run = compile_fx.cudagraphify(
             lambda arguments: arguments,
             (1,),
@@ -154,12 +155,34 @@ def test_the_replaced_cudagraphify_acts_only_while_installed() -> None:
     assert run is not None
 
 
+def test_what_is_compiled_later_and_on_another_thread_is_routed_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A backward may be compiled at its first call, on autograd's thread."""
+    from torch._inductor import compile_fx
+
+    def compile_fx_inner(*args: Any, **kwargs: Any) -> Any:
+        return hook._current(), args, kwargs
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", compile_fx_inner)
+    wrap = recording([])
+    with hook.installed(wrap) as routed:
+        pass
+    assert hook._current() is None
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(routed["inner_compile"](1, static=2)))
+    thread.start()
+    thread.join()
+    assert found == [(wrap, (1,), {"static": 2})]
+    assert hook._current() is None
+
+
 @pytest.mark.skipif(versions.hook_form() != "policy", reason="this torch has no CUDAGraphPolicy")
 def test_the_policy_wraps_whole_graphs_and_partitions() -> None:
     made: list[dict[str, Any]] = []
     kwargs = {"static_input_idxs": (0,), "is_backward": False, "is_inference": True}
-    with hook.installed(recording(made)) as patches:
-        policy = patches["cudagraph_policy"]
+    with hook.installed(recording(made)) as routed:
+        policy = routed["config_patches"]["cudagraph_policy"]
         whole = types.SimpleNamespace(partition_maps=None)
         assert policy.should_wrap(whole)
         run = policy.cudagraphify(

@@ -69,7 +69,8 @@ def make(arguments: list[Any] | None = None) -> Any:
         argument(patched, 1, alignment_mask=15),
     ]
     block = _engine.OutputBlock()
-    block.region, block.bytes = 3, 4 * N
+    block.place(3)
+    block.bytes = 4 * N
     result = _engine.ResultSpec()
     result.kind, result.sizes, result.strides = _engine.ResultKind.WHOLE, [4, 8], [8, 1]
     result.set_dtype_of(torch.empty(0))

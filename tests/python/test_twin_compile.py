@@ -109,20 +109,29 @@ def test_a_constant_that_the_callable_makes_anew_lives_as_long_as_its_graph() ->
 
 
 @pytest.mark.parametrize(
-    ("function", "operator"),
+    "function",
     [
-        (lambda x: x + torch.rand(4), "aten.rand.default"),
-        (lambda x: torch.nn.functional.dropout(x, 0.5), "aten.bernoulli_.float"),
+        lambda x: x + torch.rand(4),
+        lambda x: torch.nn.functional.dropout(x, 0.5),
+        lambda x: torch.empty_like(x).normal_() * torch.randint(1, 9, (4,)),
     ],
 )
-def test_what_draws_random_numbers_runs_without_a_graph(
-    function: Callable[..., Any], operator: str
+def test_what_draws_random_numbers_draws_those_of_the_uncaptured_function(
+    function: Callable[..., Any],
 ) -> None:
+    """Linking and the proof draw as well, and leave the generator as one call leaves it."""
+    x = torch.ones(4)
     graph = compiled(function)
-    drawn = [graph(torch.ones(4)) for _ in range(4)]
+    torch.manual_seed(7)
+    drawn = [graph(x) for _ in range(6)]
+    state = torch.get_rng_state()
+    uncaptured = torch.compile(function, backend="aot_eager")
+    torch.manual_seed(7)
+    expected = [uncaptured(x) for _ in range(6)]
+    assert all(map(torch.equal, drawn, expected))
     assert not any(torch.equal(drawn[0], other) for other in drawn[1:])
-    assert only_graph().state == "fallback"
-    assert only_graph().replays == 0
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (only_graph().state, only_graph().replays) == ("graphed", 4)
 
 
 def test_padding_noise_changes_nothing() -> None:

@@ -88,9 +88,7 @@ def backend(
         is_inference: bool,
         mutated_input_idxs: Sequence[int],
     ) -> Callable[..., Any]:
-        role = (
-            Role.BACKWARD if is_backward else Role.INFERENCE if is_inference else Role.FORWARD
-        )
+        role = Role.BACKWARD if is_backward else Role.INFERENCE if is_inference else Role.FORWARD
         graph = Graphed(
             model,
             name=registry.next_name(role.value),

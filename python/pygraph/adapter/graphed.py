@@ -227,7 +227,8 @@ class Graphed:
             run.random_before,
             run.random_after,
             self.uncaptured.on_host,
-            saved,
+            saved if self.role is Role.FORWARD else self._gradients_of_parameters(run),
+            frozenset(range(len(arguments))) if self.role is Role.BACKWARD else frozenset(),
         )
         reasons: list[str] = []
         with capture_lock:
@@ -269,6 +270,12 @@ class Graphed:
         if self.role is not Role.FORWARD or self._pair is None or self._pair.returned is None:
             return frozenset()
         return frozenset(range(self._pair.returned, len(run.outputs)))
+
+    def _gradients_of_parameters(self, run: reference.Reference) -> frozenset[int]:
+        """Of a backward's results, one per argument of its forward, those of parameters."""
+        if self.role is not Role.BACKWARD or self._pair is None:
+            return frozenset()
+        return frozenset(i for i in range(len(run.outputs)) if i in self._pair.static)
 
     def _saves_on_host(self, run: reference.Reference, saved: frozenset[int]) -> bool:
         """Whether the callable saves numbers on the host that its graph would save on the device,

@@ -32,6 +32,7 @@ class Pair:
 
     def __init__(self, metadata: Sequence[Any]) -> None:
         self._metadata = metadata
+        self.static: frozenset[int] = frozenset()  #: the forward's parameters and buffers
         #: Which of what the forward saves its callable returns on the host (see below).
         self.saved_on_host: frozenset[int] = frozenset()
         #: Whether the backward is one callable, whose tensors are the forward's in their order;
@@ -50,6 +51,7 @@ class Pair:
 
     def note_constants(self, arguments: Sequence[Any], static: Iterable[int]) -> None:
         """Where the forward's parameters and buffers stand in this call."""
+        self.static = frozenset(static)
         self._constants = frozenset(
             _place(arguments[index]) for index in static if _has_memory(arguments[index])
         )

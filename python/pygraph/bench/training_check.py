@@ -1,16 +1,16 @@
 """Whether a mode trains as it should, before anything is timed.
 
-Every mode starts from the same weights and the same seed and takes a few steps on inputs that it has
-not seen. What it leaves, its *track*, is compared:
+Every mode starts from the same weights and the same seed and takes a few steps on inputs that it
+has not seen. What it leaves, its *track*, is compared:
 
 - *With eager*: losses, and the gradients of the first step. Eager rounds elsewhere, and draws other
-  random numbers than compiled code for the same seed. So a mode may be off by a few times what eager
-  is off without autocast, and by as much as eager itself moves from seed to seed. Where dropout is
-  on, that is a coarse sieve.
+  random numbers than compiled code for the same seed. So a mode may be off by a few times what
+  eager is off without autocast, and by as much as eager itself moves from seed to seed. Where
+  dropout is on, that is a coarse sieve.
 - *With the default mode*: losses, weights, buffers and the first gradients, bit for bit. Where
-  default does not repeat its own bits (kernels with atomics), a mode may be a few times as far off as
-  default is from itself, measured on several runs. This is the fine sieve: all modes run the same
-  kernels and must draw the same random numbers.
+  default does not repeat its own bits (kernels with atomics), a mode may be a few times as far off
+  as default is from itself, measured on several runs. This is the fine sieve: all modes run the
+  same kernels and must draw the same random numbers.
 
 All modes are compiled and were called before the first track is taken; see training_modes.py.
 """
@@ -113,7 +113,7 @@ def take(trainer: Trainer, start: dict[str, Any], inputs: Sequence[Tensors], see
     losses: list[float] = []
     gradients: list[Any] = []
     for each in inputs:
-        losses.append(float(trainer.take_step(each)))
+        losses.append(float(trainer.take_step(each).detach()))
         if not gradients:
             gradients = [None if grad is None else grad.clone() for grad in trainer.gradients()]
     return Track(losses, gradients, copied(trainer.program))

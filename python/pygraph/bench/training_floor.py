@@ -66,6 +66,20 @@ def capture(
     return Captured(graph, loss.detach(), static, gradients, module)
 
 
+def heal_random_numbers() -> bool:
+    """After a capture that failed, torch may take its generator to be in a capture still, and
+    refuse to draw. Gives it a state of its own then; graphs that were captured before keep the old
+    one. True if there was something to heal."""
+    try:
+        torch.rand(1, device="cuda")
+        return False
+    except RuntimeError:
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        fresh = torch.Generator(device="cuda")
+        generator.graphsafe_set_state(fresh.graphsafe_get_state())
+        return True
+
+
 def kernel_time_us(step: Any, inputs: Any) -> float:
     """What the kernels, copies and fills of one step take together, by torch's profiler."""
     from torch.autograd import DeviceType

@@ -1,8 +1,8 @@
 """The ways to train a program, each prepared to a function that takes one whole step.
 
 A step sets the gradients to None, runs forward, loss and backward, and lets a fused AdamW update
-the weights. What is compiled is the module from inputs to loss; the optimizer is eager in every mode
-but the floor's graph, where the whole step is captured (training_floor.py).
+the weights. What is compiled is the module from inputs to loss; the optimizer is eager in every
+mode but the floor's graph, where the whole step is captured (training_floor.py).
 
 Every mode trains a copy of its own of one program, except the floor, which runs default's compiled
 code on default's weights. That is not only cheaper: compiling once more would, in torch 2.11, let

@@ -108,7 +108,7 @@ class DeepRecommender(nn.Module):
 
 
 class TinyConvNet(nn.Module):
-    """What stands for ResNet-50 where everything is tiny: convolutions, normalisation, a shortcut."""
+    """Stands for ResNet-50 where everything is tiny: convolutions, normalisation, a shortcut."""
 
     def __init__(self, width: int = 4, classes: int = 5) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """One training program in all modes: prepare, check, time.
 
 First every mode takes its first step, default first, so that all kernels are compiled and tuned;
-then every mode goes on until its graphs are captured; then all are checked, and those that are right
-are timed in rounds that visit each in turn.
+then every mode goes on until its graphs are captured; then all are checked, and those that are
+right are timed in rounds that visit each in turn.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from pygraph.bench.training_record import Result
 from pygraph.reporting import Report
 
 log = logging.getLogger(__name__)
+
+GENERATOR_LOST = "torch's generator was replaced: earlier graphs may draw other random numbers"
 
 Alone = Callable[[], AbstractContextManager[Any]]
 
@@ -71,6 +73,7 @@ def run_training(
 
 def _build(training: Training, device: Device, phases: measure.Phases) -> Bench:
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     with phases.time("model"):
         program = training.make_program(device.torch)
         inputs = [
@@ -117,10 +120,15 @@ def _begin(mode: str, bench: Bench) -> None:
 
 
 def _finish(mode: str, bench: Bench) -> None:
-    if mode == "floor":
-        bench.trainers[mode] = training_modes.begin(mode, bench)
-    else:
+    if mode != "floor":
         training_modes.finish(bench.trainers[mode], bench)
+        return
+    try:
+        bench.trainers[mode] = training_modes.begin(mode, bench)
+    except Exception as error:
+        if bench.device.is_cuda and training_floor.heal_random_numbers():
+            error.add_note(GENERATOR_LOST)
+        raise
 
 
 def check(bench: Bench, results: dict[str, Result]) -> dict[str, Any]:
@@ -238,3 +246,5 @@ def _fail(result: Result, error: Exception) -> None:
     log.warning("%s", "".join(traceback.format_exception(error)))
     result.correct = False
     result.error = result.error or message(error)
+    if notes := getattr(error, "__notes__", None):
+        result.extra["notes"] = list(notes)

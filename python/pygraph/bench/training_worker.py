@@ -125,10 +125,19 @@ def run(kind: str, given: Given) -> dict[str, Any]:
         return {"error": message(error)}
 
 
-def preload(training: Training) -> None:
-    """Import what the program needs, by building it without memory."""
+def _one_thread() -> None:
+    """Tiny tensors are not worth more, and tests share their machine."""
     import torch
-    import torch._inductor.compile_fx
+
+    torch.set_num_threads(1)
+
+
+def preload(training: Training, compiler: bool) -> None:
+    """Import what the program needs, by building it without memory, and Inductor if wanted."""
+    import torch
+
+    if compiler:
+        import torch._inductor.compile_fx
 
     with contextlib.suppress(Exception), torch.device("meta"):
         training.build()
@@ -150,9 +159,11 @@ def main(
     (training,) = training_models.find(model, tiny)
     if gate:
         if kind != "environment":
-            preload(training)
+            preload(training, compiler=device != "cpu")
         if not sys.stdin.readline():
             raise typer.Exit(3)  # whoever started this is gone
+    if device == "cpu":
+        _one_thread()
     given = Given(training, mode, Device(device), seconds, rounds, lock, shared)
     record.write(out, run(kind, given))
 

@@ -20,6 +20,9 @@ from pygraph.capture import random, reasons, space, tensors
 from pygraph.capture.device import CaptureFailed, Device, Function, Recording, Segment
 from pygraph.capture.hold import hold_buffers
 
+#: The share of all allocated memory that a backward's peak may be higher by.
+_PEAK_SHARE = 0.005
+
 
 class Cuda(Device):
     """One GPU of this process."""
@@ -70,6 +73,11 @@ class Cuda(Device):
     def free_bytes(self) -> int:
         reserve = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
         return self.driver_free_bytes() + int(reserve)
+
+    def peak_slack(self) -> int:
+        """So little of all that is allocated that it does not matter, and a segment of torch's
+        allocator at least."""
+        return max(2 << 20, int(_PEAK_SHARE * torch.cuda.memory_allocated(self.index)))
 
     def driver_free_bytes(self) -> int:
         with torch.cuda.device(self.index):

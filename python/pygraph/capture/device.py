@@ -117,6 +117,10 @@ class Device(abc.ABC):
         """Memory that an allocation can have: the driver's, and what torch holds in reserve."""
 
     @abc.abstractmethod
+    def peak_slack(self) -> int:
+        """Bytes by which the peak of a backward's memory may exceed the uncaptured callable's."""
+
+    @abc.abstractmethod
     def driver_free_bytes(self) -> int:
         """Memory that nobody has taken from the driver."""
 

@@ -52,7 +52,8 @@ class Request:
     random_after: Any = None
     #: arguments that a call may have on the host, in place of the device
     elsewhere: frozenset[int] = frozenset()
-    saved: frozenset[int] = frozenset()  #: results that only the backward of this forward takes
+    together: frozenset[int] = frozenset()  #: results that die at about the same time
+    given: frozenset[int] = frozenset()  #: arguments that the caller does not need any more
 
     @property
     def draws(self) -> bool:
@@ -77,9 +78,11 @@ def link(request: Request, policy: Policy) -> LinkedCall:
             f"{linked.problems[0]}"
         )
     for number, copy in enumerate(planned.copies):
-        planned.blocks[copy.block].region = linked.copy_regions[0] + number
+        planned.blocks[copy.to.block].place(linked.copy_regions[0] + number, copy.to.offset)
     owned, unknown = foreign.explain(request.function, linked.foreign_words)
     specs = _argument_specs(request, pair.a, in_place, pair.region_of_argument, bool(unknown))
+    for index in pair.spent:
+        specs[index].spent = 0
     if same_offsets:
         for spec, argument in zip(specs, request.arguments, strict=True):
             if isinstance(argument, torch.Tensor):
@@ -168,8 +171,13 @@ class _Pair:
             if not shifted:
                 raise
             raise _ProbeFailed(str(error), error.operator, error.source) from error
-        self.planned = outputs.plan(self.a, b, request.results, device, policy.private_scratch)
-        regions, self.region_of_argument, of_segment = _regions(self.a, b, arguments, self.planned)
+        self.planned = outputs.plan(
+            self.a, b, request.results, device, policy.private_scratch, request.together
+        )
+        self.spent = _spent(request, self.planned)
+        regions, self.region_of_argument, of_segment = _regions(
+            self.a, b, arguments, self.planned, self.spent
+        )
         self.random = _add_random(regions, self.a, b)
         self.regions = len(regions)
         phantom = device.space()
@@ -184,6 +192,7 @@ class _Pair:
             share_scratch=not policy.scratch_apart,
             arena_in_pieces=request.arena_in_pieces,
             smallest_loan=device.smallest_loan,
+            **({"peak_slack": device.peak_slack()} if self.spent else {}),
             twin=device.twin,
         )
         compared = time.perf_counter()
@@ -227,8 +236,27 @@ def _require_pairs(a: Capture, b: Capture) -> None:
 RegionTuple = tuple[int, int, int, Any, int]
 
 
+def _spent(request: Request, planned: outputs.Outputs) -> frozenset[int]:
+    """The arguments whose memory the call may give up early: those that the caller gives away with
+    the call, that are worth it, and that no result is made from."""
+    kinds = (_engine.ResultKind.ARGUMENT, _engine.ResultKind.ALIAS)
+    returned = {result.index for result in planned.results if result.kind in kinds}
+    return frozenset(
+        index
+        for index in request.given
+        if index in request.changing
+        and index not in returned
+        and request.device.owns(request.arguments[index])
+        and tensors.extent_bytes(request.arguments[index]) >= request.device.smallest_loan
+    )
+
+
 def _regions(
-    a: Capture, b: Capture, arguments: Sequence[Any], planned: outputs.Outputs
+    a: Capture,
+    b: Capture,
+    arguments: Sequence[Any],
+    planned: outputs.Outputs,
+    spent: frozenset[int],
 ) -> tuple[list[RegionTuple], dict[int, int], dict[int, int]]:
     """The regions as the engine takes them, and which of them each argument and segment is."""
     regions: list[RegionTuple] = []
@@ -238,15 +266,16 @@ def _regions(
         if in_a:
             of_argument[index] = len(regions)
             nbytes = tensors.extent_bytes(arguments[index])
-            regions.append((in_a, in_b, nbytes, _engine.RegionRole.OWN, 0))
+            role = _engine.RegionRole.SPENT if index in spent else _engine.RegionRole.OWN
+            regions.append((in_a, in_b, nbytes, role, nbytes if index in spent else 0))
     for index, (left, right) in enumerate(zip(a.segments, b.segments, strict=True)):
         role = _engine.RegionRole.SCRATCH
         used = max(left.used, right.used)
         of_segment[index] = len(regions)
         if index in planned.direct:
-            block = planned.blocks[planned.direct[index]]
-            block.region = len(regions)
-            role, used = _engine.RegionRole.FRESH, block.bytes
+            place = planned.direct[index]
+            planned.blocks[place.block].place(len(regions), place.offset)
+            role, used = _engine.RegionRole.FRESH, place.bytes
         regions.append((left.address, right.address, left.bytes, role, used))
     return regions, of_argument, of_segment
 
@@ -318,6 +347,7 @@ def _figures(linked: Any, a: Capture, planned: outputs.Outputs) -> dict[str, int
         ),
         "arena_bytes": linked.arena_bytes,
         "arena_pieces": len(linked.arena_pieces),
+        "parts": linked.parts,
         "scratch_in_outputs": linked.lent,
         "arena_lower_bound": linked.lower_bound,
         "output_bytes": planned.bytes,

@@ -30,6 +30,8 @@ _BREAK_THEIR_LIBRARY = frozenset(
 class Watch(TorchDispatchMode):
     """While on, notes the first such operator that works on the device."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, device: Device) -> None:
         super().__init__()
         self.found: str | None = None

@@ -70,6 +70,7 @@ class GraphReport:
 
     arena_bytes: int = 0
     arena_pieces: int = 0
+    parts: int = 1  #: launches that a call takes, so that memory can change hands between them
     """One, unless that was more memory in one piece than there was."""
     arena_lower_bound: int = 0
     """The most scratch of the arena that must be live at one node: no layout is smaller."""

@@ -42,7 +42,8 @@ def _graph_lines(graph: GraphReport) -> list[str]:
         lines.append(f"  because {graph.blame}")
     if graph.nodes:
         lines.append(
-            f"  {graph.nodes} nodes ({graph.kernels} kernels, {graph.edges} edges), "
+            f"  {graph.nodes} nodes ({graph.kernels} kernels, {graph.edges} edges"
+            f"{f', launched in {graph.parts} parts' if graph.parts > 1 else ''}), "
             f"{graph.inputs} inputs, {graph.constants} constants, {graph.outputs} outputs"
         )
         lines.append(

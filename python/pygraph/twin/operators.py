@@ -167,7 +167,9 @@ def operator_of(func: Any) -> Operator:
 def _treatment(func: Any, schema: Any, returned: list[str | None]) -> Treatment:
     if str(func) in _NAMED:
         return _NAMED[str(func)]
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    # One that is composite and has a kernel besides runs the kernel, whose bits may be others.
+    if has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CPU"):
         return Treatment.COMPOSITE
     if torch.Tag.inplace_view in func.tags:
         return Treatment.REAL

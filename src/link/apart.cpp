@@ -1,0 +1,75 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "cut.h"
+#include "pygraph/link.h"
+
+namespace pygraph {
+namespace {
+
+/// A copy of the graph with the nodes [begin, end) only, in which they have new handles.
+LinkedPart part(const Driver& driver, const LinkedGraph& whole, std::uint32_t begin,
+                std::uint32_t end) {
+  LinkedPart made;
+  CUgraph clone = nullptr;
+  driver.check(driver.api.cuGraphClone(&clone, whole.graph.get()), "cuGraphClone",
+               "a part of the linked graph");
+  made.graph = GraphHandle(driver, clone);
+  const std::vector<Node>& nodes = whole.image.nodes;
+  for (std::uint32_t index = 0; index < nodes.size(); ++index) {
+    CUgraphNode found = nullptr;
+    driver.check(driver.api.cuGraphNodeFindInClone(&found, nodes[index].handle, clone),
+                 "cuGraphNodeFindInClone", fmt::format("node {}", index));
+    if (index >= begin && index < end) {
+      made.image.nodes.push_back(nodes[index]);
+      made.image.nodes.back().handle = found;
+    } else {
+      driver.check(driver.api.cuGraphDestroyNode(found), "cuGraphDestroyNode",
+                   fmt::format("node {}", index));
+    }
+  }
+  for (const Relocation& relocation : whole.relocations) {
+    if (relocation.node >= begin && relocation.node < end) {
+      made.relocations.push_back(relocation);
+      made.relocations.back().node -= begin;
+    }
+  }
+  return made;
+}
+
+}  // namespace
+
+std::vector<PartSpan> LinkedGraph::parts_of_regions() const {
+  std::vector<PartSpan> found(region_count());
+  std::vector<bool> seen(region_count());
+  for (const Relocation& relocation :
+       relocations) {  // ascending by node, but for copies at the end
+    const std::uint32_t part = part_of(relocation.node, cuts);
+    PartSpan& span = found[relocation.region];
+    span = seen[relocation.region] ? PartSpan{std::min(span.first, part), std::max(span.last, part)}
+                                   : PartSpan{part, part};
+    seen[relocation.region] = true;
+  }
+  return found;
+}
+
+std::vector<LinkedPart> take_apart(const Driver& driver, LinkedGraph linked) {
+  std::vector<LinkedPart> parts;
+  if (linked.cuts.empty()) {
+    parts.push_back(
+        {std::move(linked.graph), std::move(linked.image), std::move(linked.relocations)});
+    return parts;
+  }
+  std::uint32_t begin = 0;
+  for (const std::uint32_t end : linked.cuts) {
+    parts.push_back(part(driver, linked, begin, end));
+    begin = end;
+  }
+  parts.push_back(
+      part(driver, linked, begin, static_cast<std::uint32_t>(linked.image.nodes.size())));
+  return parts;
+}
+
+}  // namespace pygraph
