@@ -15,6 +15,8 @@ from places import PLACES, Place, assert_bits, only_graph
 
 import pygraph
 from pygraph import _engine
+from pygraph.adapter import signatures
+from pygraph.adapter.signatures import Policy
 
 
 @pytest.fixture(params=PLACES)
@@ -46,8 +48,15 @@ def scale(arguments: list[Any]) -> list[Any]:
 # ------------------------------------------------------------------------- programs and their bound
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may be evicted at any time."""
+    monkeypatch.setattr(signatures, "PATIENCE", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_programs_are_bounded_and_the_oldest_makes_room(place: Place) -> None:
-    graph = place.graphed(scale, programs=2)
+    graph = place.graphed(scale, sizes=Policy(programs=2))
     for factor in (2, 3, 2, 4):
         for _ in range(3):
             x = place.randn(8)
@@ -66,8 +75,39 @@ def test_programs_are_bounded_and_the_oldest_makes_room(place: Place) -> None:
     assert graph.refresh_report().programs == 2
 
 
+def test_no_program_is_evicted_while_linking_has_taken_much_of_the_time(place: Place) -> None:
+    graph = place.graphed(scale, sizes=Policy(programs=2))
+    for factor in (2, 3, 4, 5) * 3:
+        x = place.randn(8)
+        assert_bits(graph.dispatcher([x, factor]), [x * factor])
+    report = graph.refresh_report()
+    assert (report.programs, report.evictions, report.proofs) == (2, 0, 2)
+
+
+def test_listed_sizes_are_captured_at_their_first_sight_and_no_others(place: Place) -> None:
+    graph = place.graphed(scale, sizes=Policy(sizes=signatures.sizes_of([3, (4,)])))
+    for factor in (2, 3, 3, 4):  # the first call that may be captured is watched
+        graph.dispatcher([place.randn(8), factor])
+    assert graph.refresh_report().programs == 2
+    for factor in (2, 2, 2, 3, 4):
+        x = place.randn(8)
+        assert_bits(graph.dispatcher([x, factor]), [x * factor])
+    report = graph.refresh_report()
+    assert (report.programs, report.replays) == (2, 2)
+
+
+@pytest.mark.parametrize("capture_at", [1, 2, 4])
+def test_a_size_is_captured_at_the_sight_that_was_asked_for(place: Place, capture_at: int) -> None:
+    graph = place.graphed(scale, sizes=Policy(capture_at=capture_at))
+    graph.dispatcher([place.randn(8), 7])
+    for sight in range(1, 6):
+        graph.dispatcher([place.randn(8), 2])
+        assert graph.refresh_report().programs == (sight >= capture_at), sight
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_stream_of_many_sizes_does_not_thrash(place: Place) -> None:
-    graph = place.graphed(scale, programs=2)
+    graph = place.graphed(scale, sizes=Policy(programs=2))
     for turn in range(30):
         for factor in range(5):
             x = place.randn(8)
@@ -78,7 +118,7 @@ def test_a_stream_of_many_sizes_does_not_thrash(place: Place) -> None:
 
 
 def test_sizes_are_forgotten_some_day(place: Place) -> None:
-    graph = place.graphed(scale, programs=1)
+    graph = place.graphed(scale, sizes=Policy(programs=1))
     x = place.randn(2)
     for factor in range(300):
         graph.dispatcher([x, factor])

@@ -9,7 +9,12 @@ Options
             the clock is as on a GPU; the compiler is "aot" then.
   debug     "paranoid": the proof of a deployed graph is repeated every `debug_interval` calls
             (default 100). Default "off".
-  max_programs  programs (sets of dynamic sizes) of one compiled graph that are kept; default 8.
+  max_programs  programs (sets of dynamic sizes) of one compiled graph that are kept; default 8. A
+            further one takes the place of the one used longest ago, if linking it takes no more
+            than a fiftieth of the time since the last link.
+  capture_at    the sight of a set of sizes at which it is captured; default 2.
+  capture_sizes a list of sizes: those are captured at their first sight, and no others. A size is
+            an integer or a tuple of integers: the dynamic sizes of a call that has all of them.
 Every other option is passed to Inductor's config, as torch.compile(options=...) does.
 """
 
@@ -23,8 +28,9 @@ from typing import Any
 import torch
 
 from pygraph.adapter import aot, devices, gateway, hook, registry, sources
-from pygraph.adapter.graphed import MAXIMUM_PROGRAMS, PARANOID_INTERVAL, Graphed
+from pygraph.adapter.graphed import PARANOID_INTERVAL, Graphed
 from pygraph.adapter.pair import Pair, Role
+from pygraph.adapter.signatures import CAPTURE_AT, PROGRAMS, Policy, sizes_of
 
 log = logging.getLogger("pygraph")
 
@@ -45,7 +51,9 @@ class Options:
     device: str = "cuda"
     debug: str = "off"
     debug_interval: int = PARANOID_INTERVAL
-    max_programs: int = MAXIMUM_PROGRAMS
+    max_programs: int = PROGRAMS
+    capture_at: int = CAPTURE_AT
+    capture_sizes: Sequence[Any] = ()
 
     @property
     def target(self) -> devices.Target:
@@ -76,6 +84,7 @@ def backend(
         return _compile(gm, example_inputs, ours.compiler, inductor)
 
     find_source = sources.finder(gm)
+    sizes = Policy(ours.max_programs, ours.capture_at, sizes_of(ours.capture_sizes))
     graphs: list[Graphed] = []
     whole: list[bool] = []
 
@@ -97,8 +106,9 @@ def backend(
             mutated=mutated_input_idxs,
             device=target.device(device_index),
             find_source=find_source,
-            programs=ours.max_programs,
+            sizes=sizes,
             aligned=ours.compiler == "inductor",
+            sure=static_input_idxs,
             paranoid=ours.debug_interval if ours.debug == "paranoid" else 0,
             role=role,
             pair=None if is_inference else pair,
@@ -133,7 +143,9 @@ def _split_options(options: dict[str, Any], mode: str | None) -> tuple[Options, 
         value = inductor.pop(name)
         if name in _CHOICES and value not in _CHOICES[name]:
             raise ValueError(f"option {name!r} is {value!r}; it must be one of {_CHOICES[name]}")
-        if name not in _CHOICES and (type(value) is not int or value < 1):
+        if name == "capture_sizes":
+            sizes_of(value)
+        elif name not in _CHOICES and (type(value) is not int or value < 1):
             raise ValueError(f"option {name!r} is {value!r}; it must be an integer of 1 or more")
         setattr(ours, name, value)
     only = ours.target.compiler

@@ -14,14 +14,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from pygraph import _engine
 from pygraph.adapter.pair import Pair, Role, on_host, taken_on_host
-from pygraph.adapter.signatures import WARM_UP_CALLS, Signature, Signatures
+from pygraph.adapter.signatures import Policy as Sizes
+from pygraph.adapter.signatures import Signature, Signatures
 from pygraph.adapter.turnstile import Turnstile
 from pygraph.adapter.uncaptured import Uncaptured
 from pygraph.capture import linker, proof, reference, unsafe
@@ -32,8 +33,6 @@ from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING, GraphReport
 
 log = logging.getLogger("pygraph")
 
-#: Programs of one compiled graph, unless the option `max_programs` says otherwise.
-MAXIMUM_PROGRAMS = 8
 #: Calls from one repeated proof to the next with `debug="paranoid"`.
 PARANOID_INTERVAL = 100
 #: The share of free memory that copies for a proof may take.
@@ -56,27 +55,28 @@ class Graphed:
         mutated: Sequence[int] = (),
         device: Device | int = 0,
         find_source: SourceFinder = lambda operator: None,
-        programs: int = MAXIMUM_PROGRAMS,
+        sizes: Sizes | None = None,
         paranoid: int = 0,
         aligned: bool = False,
+        sure: Collection[int] = (),
         role: Role = Role.INFERENCE,
         pair: Pair | None = None,
     ) -> None:
         """`function` takes one list of arguments. `static` are those that stand where they are from
         call to call (constants), `mutated` those that are known to be written. `paranoid`: repeat
         the proof every so many calls; 0: never. `aligned`: the function needs its tensors to
-        be aligned to 16 bytes (Inductor's do). `pair`: what a forward and a backward share."""
+        be aligned to 16 bytes (Inductor's do), which those of `sure` always are. `pair`: what a forward and a backward share."""
         self.static = frozenset(static)
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
         #: Told the arguments and results of the call that deployed a graph.
         self.on_deploy: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
-        self.uncaptured = Uncaptured(function, self.mutated, aligned)
+        self.uncaptured = Uncaptured(function, self.mutated, aligned, self.static | frozenset(sure))
         self.report = GraphReport(name=name, state=WARMING)
         self.role = role
         self._pair = pair
         self._find_source = find_source
-        self._signatures = Signatures(programs)
+        self._signatures = Signatures(sizes or Sizes())
         self._retired: dict[str, int] = {"replays": 0, "bytes_copied": 0, "copies": 0}
         self._threads = Turnstile()
         self._watched = False  #: the callable's first call has been seen
@@ -130,9 +130,9 @@ class Graphed:
         if signature.settled or self.device.busy():
             return self.uncaptured(arguments)
         signature.calls += 1
-        if signature.calls <= WARM_UP_CALLS:
-            return self._warm_up(signature, arguments)
-        if not self._fits(signature, arguments):
+        if signature.calls <= signature.warm_up_calls or not self._watched:
+            return self._warm_up(arguments)
+        if not self._signatures.may_link() or not self._fits(signature, arguments):
             return self.uncaptured(arguments)
         with self._alone():
             if not signature.claim():  # another thread did, since this one looked
@@ -159,7 +159,7 @@ class Graphed:
         self._give_up_for_good(f"a replay failed: {message}")
         return self.uncaptured(arguments)
 
-    def _warm_up(self, signature: Signature, arguments: list[Any]) -> Any:
+    def _warm_up(self, arguments: list[Any]) -> Any:
         if self._watched:  # another set of sizes: the same operators
             return self.uncaptured(arguments)
         self._watched = True
@@ -211,6 +211,7 @@ class Graphed:
     def _deploy(self, signature: Signature, arguments: list[Any]) -> Any:
         """Runs the callable once for the caller, and then tries to get a proven graph."""
         self._note_constants(arguments)
+        started = time.perf_counter()
         run = self._run_for_real(arguments)
         arguments = self._on_device(run, arguments)
         saved = self._saved(run)
@@ -246,10 +247,12 @@ class Graphed:
                 self.report.proof = verdict
                 if not verdict.startswith(proof.FAILED):
                     self._adopt(signature, linked, arguments, reasons)
+                    self._signatures.note_link(time.perf_counter() - started)
                     if self.on_deploy is not None:
                         self.on_deploy(arguments, run.outputs)
                     return run.outputs
                 reasons.append(f"{policy}: {verdict}")
+        self._signatures.note_link(time.perf_counter() - started)
         self._give_up("; ".join(reasons), whole=not self._signatures.linked)
         return run.outputs
 
@@ -365,7 +368,7 @@ class Graphed:
         arguments: Sequence[Any],
         reasons: list[str],
     ) -> None:
-        while len(self._signatures.linked) >= self._signatures.programs:
+        while self._signatures.full:
             self._evict_oldest()
         signature.call, signature.keep = linked.call, linked.keep
         report = self.report

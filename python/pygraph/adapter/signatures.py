@@ -1,30 +1,61 @@
 """The sets of sizes that one compiled graph is called with, and which of them have a program.
 
 A signature is the tuple of integer arguments of a call (dynamic sizes); sizes, strides and dtypes
-of tensors follow from it, which Dynamo's guards see to. Programs are bounded: a new one evicts the
-one used longest ago. A signature that was evicted must be seen four times as often before it gets
-another, so that a stream of many sizes does not spend its time on linking.
+of tensors follow from it, which Dynamo's guards see to. Which get a program:
+
+* one that is seen for the second time (`Policy.capture_at`): a size that does not come back is not
+  worth 50 ms; or, if there is a list of sizes, those in it, at once, and no others;
+* up to `Policy.programs`. A further one evicts the one used longest ago, but only when the time
+  since the last link is 50 times what that took, so that a stream of many sizes spends at most a
+  fiftieth of its time on linking. One that was evicted must be seen four times as often before it
+  gets another.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import time
+from collections.abc import Iterable
 from typing import Any
 
-#: Calls of one signature that run uncaptured before it is captured.
-WARM_UP_CALLS = 1
+#: Programs of one compiled graph.
+PROGRAMS = 8
+#: The sight of a signature at which it is captured.
+CAPTURE_AT = 2
 #: Signatures that are remembered per program, those without a program included.
 _REMEMBERED = 64
 _BACK_OFF = 4
 #: How often linking is tried again after memory was short, or constants have moved.
 MAXIMUM_ATTEMPTS = 4
+#: Times the last link's duration that must have passed before a program is evicted for another.
+PATIENCE = 50.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """Which signatures get a program."""
+
+    programs: int = PROGRAMS  #: at most
+    capture_at: int = CAPTURE_AT  #: sights
+    #: Sizes that are captured at their first sight, and nothing else; empty: any. A signature has
+    #: such a size when all numbers of it are among its own.
+    sizes: tuple[frozenset[int], ...] = ()
+
+    def wants(self, key: tuple[int, ...]) -> bool:
+        """Whether a signature may get a program at all."""
+        return not self.sizes or not key or any(size <= set(key) for size in self.sizes)
+
+    def warm_up_calls(self, key: tuple[int, ...]) -> int:
+        """Calls of a signature that run uncaptured before it is captured."""
+        return 0 if self.sizes and key else self.capture_at - 1
 
 
 @dataclasses.dataclass
 class Signature:
     """One set of sizes."""
 
+    warm_up_calls: int = CAPTURE_AT - 1
     calls: int = 0  #: that reached the slow path
     settled: bool = False  #: linked, or given up: the slow path only runs the callable
     call: Any = None  #: the program, once there is one
@@ -45,45 +76,83 @@ class Signature:
         """Tries again after four times as many calls as the last time, a few times."""
         self.attempts += 1
         self.settled = self.attempts >= MAXIMUM_ATTEMPTS
-        self.calls = WARM_UP_CALLS - _BACK_OFF**self.attempts + 1
+        self.calls = self.warm_up_calls - _BACK_OFF**self.attempts + 1
 
     def evict(self) -> None:
         """Its program made room for another one's."""
         self.forget()
         self.evictions += 1
         self.settled = False
-        self.calls = WARM_UP_CALLS - _BACK_OFF**self.evictions
+        self.calls = self.warm_up_calls - _BACK_OFF**self.evictions
 
 
 class Signatures:
-    """Those of one compiled graph; at most `programs` have a program."""
+    """Those of one compiled graph."""
 
-    def __init__(self, programs: int) -> None:
-        self.programs = programs
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
         self._known: collections.OrderedDict[tuple[int, ...], Signature] = collections.OrderedDict()
+        self._integers: list[int] | None = None  #: where arguments are integers
+        self._linked_at = 0.0
+        self._link_seconds = 0.0
 
     def of(self, arguments: list[Any]) -> Signature:
         """The signature of a call. Those without a program are forgotten, oldest first, when there
         are too many."""
-        key = tuple(argument for argument in arguments if type(argument) is int)
+        if self._integers is None:
+            self._integers = [i for i, argument in enumerate(arguments) if type(argument) is int]
+        key = tuple([arguments[i] for i in self._integers])
         signature = self._known.get(key)
         if signature is None:
-            signature = self._known[key] = Signature()
+            signature = Signature(self.policy.warm_up_calls(key))
+            signature.settled = not self.policy.wants(key)
+            self._known[key] = signature
             self._shrink(key)
         self._known.move_to_end(key)
         return signature
 
     def _shrink(self, new: tuple[int, ...]) -> None:
-        excess = len(self._known) - self.programs * _REMEMBERED
-        idle = [k for k, known in self._known.items() if known.call is None and k != new]
-        for key in idle[: max(0, excess)]:
-            del self._known[key]
+        excess = len(self._known) - self.policy.programs * _REMEMBERED
+        if excess > 0:
+            idle = [k for k, known in self._known.items() if known.call is None and k != new]
+            for key in idle[:excess]:
+                del self._known[key]
 
     @property
     def linked(self) -> list[Signature]:
         """Those that have a program."""
         return [known for known in self._known.values() if known.call is not None]
 
+    @property
+    def full(self) -> bool:
+        """Whether one more program needs another one's room."""
+        return len(self.linked) >= self.policy.programs
+
+    def may_link(self) -> bool:
+        """Whether there is room for a program, or enough time has passed to make some."""
+        if not self.full:
+            return True
+        return time.monotonic() - self._linked_at >= PATIENCE * self._link_seconds
+
+    def note_link(self, seconds: float) -> None:
+        """A link that took so long has just ended."""
+        self._linked_at, self._link_seconds = time.monotonic(), seconds
+
     def owner(self, call: Any) -> Signature | None:
         """Whose program `call` is."""
         return next((known for known in self._known.values() if known.call is call), None)
+
+
+def sizes_of(listed: Iterable[Any]) -> tuple[frozenset[int], ...]:
+    """The option `capture_sizes`: integers, or tuples of integers, as Policy.sizes. Raises
+    ValueError for anything else."""
+    found = []
+    for size in listed:
+        numbers = (size,) if type(size) is int else tuple(size) if isinstance(size, tuple) else ()
+        if not numbers or any(type(number) is not int or number < 0 for number in numbers):
+            raise ValueError(
+                f"option 'capture_sizes' has {size!r}; it must be a list of sizes, each an integer "
+                "of 0 or more, or a tuple of them"
+            )
+        found.append(frozenset(numbers))
+    return tuple(found)

@@ -16,14 +16,21 @@ from pygraph.capture import tensors
 
 class Uncaptured:
     """Calls `function`. With `aligned`, every CUDA tensor is at least 16-byte aligned: others are
-    cloned, and written back if the function writes them. Without, arguments go as they are."""
+    cloned, and written back if the function writes them. Without, arguments go as they are. `sure`
+    are those that need not be looked at."""
 
     def __init__(
-        self, function: Callable[[list[Any]], Any], mutated: frozenset[int], aligned: bool
+        self,
+        function: Callable[[list[Any]], Any],
+        mutated: frozenset[int],
+        aligned: bool,
+        sure: frozenset[int] = frozenset(),
     ) -> None:
         self.function = function
         self.mutated = mutated
         self.aligned = aligned
+        self._sure = sure
+        self._look_at: list[int] | None = None
         #: arguments that the function reads on the host, and that a graph has on the device
         self.on_host: frozenset[int] = frozenset()
 
@@ -33,7 +40,10 @@ class Uncaptured:
         if not self.aligned:
             return self.function(arguments)
         replaced: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for index, argument in enumerate(arguments):
+        if self._look_at is None:
+            self._look_at = [i for i in range(len(arguments)) if i not in self._sure]
+        for index in self._look_at:
+            argument = arguments[index]
             if (
                 isinstance(argument, torch.Tensor)
                 and argument.is_cuda

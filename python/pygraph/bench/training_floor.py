@@ -6,6 +6,7 @@ kernels is the bound instead: no way to launch the same kernels one after the ot
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,10 +56,15 @@ def capture(
     drop_workspaces()
     optimizer.zero_grad(set_to_none=True)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        loss = module(*static)
-        loss.backward()
-        optimizer.step()
+    gc.collect()
+    gc.disable()  # what garbage gives back to the driver would end the capture
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            loss = module(*static)
+            loss.backward()
+            optimizer.step()
+    finally:
+        gc.enable()
     gradients = [parameter.grad for parameter in parameters]
     # The parameters forget them: default trains the same ones, and must not add to the graph's.
     optimizer.zero_grad(set_to_none=True)

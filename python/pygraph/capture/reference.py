@@ -50,7 +50,7 @@ class Reference:
         return [*(_safe(output, storages, self.device) for output in outputs), *written]
 
     def rewind(self) -> None:
-        """Gives the mutated arguments the values from before the run, and the generator its state."""
+        """Gives mutated arguments the values from before the run, and the generator its state."""
         self._write(self.before)
         if self.draws:
             self.device.restore_random(self.random_before)

@@ -1,0 +1,101 @@
+"""Training steps in eager, torch.compile's modes, pygraph and the floor, on seven programs.
+
+    ./run python benchmarks/training.py --precompile                 # on a GPU, some minutes
+    ./run python benchmarks/training.py --models dcgan,BERT-base --parts time --out FILE
+    ./run python benchmarks/training.py --tiny --device cpu --out FILE   # to try it; means nothing
+
+What is measured is told in pygraph/bench/training_*.py, from training_suite.py on; what the JSON
+holds in training_record.py. A file that exists is gone on with: what it has is not measured again,
+what failed is tried again. The exit status is 0 if everything ran and every mode was right; whether
+the targets are met is in the file and shown at the end, and counts with --strict.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from pygraph.bench import training_models, training_table
+from pygraph.bench.demo import terminal
+from pygraph.bench.environment import command_line
+from pygraph.bench.training_record import Document
+from pygraph.bench.training_suite import Plan, Suite
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "benchmarks" / "results" / "training.json"
+MEASURED = ("time", "memory")
+
+
+def chosen_parts(parts: str | None, device: str, precompile: bool) -> tuple[str, ...]:
+    """The parts of a list with commas. Without a GPU there is no memory to be weighed."""
+    chosen = [part.strip() for part in parts.split(",")] if parts else list(MEASURED)
+    for part in chosen:
+        if part not in MEASURED:
+            raise KeyError(f"no part {part!r}: there are {', '.join(MEASURED)}")
+    if parts is None and device != "cuda":
+        chosen.remove("memory")
+    return ("precompile", *chosen) if precompile else tuple(chosen)
+
+
+def show(suite: Suite) -> None:
+    document, console = suite.document, suite.console
+    if document.results:
+        console.print(training_table.latency_table(document.results, document.weights))
+        console.print(training_table.detail_table(document.results))
+    targets = suite.targets()
+    if targets:
+        console.print(training_table.target_table(targets))
+        met = sum(target.met is True for target in targets)
+        console.print(f"targets met: {met} of {len(targets)}")
+    for problem in suite.problems():
+        console.print(Text(problem, style="red"))
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="The record; is gone on with if it exists.")] = OUT,
+    models: Annotated[
+        str | None, typer.Option(help=f"Of {', '.join(training_models.MODELS)}. Default: all.")
+    ] = None,
+    parts: Annotated[str | None, typer.Option(help="Of time, memory. Default: both.")] = None,
+    budget: Annotated[float, typer.Option(min=1.0, help="Seconds for everything.")] = 520.0,
+    seconds: Annotated[float, typer.Option(help="For the clocks, per model.")] = 8.0,
+    precompile: Annotated[
+        bool, typer.Option("--precompile", help="First fill Inductor's caches, all models at once.")
+    ] = False,
+    preparing: Annotated[
+        int, typer.Option(min=1, help="Models that compile at once; each is timed alone.")
+    ] = 4,
+    weighing: Annotated[
+        int, typer.Option(min=1, help="Processes weighed at once; 1: by the driver too.")
+    ] = 6,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Tiny versions, for tests.")] = False,
+    device: Annotated[str, typer.Option(help="cpu: to try the script; means nothing.")] = "cuda",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="A missed target counts as a failure.")
+    ] = False,
+) -> None:
+    """Measure training; 0 if all ran right."""
+    try:
+        names = tuple(each.name for each in training_models.find(models, tiny))
+        wanted = chosen_parts(parts, device, precompile)
+    except KeyError as error:
+        raise typer.BadParameter(str(error.args[0])) from error
+    command = command_line().replace("pygraph", "benchmarks/training.py", 1)
+    plan = Plan(names, wanted, device, tiny, budget, seconds, preparing, weighing)
+    suite = Suite(plan, Document(out, command), terminal())
+    try:
+        suite.run()
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    show(suite)
+    total = sum(suite.document.seconds.values())
+    suite.console.print(Text(f"{total:.0f} s; written: {out.name}", style="dim"))
+    missed = strict and any(target.met is not True for target in suite.targets())
+    raise typer.Exit(1 if suite.problems() or missed else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

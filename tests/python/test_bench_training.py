@@ -1,0 +1,399 @@
+"""The training benchmark on the CPU: tiny programs through all of it, wrong gradients are found,
+crashes and missing floors are recorded, a file is gone on with, and targets are judged."""
+
+import importlib.util
+import io
+import json
+import math
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from rich.console import Console  # noqa: E402
+
+from pygraph.bench import (  # noqa: E402
+    training_check,
+    training_floor,
+    training_memory,
+    training_models,
+    training_modes,
+    training_run,
+    training_suite,
+    training_table,
+    training_targets,
+)
+from pygraph.bench.device import Device, Memory  # noqa: E402
+from pygraph.bench.measure import Effort  # noqa: E402
+from pygraph.bench.training_record import Document, Result, Weight  # noqa: E402
+from pygraph.bench.training_suite import Plan, Suite, TrainingJob  # noqa: E402
+from pygraph.bench.training_worker import Turns  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = Device("cpu")
+QUICK = Effort(0.05, rounds=2, least=3, most=5)
+TINY = training_models.TINY
+
+
+@pytest.fixture(autouse=True)
+def one_thread_and_fresh_dynamo():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    torch.set_num_threads(threads)
+
+
+def by_mode(results: list[Result]) -> dict[str, Result]:
+    return {each.mode: each for each in results}
+
+
+@pytest.mark.parametrize("mistake", ["scaled", "stale", "other seed"])
+def test_a_wrong_mode_is_found_and_not_timed(monkeypatch: pytest.MonkeyPatch, mistake: str):
+    def wrong(bench: training_modes.Bench) -> training_modes.Trainer:
+        trainer = training_modes._trainer("pygraph", bench, lambda module: module)
+        step, first = trainer.step, bench.inputs[0]
+        if mistake == "scaled":
+            trainer.parameters()[-1].register_hook(lambda gradient: gradient * 1.01)
+        elif mistake == "stale":
+            trainer.step = lambda *_: step(*first)
+        else:
+            trainer.step = lambda *inputs: (torch.rand(3), step(*inputs))[1]
+        return trainer
+
+    monkeypatch.setitem(training_modes.MODES, "pygraph", wrong)
+    results, _ = training_run.run_training(TINY["recommender"], CPU, QUICK)
+    found = by_mode(results)
+    assert found["default"].timed and found["eager"].timed
+    assert not found["pygraph"].correct and found["pygraph"].latency_us is None
+    assert found["pygraph"].verdict["bit_equal_to_default"] is False
+    assert "off default" in found["pygraph"].error or "against eager" in found["pygraph"].error
+
+
+def test_a_mode_that_raises_costs_only_itself(monkeypatch: pytest.MonkeyPatch):
+    def broken(bench: training_modes.Bench) -> training_modes.Trainer:
+        raise OSError(f"no {__file__}")
+
+    monkeypatch.setitem(training_modes.MODES, "default", broken)
+    results, _ = training_run.run_training(
+        TINY["ResNet-50"], CPU, QUICK, modes=["eager", "default"]
+    )
+    found = by_mode(results)
+    assert found["eager"].timed and not found["default"].timed
+    assert found["default"].error == "OSError: no test_bench_training.py"
+
+
+def test_without_a_graph_of_the_step_kernels_are_summed(monkeypatch: pytest.MonkeyPatch):
+    def no_capture(*_: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(training_floor, "capture", no_capture)
+    monkeypatch.setattr(training_floor, "kernel_time_us", lambda step, inputs: 12.5)
+    results, _ = training_run.run_training(
+        TINY["ResNet-50"], CPU, QUICK, modes=["eager", "default", "floor"]
+    )
+    floor = by_mode(results)["floor"]
+    assert floor.timed and floor.is_bound and floor.latency_us == 12.5 and not floor.correct
+    assert floor.error == "RuntimeError: operation not permitted when stream is capturing"
+
+
+def test_memory_is_of_the_steady_state():
+    found = training_memory.weigh_training(TINY["recommender"], "pygraph", CPU, shared=True)
+    assert found.peak_mib == 0.0 and found.driver_mib is None and found.own_mib > 0
+    found = Weight("m", "pygraph")
+    training_memory.note(found, Memory(in_use=50), Memory(1, 2, 30, 40, 170, 5, 4), False)
+    assert (found.peak_mib, found.torch_reserved_mib, found.driver_mib) == (34, 40, 120)
+    found = Weight("m", "reduce-overhead")
+    training_memory.note(found, Memory(), Memory(1, 2, 30, 40, 170, 5, 4), False)
+    assert found.peak_mib == 30
+
+
+def test_every_tiny_program_trains():
+    pytest.importorskip("transformers")
+    for training in TINY.values():
+        program = training.make_program(CPU.torch)
+        inputs = training.make_inputs(0, CPU.torch)
+        again, other = (training.make_inputs(seed, CPU.torch) for seed in (0, 1))
+        assert all(map(torch.equal, inputs, again)), training.name
+        assert not all(map(torch.equal, inputs, other)), training.name
+        assert program.training
+        loss = program(*inputs)
+        loss.backward()
+        assert loss.shape == () and math.isfinite(float(loss.detach())), training.name
+        assert all(each.grad is not None for each in training_modes.trained(program))
+        # What TINY says of random numbers decides how torch's own modes are judged.
+        torch.manual_seed(1)
+        first = program(*inputs)
+        assert torch.equal(first, program(*inputs)) is not training.random, training.name
+
+
+def track(loss: float, *weights: float) -> training_check.Track:
+    return training_check.Track([loss], [torch.ones(2)], {"w": torch.tensor(weights)})
+
+
+def reference(**changed: Any) -> training_check.Reference:
+    start = {"w": torch.tensor([0.0, 0.0])}
+    return training_check.Reference(start, default=track(1.0, 1.0, 2.0), **changed)
+
+
+def test_bits_are_asked_where_default_repeats_them():
+    assert training_check.judge("pygraph", track(1.0, 1.0, 2.0), reference()).correct
+    verdict = training_check.judge("pygraph", track(1.0, 1.0, 2.0001), reference())
+    assert not verdict.correct and verdict.bit_equal_to_default is False
+    assert verdict.reason is not None and verdict.reason.startswith("w: ")
+    assert not training_check.judge("pygraph", track(math.nan, 1.0, 2.0), reference()).correct
+
+
+def test_within_the_spread_of_default_is_right():
+    known = reference(spread={"w": 1e-4, "gradient 0": 0.0}, loss_spread=1e-5)
+    assert training_check.judge("pygraph", track(1.00001, 1.0, 2.0001), known).correct
+    assert not training_check.judge("pygraph", track(1.00001, 1.0, 2.01), known).correct
+    assert not training_check.judge("pygraph", track(1.001, 1.0, 2.0001), known).correct
+
+
+def test_torchs_modes_may_draw_other_random_numbers_but_pygraph_may_not():
+    other = track(1.1, 1.0, 2.5)
+    verdict = training_check.judge("reduce-overhead", other, reference(), random=True)
+    assert verdict.correct and verdict.other_random_numbers
+    assert not training_check.judge("reduce-overhead", other, reference(), random=False).correct
+    assert not training_check.judge("pygraph", other, reference(), random=True).correct
+    near = reference(eager=track(1.0, 1.0, 2.0), loss_tolerance=0.05, gradient_tolerance=1.0)
+    assert not training_check.judge("reduce-overhead", other, near, random=True).correct
+
+
+TIMES = dict(zip(training_modes.MODES, (400.0, 200.0, 120.0, 105.0, 100.0), strict=True))
+
+
+def figures(name: str, **times: float) -> list[Result]:
+    made = []
+    for mode, latency in {**TIMES, **{k.replace("_", "-"): v for k, v in times.items()}}.items():
+        result = Result(name, 4, mode, correct=True, latency_us=latency, host_us=1.0)
+        result.bytes_copied, result.pipelined_us = 0.0, 1.0
+        if mode == "pygraph":
+            result.graphs, result.coverage = 2, 1.0
+            result.verdict = {"bit_equal_to_default": True}
+        made.append(result)
+    return made
+
+
+def weights(name: str, own: float = 101.0, **changed: Any) -> list[Weight]:
+    default = Weight(name, "default", peak_mib=100.0)
+    return [default, replace(Weight(name, "pygraph", peak_mib=own, graphs=2), **changed)]
+
+
+def judged(names: list[str], results: list[Result], weighed: list[Weight]) -> dict[str, Any]:
+    return {each.name: each for each in training_targets.evaluate(names, results, weighed)}
+
+
+def test_targets_met():
+    results = [*figures("a"), *figures("b", pygraph=115.0)]
+    found = judged(["a", "b"], results, [*weights("a"), *weights("b", own=102.0)])
+    assert len(found) == 9 and all(each.met is True for each in found.values()), found
+    assert found["floor"].value == pytest.approx(math.sqrt(1.05 * 1.15))
+    assert found["latency, a"].value == pytest.approx(105 / 120)
+    assert found["memory, b"].value == pytest.approx(1.02)
+
+
+def test_targets_missed():
+    results = [*figures("a", pygraph=121.0), *figures("b", pygraph=210.0, reduce_overhead=300.0)]
+    by_mode(results[:5])["pygraph"].bytes_copied = 4.0
+    by_mode(results[5:])["pygraph"].fallbacks = [{"graph": "graph 1", "reason": "no luck"}]
+    found = judged(["a", "b"], results, [*weights("a", own=103.0), *weights("b", graphs=0)])
+    missed = {name for name, each in found.items() if each.met is False}
+    per_model = {f"{what}, {name}" for what in ("latency", "copies", "memory") for name in "ab"}
+    assert missed == {"floor", *per_model}
+    assert "reduce-overhead is the faster" in found["latency, a"].detail
+    assert "default is the faster" in found["latency, b"].detail
+
+
+def test_what_was_not_measured_meets_nothing():
+    found = judged(["a", "b"], figures("a"), [])
+    assert found["floor"].met is None and found["floor"].value == pytest.approx(1.05)
+    assert "without b" in found["floor"].detail
+    assert {found[f"{what}, b"].met for what in ("right", "latency", "copies", "memory")} == {None}
+    results = figures("a")
+    by_mode(results)["reduce-overhead"].correct = False
+    assert judged(["a"], results, weights("a"))["latency, a"].met is None
+    by_mode(results)["pygraph"].correct = False
+    found = judged(["a"], results, weights("a"))
+    met = {found[name].met for name in ("floor", "right, a", "latency, a", "copies, a")}
+    assert met == {False}
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(training_table.latency_table(results, weights("a")))
+    console.print(training_table.detail_table(results))
+    console.print(training_table.target_table(list(found.values())))
+    text = console.export_text()
+    assert "failed" in text and "1.010" in text and "not measured" not in text
+
+
+WORKER = """
+import json, sys
+out = sys.argv[sys.argv.index("--out") + 1]
+assert sys.stdin.readline() == "go\\n"
+kind, model, mode = sys.argv[1:4]
+if model == "recommender" and {crash}:
+    raise SystemExit("no luck at /some/where/else")
+env = dict(gpu="G", torch="{torch}")
+if kind == "environment":
+    result = env
+elif kind == "memory":
+    result = dict(workload=model, mode=mode, peak_mib=1.0)
+else:
+    one = dict(workload=model, batch=1, mode="eager", correct=True, latency_us=1.0)
+    result = dict(env=env, results=[one], about=dict(batch=1))
+json.dump(dict(result=result), open(out, "w"))
+"""
+
+
+def played(monkeypatch: pytest.MonkeyPatch, crash: bool, torch: str = "1") -> list[str]:
+    """Jobs are a script that knows what to answer; returns what was asked of it."""
+    asked: list[str] = []
+
+    def command(job: TrainingJob) -> list[str]:
+        asked.append(job.name)
+        code = WORKER.format(crash=crash, torch=torch)
+        return [sys.executable, "-c", code, job.kind, job.model, job.mode]
+
+    monkeypatch.setattr(TrainingJob, "command", command)
+    return asked
+
+
+def suite(out: Path, *parts: str) -> Suite:
+    plan = Plan(("dcgan", "recommender"), parts, device="cpu", tiny=True, budget_s=30.0)
+    return Suite(plan, Document(out, "command"), Console(file=io.StringIO()))
+
+
+def test_a_crash_is_recorded_and_the_file_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "new" / "training.json"
+    played(monkeypatch, crash=True)
+    first = suite(out, "time", "memory")
+    first.run()
+    content = json.loads(out.read_text())
+    assert [each["workload"] for each in content["records"]] == ["dcgan"]
+    assert {each["job"].split()[1] for each in content["errors"]} == {"recommender"}
+    assert content["errors"][0]["error"] == "exit status 1: no luck at else"
+    assert len(content["memory"]["records"]) == 2
+    assert "recommender: not timed" in first.problems()
+    assert set(content["seconds"]) == {"time", "memory"}
+
+    asked = played(monkeypatch, crash=False)
+    again = suite(out, "time", "memory")
+    again.run()
+    assert sorted(asked) == [
+        "environment dcgan default",
+        "memory recommender default",
+        "memory recommender pygraph",
+        "time recommender default",
+    ]
+    content = json.loads(out.read_text())
+    assert [each["workload"] for each in content["records"]] == ["dcgan", "recommender"]
+    assert content["errors"] == [] and again.problems() == []
+
+
+def test_a_file_of_another_machine_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "training.json"
+    played(monkeypatch, crash=True)
+    suite(out, "time").run()
+    played(monkeypatch, crash=False, torch="2")
+    with pytest.raises(ValueError, match="measured with torch 1: take another file"):
+        suite(out, "time").run()
+    assert json.loads(out.read_text())["env"]["torch"] == "1"
+
+
+def test_one_is_alone_when_nobody_prepares(tmp_path: Path):
+    lock = tmp_path / "turns"
+    first, second = Turns(lock), Turns(lock)
+    alone: list[float] = []
+
+    def wait() -> None:
+        with second.alone():
+            alone.append(time.monotonic())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.2)
+    assert not alone
+    first._file.close()  # as when its process ends
+    thread.join(10)
+    assert alone
+
+
+@pytest.fixture
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location(
+        "training_script", ROOT / "benchmarks/training.py"
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # typer looks the module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def test_the_script_on_two_tiny_programs(script: Any, tmp_path: Path):
+    import typer
+    from typer.testing import CliRunner
+
+    out = tmp_path / "training.json"
+    app = typer.Typer()
+    app.command()(script.main)
+    arguments = ["--tiny", "--device", "cpu", "--models", "recommender,ResNet-50"]
+    arguments += ["--seconds", "0.1", "--preparing", "2", "--out", str(out)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    content = json.loads(out.read_text())
+    found = {(each["workload"], each["mode"]): each for each in content["records"]}
+    models, modes = ("recommender", "ResNet-50"), ("eager", "default", "pygraph")
+    assert set(found) == {(model, mode) for model in models for mode in modes}
+    for each in found.values():
+        assert each["correct"] and each["error"] is None and each["samples"] >= 40, each
+        assert each["latency_p10_us"] <= each["latency_us"] <= each["latency_worst_us"]
+        assert each["host_us"] and each["pipelined_us"]
+        assert len(each["first_steps_s"]) >= training_modes.WARM_UP_STEPS
+        assert sum(each["first_steps_s"]) <= each["compile_s"]
+    for model in models:
+        assert content["models"][model]["graph_breaks"] == []
+        assert content["models"][model]["check"]["default_repeats_its_bits"]
+        own = found[model, "pygraph"]
+        assert own["verdict"]["bit_equal_to_default"] is True and own["bytes_copied"] == 0
+        assert own["graphs"] or own["fallbacks"][0]["reason"]
+    assert content["errors"] == [] and content["targets"] == []
+    assert content["env"]["torch"] == torch.__version__ and content["settings"]["step"]
+    assert str(tmp_path) not in out.read_text() and str(ROOT) not in out.read_text()
+    assert "recommender (4)" in result.output
+
+
+def test_parts_and_models_are_checked(script: Any):
+    assert script.chosen_parts(None, "cuda", True) == ("precompile", "time", "memory")
+    assert script.chosen_parts(None, "cpu", False) == ("time",)
+    with pytest.raises(KeyError, match="nonsense"):
+        script.chosen_parts("nonsense", "cuda", False)
+    with pytest.raises(KeyError, match="nonsense"):
+        training_models.find("dcgan, nonsense")
+    assert [each.batch for each in training_models.find("dcgan,recommender")] == [32, 256]
+    assert set(training_models.MODELS) == set(TINY) and len(TINY) == 7
+    assert set(training_suite.STEPS) == set(training_suite.PARTS)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_all_modes_on_a_gpu():
+    results, about = training_run.run_training(TINY["recommender"], Device(), QUICK)
+    assert [each.mode for each in results] == list(training_modes.MODES)
+    for each in results:
+        assert each.correct and each.timed and not each.is_bound, (each, about)
+    weight = training_memory.weigh_training(TINY["recommender"], "default", Device(), False)
+    assert weight.peak_mib and weight.driver_mib is not None
