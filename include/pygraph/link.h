@@ -27,7 +27,8 @@ enum class RegionRole : std::uint8_t {
   /// the first node that mentions it.
   kFresh,
   /// An input that the caller gives up with the call. Its `used_bytes` bytes are free again behind
-  /// the last node that mentions it, if the graph is cut there (LinkOptions::peak_slack).
+  /// the operator of the last node that mentions it, if the graph is cut there
+  /// (LinkOptions::peak_slack).
   kSpent,
 };
 
@@ -112,12 +113,15 @@ struct LinkedGraph {
   std::vector<std::size_t> mentions;  ///< per given region: words that refer to it, copies included
   std::vector<std::uint32_t> cuts;    ///< the node that each part but the first begins with
   std::vector<PartSpan> spans;  ///< per piece of the arena: the parts during which it is needed
+  /// Per given region with the role kSpent: the last node during which it is in use. Others: 0.
+  std::vector<std::uint32_t> last_nodes;
 
   /// Bytes of each piece of the arena, to be bound to regions arena, arena + 1, …: at least one.
   [[nodiscard]] const std::vector<std::size_t>& pieces() const noexcept { return layout.pieces; }
   [[nodiscard]] std::size_t region_count() const noexcept { return arena + layout.pieces.size(); }
 
-  /// The parts that mention each region of the program; {0, 0} for those that none does.
+  /// The parts that mention each region of the program, or have it in use, where it is spent;
+  /// {0, 0} for those that none does.
   [[nodiscard]] std::vector<PartSpan> parts_of_regions() const;
 };
 

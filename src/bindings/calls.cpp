@@ -1,4 +1,5 @@
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -256,11 +257,44 @@ void bind_calls(nb::module_& module) {
           nb::arg("arguments"), nb::arg("poison") = -1, nb::arg("displace") = 0,
           "One call outside the dispatcher; `poison` and `displace` are for proofs (Trial).")
       .def("reset_statistics", &GraphCall::reset_statistics)
+      .def("merge_blocks", &GraphCall::merge_blocks, nb::arg("groups"))
+      .def_prop_ro(
+          "blocks",
+          [](const GraphCall& self) {
+            std::vector<std::pair<std::uint64_t, std::uint32_t>> found;
+            for (const OutputBlock& block : self.blocks()) {
+              found.emplace_back(block.bytes, block.first_part);
+            }
+            return found;
+          },
+          "Per block of results: its bytes, and the part in front of which it is taken.")
+      .def_prop_ro(
+          "block_of_result",
+          [](const GraphCall& self) {
+            std::vector<std::int64_t> found;
+            for (const ResultSpec& result : self.results()) {
+              const bool inside = result.kind == ResultSpec::Kind::kWhole ||
+                                  result.kind == ResultSpec::Kind::kView;
+              found.push_back(inside ? std::int64_t{result.index} : -1);
+            }
+            return found;
+          },
+          "Per result the block that it is in, or -1.")
+      .def_prop_ro(
+          "spent_after",
+          [](const GraphCall& self) {
+            std::vector<std::int32_t> found;
+            for (const ArgumentSpec& argument : self.arguments()) {
+              found.push_back(argument.spent_after);
+            }
+            return found;
+          },
+          "Per argument the part behind which the call lets go of it; negative: at the end.")
       .def_prop_ro("replays", [](const GraphCall& self) { return self.statistics().replays; })
       .def_prop_ro("bytes_copied",
                    [](const GraphCall& self) { return self.statistics().bytes_copied; })
       .def_prop_ro("copies", [](const GraphCall& self) { return self.statistics().copies; })
-      .def_prop_ro("updates", [](const GraphCall& self) { return self.program().updates(); });
+      .def_prop_ro("updates", [](const GraphCall& self) { return self.updates(); });
 
   nb::class_<Dispatcher>(module, "Dispatcher", nb::type_slots(dispatcher_slots),
                          "Serves the calls of one compiled graph; see dispatcher.h.")

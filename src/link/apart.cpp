@@ -52,6 +52,9 @@ std::vector<PartSpan> LinkedGraph::parts_of_regions() const {
                                    : PartSpan{part, part};
     seen[relocation.region] = true;
   }
+  for (std::size_t region = 0; region < last_nodes.size(); ++region) {
+    found[region].last = std::max(found[region].last, part_of(last_nodes[region], cuts));
+  }
   return found;
 }
 

@@ -47,11 +47,16 @@ std::size_t needed(std::span<const Tenant> tenants, std::uint32_t begin, std::ui
   return held + highest(tenants, begin, end, inside);
 }
 
-/// The end of the longest part that begins with `begin` and needs no more than `limit`.
+/// The end of a part that begins with `begin` and needs no more than `limit`: the last node, if
+/// that can be, else found by halving. (A longer part may need less, for tenants that end in it
+/// share.)
 std::uint32_t longest(std::span<const Tenant> tenants, std::uint32_t begin, std::uint32_t nodes,
                       std::size_t limit) {
+  if (needed(tenants, begin, nodes) <= limit) {
+    return nodes;
+  }
   std::uint32_t good = begin + 1;
-  std::uint32_t bad = nodes + 1;
+  std::uint32_t bad = nodes;
   while (bad - good > 1) {
     const std::uint32_t middle = good + (bad - good) / 2;
     (needed(tenants, begin, middle) <= limit ? good : bad) = middle;
@@ -61,6 +66,15 @@ std::uint32_t longest(std::span<const Tenant> tenants, std::uint32_t begin, std:
 
 }  // namespace
 
+bool one_part_is_enough(std::span<const Tenant> tenants, std::uint32_t nodes, std::size_t whole,
+                        std::size_t slack) {
+  const std::size_t least = highest(tenants, 0, nodes, [](const Tenant&) { return true; });
+  for (const Tenant& tenant : tenants) {
+    whole += tenant.share ? 0 : tenant.bytes;
+  }
+  return whole <= least || whole - least <= slack;
+}
+
 std::vector<std::uint32_t> choose_cuts(std::span<const Tenant> tenants, std::uint32_t nodes,
                                        std::size_t slack, std::size_t most) {
   std::vector<std::uint32_t> cuts;
@@ -69,11 +83,12 @@ std::vector<std::uint32_t> choose_cuts(std::span<const Tenant> tenants, std::uin
   }
   const std::size_t least = highest(tenants, 0, nodes, [](const Tenant&) { return true; });
   for (slack = std::max<std::size_t>(slack, 1);; slack *= 2) {
+    const std::size_t limit = least + std::min(slack, ~least);
     cuts.clear();
-    std::uint32_t end = longest(tenants, 0, nodes, least + slack);
+    std::uint32_t end = longest(tenants, 0, nodes, limit);
     while (end < nodes && cuts.size() < most) {
       cuts.push_back(end);
-      end = longest(tenants, end, nodes, least + slack);
+      end = longest(tenants, end, nodes, limit);
     }
     if (cuts.size() < most) {
       return cuts;

@@ -20,6 +20,11 @@ struct Tenant {
   bool share;
 };
 
+/// Whether one part is enough: what the tenants that do not share and `whole` bytes, which the
+/// others take in one part, need is not more than the tenants of some node and `slack` bytes.
+bool one_part_is_enough(std::span<const Tenant> tenants, std::uint32_t nodes, std::size_t whole,
+                        std::size_t slack);
+
 /// The nodes at which parts begin, except the first. Greedy: each part is as long as it can be
 /// without needing more than the tenants of any one node and `slack` bytes; more slack is taken if
 /// there would be more than `most` parts. Nodes are numbered in an order in which they may run.

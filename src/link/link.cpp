@@ -53,7 +53,7 @@ std::vector<std::size_t> room_for(std::span<const LinkRegion> regions, const Lin
   return room;
 }
 
-/// What needs memory when, if there is anything to be gained by cutting: else nothing.
+/// What needs memory when; nothing if the graph must not be cut.
 std::vector<Tenant> tenants(const LinkRequest& request, const LinkedGraph& linked,
                             const Scratch& scratch) {
   std::vector<Tenant> found;
@@ -62,19 +62,8 @@ std::vector<Tenant> tenants(const LinkRequest& request, const LinkedGraph& linke
   if (slack == LinkOptions{}.peak_slack || linked.image.nodes.empty()) {
     return found;
   }
-  std::vector<std::uint32_t> last(request.regions.size());
-  for (const Relocation& relocation : linked.relocations) {
-    if (relocation.region < last.size()) {
-      last[relocation.region] = std::max(last[relocation.region], relocation.node);
-    }
-  }
-  for (std::size_t i = 0; i < request.regions.size(); ++i) {
-    if (request.regions[i].role == RegionRole::kSpent) {
-      found.push_back({request.regions[i].used_bytes, 0, last[i], false});
-    }
-  }
-  if (found.empty()) {
-    return found;
+  for (const Buffer& spent : scratch.spent()) {
+    found.push_back({spent.bytes, 0, spent.nodes.empty() ? 0 : spent.nodes.back(), false});
   }
   for (const Lender& output : scratch.lenders()) {
     const std::uint32_t first = output.nodes.empty() ? last_node : output.nodes.front();
@@ -133,19 +122,21 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
 
   Scratch scratch(regions, room_for(regions, linked.table), request.copies, own, first_own);
   scratch.find_nodes(linked.relocations, linked.image, request.operators);
-  if (request.options.share_scratch) {
-    linked.cuts = choose_cuts(tenants(request, linked, scratch),
-                              static_cast<std::uint32_t>(linked.image.nodes.size()),
-                              request.options.peak_slack);
+  linked.last_nodes = scratch.last_nodes();
+  linked.layout = lay_out(scratch.buffers(), NodeOrder(linked.image),
+                          {.share = request.options.share_scratch,
+                           .in_pieces = request.options.arena_in_pieces,
+                           .lenders = scratch.lenders(),
+                           .smallest_loan = request.options.smallest_loan});
+  linked.spans.assign(linked.layout.pieces.size(), {});
+  const std::vector<Tenant> needed = tenants(request, linked, scratch);
+  const auto nodes = static_cast<std::uint32_t>(linked.image.nodes.size());
+  const std::size_t slack = request.options.peak_slack;
+  if (request.options.share_scratch &&
+      !one_part_is_enough(needed, nodes, linked.layout.bytes, slack)) {
+    linked.cuts = choose_cuts(needed, nodes, slack);
   }
-  if (linked.cuts.empty()) {
-    linked.layout = lay_out(scratch.buffers(), NodeOrder(linked.image),
-                            {.share = request.options.share_scratch,
-                             .in_pieces = request.options.arena_in_pieces,
-                             .lenders = scratch.lenders(),
-                             .smallest_loan = request.options.smallest_loan});
-    linked.spans.assign(linked.layout.pieces.size(), {});
-  } else {
+  if (!linked.cuts.empty()) {
     linked.layout = lay_out_parts(scratch, linked.image, linked.cuts, linked.spans);
   }
   for (Relocation& relocation : linked.relocations) {

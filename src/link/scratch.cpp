@@ -88,12 +88,16 @@ Scratch::Scratch(std::span<const LinkRegion> regions, std::span<const std::size_
                  std::span<const CopyOut> copies, std::span<const Region> own_memory,
                  std::uint32_t first_own)
     : buffer_of_(first_own + own_memory.size(), kNone),
-      lender_of_(first_own + own_memory.size(), kNone) {
+      lender_of_(first_own + own_memory.size(), kNone),
+      spent_of_(regions.size(), kNone) {
   for (std::size_t i = 0; i < regions.size(); ++i) {
     if (regions[i].role == RegionRole::kScratch) {
       add_buffer(i, room[i]);
     } else if (regions[i].role == RegionRole::kFresh) {
       add_lender(i, regions[i].used_bytes);
+    } else if (regions[i].role == RegionRole::kSpent) {
+      spent_of_[i] = static_cast<std::uint32_t>(spent_.size());
+      spent_.push_back({regions[i].used_bytes, {}});
     }
   }
   for (std::size_t i = 0; i < copies.size(); ++i) {
@@ -124,6 +128,8 @@ void Scratch::find_nodes(std::span<const Relocation> relocations, const Image& i
       add_node(buffers_[buffer_of_[relocation.region]].nodes, relocation.node);
     } else if (lender_of_[relocation.region] != kNone) {
       add_node(lenders_[lender_of_[relocation.region]].nodes, relocation.node);
+    } else if (relocation.region < spent_of_.size() && spent_of_[relocation.region] != kNone) {
+      add_node(spent_[spent_of_[relocation.region]].nodes, relocation.node);
     }
   }
   const Operators known(image, operators);
@@ -139,7 +145,20 @@ void Scratch::find_nodes(std::span<const Relocation> relocations, const Image& i
     for (Lender& lender : lenders_) {
       known.complete(lender.nodes);
     }
+    for (Buffer& spent : spent_) {
+      known.complete(spent.nodes);
+    }
   }
+}
+
+std::vector<std::uint32_t> Scratch::last_nodes() const {
+  std::vector<std::uint32_t> found(spent_of_.size());
+  for (std::size_t i = 0; i < spent_of_.size(); ++i) {
+    if (spent_of_[i] != kNone && !spent_[spent_of_[i]].nodes.empty()) {
+      found[i] = spent_[spent_of_[i]].nodes.back();
+    }
+  }
+  return found;
 }
 
 void Scratch::move(Relocation& relocation, const Layout& layout, std::uint32_t arena) const {

@@ -29,6 +29,10 @@ class Scratch {
 
   [[nodiscard]] std::span<const Buffer> buffers() const noexcept { return buffers_; }
   [[nodiscard]] std::span<const Lender> lenders() const noexcept { return lenders_; }
+  /// The given regions with the role kSpent, and the nodes during which each is in use.
+  [[nodiscard]] std::span<const Buffer> spent() const noexcept { return spent_; }
+  /// Per given region with the role kSpent the last of those nodes; 0 for all others.
+  [[nodiscard]] std::vector<std::uint32_t> last_nodes() const;
   [[nodiscard]] bool holds(std::uint32_t region) const { return buffer_of_[region] != kNone; }
 
   /// The relocation, which is of scratch, as `layout` has it: in a lender's region, or in a piece
@@ -43,8 +47,10 @@ class Scratch {
 
   std::vector<Buffer> buffers_;
   std::vector<Lender> lenders_;
+  std::vector<Buffer> spent_;
   std::vector<std::uint32_t> buffer_of_;  ///< by region; kNone: stays what it is
   std::vector<std::uint32_t> lender_of_;  ///< by region; kNone: lends nothing
+  std::vector<std::uint32_t> spent_of_;   ///< by given region; kNone: not spent
   std::vector<std::uint32_t> region_of_lender_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -85,6 +86,7 @@ class NothingQueued {
 /// An argument that this call replaces by a copy: less aligned than what was captured (`copy` owns
 /// the memory), or of the kind that is always copied.
 struct GraphCall::Borrowed {
+  std::size_t index;
   OwnedTensor copy;
   CUdeviceptr original;
   CUdeviceptr replacement;
@@ -208,63 +210,6 @@ int GraphCall::traverse(visitproc visit, void* arg) const {
   return random_ == nullptr ? 0 : random_->traverse(visit, arg);
 }
 
-bool GraphCall::accepts(const Arguments& arguments) const noexcept {
-  if (arguments.count != arguments_.size()) {
-    return false;
-  }
-  const TorchApi& api = torch_api();
-  const PyTypeObject* tensor = nullptr;  // the type seen last, which most arguments share
-  const auto is_tensor = [&](PyObject* argument) {
-    if (Py_TYPE(argument) != tensor) {
-      if (!api.is_tensor(argument)) {
-        return false;
-      }
-      tensor = Py_TYPE(argument);
-    }
-    return true;
-  };
-  for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    PyObject* argument = arguments[i];
-    const ArgumentSpec& spec = arguments_[i];
-    if (spec.kind == ArgumentSpec::Kind::kInteger) {
-      int overflow = 0;
-      if (!PyLong_Check(argument) ||
-          PyLong_AsLongLongAndOverflow(argument, &overflow) != spec.value || overflow != 0) {
-        return false;
-      }
-    } else if (spec.kind != ArgumentSpec::Kind::kIgnored) {
-      if (!is_tensor(argument) ||
-          (spec.stays() && address_of(api.data(argument)) != spec.address) ||
-          (spec.elsewhere && api.on_cpu(argument)) ||
-          (spec.storage_offset >= 0 && api.storage_offset(argument) != spec.storage_offset)) {
-        return false;
-      }
-    }
-  }
-  return true;
-}
-
-bool GraphCall::moved(const Arguments& arguments) const noexcept {
-  const TorchApi& api = torch_api();
-  for (std::size_t i = 0; i < arguments_.size() && i < arguments.count; ++i) {
-    if (arguments_[i].stays() && api.is_tensor(arguments[i]) &&
-        address_of(api.data(arguments[i])) != arguments_[i].address) {
-      return true;
-    }
-  }
-  return false;
-}
-
-bool GraphCall::being_captured() const noexcept {
-  void* stream = nullptr;
-  if (device_ == Device::kTwin || torch_api().current_stream(device_index_, &stream) != 0) {
-    return false;
-  }
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  driver_->api.cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
-  return status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 void GraphCall::copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t bytes, CUstream stream) const {
   driver_->check(driver_->api.cuMemcpyDtoDAsync(to, from, bytes, stream), "cuMemcpyDtoDAsync",
                  fmt::format("{} bytes of an argument or output", bytes));
@@ -332,11 +277,11 @@ void GraphCall::bind_arguments(const Arguments& arguments, CUstream stream,
       OwnedTensor aligned = bytes(spec.bytes);
       const CUdeviceptr replacement = data_of(aligned);
       program_.bind(spec.region, replacement);
-      borrow({std::move(aligned), address, replacement, spec.bytes, spec.mutated});
+      borrow({i, std::move(aligned), address, replacement, spec.bytes, spec.mutated});
     } else if (spec.kind == ArgumentSpec::Kind::kCopied && spec.bytes != 0) {
       refuse_visible_copy(arguments, i);
       const CUdeviceptr address = address_of(api.data(arguments[i]));
-      borrow({OwnedTensor(), address, spec.address, spec.bytes, spec.mutated});
+      borrow({i, OwnedTensor(), address, spec.address, spec.bytes, spec.mutated});
     }
   }
 }
@@ -376,13 +321,19 @@ void GraphCall::run_part(std::uint32_t part, const Trial& trial, CUstream stream
 
 /// Lets go of the arguments that no part behind `part` needs. What is freed by it is in use until
 /// the parts launched so far have run, which is what torch's allocator takes for granted of memory
-/// that is freed.
-void GraphCall::let_go(const Arguments& arguments, std::uint32_t part) const {
+/// that is freed. An argument that a copy is written back to stays to the end.
+void GraphCall::let_go(const Arguments& arguments, std::uint32_t part,
+                       const std::vector<Borrowed>& borrowed) const {
   if (arguments.given == nullptr) {
     return;
   }
+  const auto written_back = [&](std::size_t index) {
+    return std::any_of(borrowed.begin(), borrowed.end(), [index](const Borrowed& argument) {
+      return argument.mutated && argument.index == index;
+    });
+  };
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    if (arguments_[i].spent_after == static_cast<std::int32_t>(part)) {
+    if (arguments_[i].spent_after == static_cast<std::int32_t>(part) && !written_back(i)) {
       arguments.let_go(i);
     }
   }
@@ -410,7 +361,7 @@ PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
         finish_on_twin(*driver_, stream);
       }
       arena->give_back(part - 1);
-      let_go(arguments, part - 1);
+      let_go(arguments, part - 1, borrowed);
       run_part(part, trial, stream, *arena, blocks);
     }
     if (random_ != nullptr) {

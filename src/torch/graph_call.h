@@ -202,8 +202,23 @@ class GraphCall {
     return !writes_arguments_ && program_.size() == 1;
   }
 
+  /// Puts the memory of several results into one block, one behind the other: `groups` are the
+  /// blocks of each by number, ascending. A block that is filled by a copy stays what it is. Between
+  /// calls only. Throws std::invalid_argument.
+  void merge_blocks(const std::vector<std::vector<std::uint32_t>>& groups);
+  [[nodiscard]] const std::vector<OutputBlock>& blocks() const noexcept { return blocks_; }
+  [[nodiscard]] const std::vector<ArgumentSpec>& arguments() const noexcept { return arguments_; }
+  [[nodiscard]] const std::vector<ResultSpec>& results() const noexcept { return results_; }
+
   [[nodiscard]] const CallStatistics& statistics() const noexcept { return statistics_; }
-  void reset_statistics() noexcept { statistics_ = {}; }
+  void reset_statistics() noexcept {
+    statistics_ = {};
+    updates_before_ = program_.updates();
+  }
+  /// Nodes that were patched since the statistics were reset.
+  [[nodiscard]] std::uint64_t updates() const noexcept {
+    return program_.updates() - updates_before_;
+  }
   [[nodiscard]] const Chain& program() const noexcept { return program_; }
   int traverse(visitproc visit, void* arg) const;
 
@@ -216,7 +231,8 @@ class GraphCall {
   void bind_arguments(const Arguments& arguments, CUstream stream, std::vector<Borrowed>& borrowed);
   void run_part(std::uint32_t part, const Trial& trial, CUstream stream, Workspaces& arena,
                 std::vector<OwnedTensor>& blocks);
-  void let_go(const Arguments& arguments, std::uint32_t part) const;
+  void let_go(const Arguments& arguments, std::uint32_t part,
+              const std::vector<Borrowed>& borrowed) const;
   void refuse_visible_copy(const Arguments& arguments, std::size_t index) const;
   void copy_behind(const std::vector<OwnedTensor>& blocks, const std::vector<Borrowed>& borrowed,
                    CUstream stream) const;
@@ -243,6 +259,7 @@ class GraphCall {
   bool writes_arguments_ = false;
   CUcontext context_ = nullptr;
   CallStatistics statistics_;
+  std::uint64_t updates_before_ = 0;
 };
 
 }  // namespace pygraph::torch_bridge

@@ -165,6 +165,9 @@ CUresult check_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {
   if (fill.width == 0 || fill.height == 0) {
     return CUDA_SUCCESS;
   }
+  if (fill.dst % fill.elementSize != 0 || (fill.height > 1 && fill.pitch % fill.elementSize != 0)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   const std::size_t bytes = (fill.height - 1) * fill.pitch + fill.width * fill.elementSize;
   return accessible(fill.dst, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

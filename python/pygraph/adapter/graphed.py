@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.adapter.pair import Pair, Role, on_host, taken_on_host
+from pygraph.adapter.pair import Pair, Role, Side
+from pygraph.adapter.paranoid import Paranoid
 from pygraph.adapter.signatures import Policy as Sizes
 from pygraph.adapter.signatures import Signature, Signatures
 from pygraph.adapter.turnstile import Turnstile
@@ -33,6 +34,8 @@ from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING, GraphReport
 
 log = logging.getLogger("pygraph")
 
+#: What a program counts, as the report calls it too.
+_COUNTERS = ("replays", "bytes_copied", "copies", "updates")
 #: Calls from one repeated proof to the next with `debug="paranoid"`.
 PARANOID_INTERVAL = 100
 #: The share of free memory that copies for a proof may take.
@@ -65,7 +68,8 @@ class Graphed:
         """`function` takes one list of arguments. `static` are those that stand where they are from
         call to call (constants), `mutated` those that are known to be written. `paranoid`: repeat
         the proof every so many calls; 0: never. `aligned`: the function needs its tensors to
-        be aligned to 16 bytes (Inductor's do), which those of `sure` always are. `pair`: what a forward and a backward share."""
+        be aligned to 16 bytes (Inductor's do), which those of `sure` always are. `pair`: what a
+        forward and a backward share."""
         self.static = frozenset(static)
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
@@ -73,11 +77,10 @@ class Graphed:
         self.on_deploy: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
         self.uncaptured = Uncaptured(function, self.mutated, aligned, self.static | frozenset(sure))
         self.report = GraphReport(name=name, state=WARMING)
-        self.role = role
-        self._pair = pair
+        self._side = Side(role, pair, self.static, self.device)
         self._find_source = find_source
         self._signatures = Signatures(sizes or Sizes())
-        self._retired: dict[str, int] = {"replays": 0, "bytes_copied": 0, "copies": 0}
+        self._retired: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self._threads = Turnstile()
         self._watched = False  #: the callable's first call has been seen
         self._off = False  #: no program will ever be made again
@@ -87,7 +90,7 @@ class Graphed:
     @property
     def direct_calls_allowed(self) -> bool:
         """Whether calls may go to the dispatcher past everything else."""
-        return not self._paranoid and self.role is Role.INFERENCE
+        return not self._paranoid and self._side.role is Role.INFERENCE
 
     def entry(self) -> Callable[[list[Any]], Any]:
         """What Inductor calls. Keeps this object alive."""
@@ -116,8 +119,7 @@ class Graphed:
     # ------------------------------------------------------------------ the slow path
 
     def _miss(self, arguments: list[Any]) -> Any:
-        if self.role is Role.BACKWARD and self._pair is not None:
-            self.uncaptured.on_host = taken_on_host(self._pair, arguments)
+        self.uncaptured.on_host = self._side.taken_on_host(arguments)
         if self._off:
             return self.uncaptured(arguments)
         with self._threads.calling():
@@ -163,7 +165,7 @@ class Graphed:
         if self._watched:  # another set of sizes: the same operators
             return self.uncaptured(arguments)
         self._watched = True
-        self._note_constants(arguments)
+        self._side.note(arguments)
         with unsafe.Watch(self.device) as watch:
             result = self.uncaptured(arguments)
         if watch.reason is not None:
@@ -171,18 +173,8 @@ class Graphed:
             self._give_up_for_good(watch.reason)
         return result
 
-    def _note_constants(self, arguments: Sequence[Any]) -> None:
-        if self.role is Role.FORWARD and self._pair is not None:
-            self._pair.note_constants(arguments, self.static)
-
-    def _constants(self, arguments: Sequence[Any]) -> frozenset[int]:
-        """The arguments that stand where they are from call to call."""
-        if self.role is Role.BACKWARD and self._pair is not None:
-            return self._pair.constants_among(arguments)
-        return self.static
-
     def _changing(self, arguments: Sequence[Any]) -> list[int]:
-        constants = self._constants(arguments)
+        constants = self._side.constants(arguments)
         return [i for i in range(len(arguments)) if i not in constants]
 
     def _fits(self, signature: Signature, arguments: list[Any]) -> bool:
@@ -210,13 +202,13 @@ class Graphed:
 
     def _deploy(self, signature: Signature, arguments: list[Any]) -> Any:
         """Runs the callable once for the caller, and then tries to get a proven graph."""
-        self._note_constants(arguments)
+        self._side.note(arguments)
         started = time.perf_counter()
         run = self._run_for_real(arguments)
         arguments = self._on_device(run, arguments)
-        saved = self._saved(run)
-        if self._saves_on_host(run, saved):
-            return self._without_numbers_on_host(signature, run)
+        against = self._side.saves_on_host(run)
+        if against is not None:
+            return self._without_numbers_on_host(signature, run, against)
         request = linker.Request(
             self.uncaptured.function,
             arguments,
@@ -228,8 +220,9 @@ class Graphed:
             run.random_before,
             run.random_after,
             self.uncaptured.on_host,
-            saved if self.role is Role.FORWARD else self._gradients_of_parameters(run),
-            frozenset(range(len(arguments))) if self.role is Role.BACKWARD else frozenset(),
+            self._side.results_together(run),
+            self._side.given(arguments),
+            self._side.role is not Role.INFERENCE,
         )
         reasons: list[str] = []
         with capture_lock:
@@ -268,37 +261,14 @@ class Graphed:
         run.arguments = moved
         return moved
 
-    def _saved(self, run: reference.Reference) -> frozenset[int]:
-        """The results that only the backward takes."""
-        if self.role is not Role.FORWARD or self._pair is None or self._pair.returned is None:
-            return frozenset()
-        return frozenset(range(self._pair.returned, len(run.outputs)))
-
-    def _gradients_of_parameters(self, run: reference.Reference) -> frozenset[int]:
-        """Of a backward's results, one per argument of its forward, those of parameters."""
-        if self.role is not Role.BACKWARD or self._pair is None:
-            return frozenset()
-        return frozenset(i for i in range(len(run.outputs)) if i in self._pair.static)
-
-    def _saves_on_host(self, run: reference.Reference, saved: frozenset[int]) -> bool:
-        """Whether the callable saves numbers on the host that its graph would save on the device,
-        and nobody knows yet, or it is known not to be so, that the backward can take them."""
-        found = on_host(run.outputs, self.device) if self.role is Role.FORWARD else frozenset()
-        if not found or self._pair is None:
-            return False
-        if not found <= saved or not self._pair.backward_is_whole:
-            return True
-        run.on_host = found
-        first = min(saved)
-        self._pair.saved_on_host = frozenset(index - first for index in found)
-        return False
-
-    def _without_numbers_on_host(self, signature: Signature, run: reference.Reference) -> Any:
-        if self._pair is not None and self._pair.backward_is_whole is None:
+    def _without_numbers_on_host(
+        self, signature: Signature, run: reference.Reference, against: str
+    ) -> Any:
+        if against:
+            self._give_up_for_good(against)
+        else:
             signature.postpone()
             self.report.reason = "its backward has not been compiled yet; tried again later"
-        else:
-            self._give_up_for_good("it saves numbers on the host for a backward in several parts")
         return run.outputs
 
     def _run_for_real(self, arguments: Sequence[Any]) -> reference.Reference:
@@ -377,10 +347,11 @@ class Graphed:
         report.take_figures(linked.figures)
         report.proofs += 1
         tensor_count = sum(isinstance(argument, torch.Tensor) for argument in arguments)
-        constants = self._constants(arguments)
+        constants = self._side.constants(arguments)
         report.constants = sum(isinstance(arguments[i], torch.Tensor) for i in constants)
         report.inputs = tensor_count - report.constants
         linked.call.reset_statistics()  # the proof's runs are not the program's
+        self._side.adopt(linked.call, arguments)
         self.dispatcher.add(linked.call)
         log.info("%s: %d nodes linked, %s", report.name, report.nodes, report.proof)
 
@@ -422,6 +393,7 @@ class Graphed:
         for signature in self._signatures.linked:
             self._retire(signature)
             signature.forget()
+        self._side.release()
         self.dispatcher.clear()
 
     def _note_failure(self, error: Exception) -> None:
@@ -438,20 +410,3 @@ class Graphed:
 
     def _add_time(self, step: str, elapsed_ms: float) -> None:
         self.report.timings_ms[step] = self.report.timings_ms.get(step, 0.0) + elapsed_ms
-
-
-class Paranoid:
-    """Calls a graph, and has its proof repeated every `interval` calls (`debug="paranoid"`)."""
-
-    _boxed_call = True
-
-    def __init__(self, graph: Graphed, interval: int) -> None:
-        self._graph = graph
-        self._interval = interval
-        self._count = 0
-
-    def __call__(self, arguments: list[Any]) -> Any:
-        self._count += 1
-        if self._count % self._interval == 0:
-            return self._graph.prove_again(arguments)
-        return self._graph.dispatcher(arguments)

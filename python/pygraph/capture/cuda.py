@@ -20,6 +20,8 @@ from pygraph.capture import random, reasons, space, tensors
 from pygraph.capture.device import CaptureFailed, Device, Function, Recording, Segment
 from pygraph.capture.hold import hold_buffers
 
+#: About 10 ms of a GPU's clock.
+_DELAY_CYCLES = 20_000_000
 #: The share of all allocated memory that a backward's peak may be higher by.
 _PEAK_SHARE = 0.005
 
@@ -44,6 +46,9 @@ class Cuda(Device):
 
     def busy(self) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())
+
+    def delay(self) -> None:
+        torch.cuda._sleep(_DELAY_CYCLES)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.index)

@@ -95,6 +95,11 @@ class Device(abc.ABC):
         """Whether somebody captures the current stream."""
 
     @abc.abstractmethod
+    def delay(self) -> None:
+        """Keeps the current stream busy for some milliseconds, so that what is launched then runs
+        without gaps."""
+
+    @abc.abstractmethod
     def synchronize(self) -> None:
         """Waits until nothing runs on the device."""
 

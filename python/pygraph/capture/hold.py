@@ -27,6 +27,8 @@ class _KeepResults(TorchDispatchMode):
     """Keeps every tensor that an operator returns. Records the operators' names, the last one
     being the guilty one when a capture fails, and which nodes an operator launched together."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, kept: list[Any], count_nodes: Callable[[], int]) -> None:
         super().__init__()
         self.kept = kept

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capture import foreign, outputs, record, space, tensors
+from pygraph.capture import blocks, foreign, outputs, record, space, tensors
 from pygraph.capture.device import CaptureFailed, Device
 from pygraph.capture.policy import Policy
 from pygraph.capture.record import Capture
@@ -54,6 +54,7 @@ class Request:
     elsewhere: frozenset[int] = frozenset()
     together: frozenset[int] = frozenset()  #: results that die at about the same time
     given: frozenset[int] = frozenset()  #: arguments that the caller does not need any more
+    cut: bool = False  #: the graph may be launched in parts, for the sake of its peak memory
 
     @property
     def draws(self) -> bool:
@@ -98,6 +99,8 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         planned.objects,
         random,
     )
+    if request.given:
+        blocks.merge_by_first_use(call, request.together)
     keep: list[Any] = [*in_place.values(), *owned]
     if device.twin:  # constants that only the capture holds; a GPU's are phantom buffers
         keep += pair.a.keep
@@ -127,7 +130,7 @@ def _best_pair(
         return _Pair(request, policy, in_place, shifted=False), True
     if pair.linked.problems or pair.linked.strays:
         unshifted = _Pair(request, policy, in_place, shifted=False)
-        if unshifted.doubts() < pair.doubts():
+        if pair.explained_by(unshifted):
             return unshifted, True
     return pair, False
 
@@ -192,7 +195,7 @@ class _Pair:
             share_scratch=not policy.scratch_apart,
             arena_in_pieces=request.arena_in_pieces,
             smallest_loan=device.smallest_loan,
-            **({"peak_slack": device.peak_slack()} if self.spent else {}),
+            **({"peak_slack": device.peak_slack()} if request.cut else {}),
             twin=device.twin,
         )
         compared = time.perf_counter()
@@ -201,9 +204,13 @@ class _Pair:
             "compare": 1e3 * (compared - captured),
         }
 
-    def doubts(self) -> tuple[int, int]:
-        """What speaks against the link, the worst first."""
-        return len(self.linked.problems), self.linked.strays
+    def explained_by(self, unshifted: _Pair) -> bool:
+        """Whether what speaks against this link goes away with the same storage offsets. (A few
+        strays more or less are padding, which holds something else every time.)"""
+        problems, others = len(self.linked.problems), len(unshifted.linked.problems)
+        if problems != others:
+            return others < problems
+        return bool(2 * unshifted.linked.strays <= self.linked.strays)
 
 
 def _in_place(request: Request, policy: Policy) -> dict[int, torch.Tensor]:

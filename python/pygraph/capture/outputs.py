@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 
 from pygraph import _engine
-from pygraph.capture import tensors
+from pygraph.capture import tensors, views
 from pygraph.capture.device import CaptureFailed, Device, Segment, is_strided
 from pygraph.capture.record import Capture
 
@@ -239,7 +239,7 @@ class _Planner:
                 result.kind = _engine.ResultKind.ARGUMENT
                 return None
             result.kind = _engine.ResultKind.ALIAS
-            return _alias_maker(output, self._capture.inputs[argument])
+            return views.alias_maker(output, self._capture.inputs[argument])
         if position in self._key:
             self._require_as_uncaptured(position, output)
             self._add_fresh(position, output, result)
@@ -381,31 +381,6 @@ class _Planner:
                 f"output {position} views argument {argument} at a place that is not counted from"
                 " the argument"
             )
-
-
-def _alias_maker(output: torch.Tensor, base: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """How to view an argument the way that `output` views the captured one, `base`. The caller
-    keeps no reference to either: they are phantom."""
-    delta = tensors.address_of(output) - tensors.address_of(base)
-    shape, strides, dtype = tuple(output.shape), output.stride(), output.dtype
-    if dtype == base.dtype and delta % base.element_size() == 0:
-        offset = delta // base.element_size()
-        return lambda tensor: tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
-
-    width = output.element_size()
-
-    def view_of(tensor: torch.Tensor) -> torch.Tensor:
-        start = tensor.storage_offset() * tensor.element_size() + delta
-        if start % width:
-            raise RuntimeError(
-                f"an output views an argument as {dtype}, which needs an address that is a "
-                f"multiple of {width} bytes; found a storage offset of {start}"
-            )
-        return torch.empty(0, dtype=dtype, device=tensor.device).set_(
-            tensor.untyped_storage(), start // width, shape, strides
-        )
-
-    return view_of
 
 
 class SegmentIndex:

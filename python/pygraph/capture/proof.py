@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -28,8 +28,9 @@ from pygraph.capture.reference import Reference, candidates
 
 #: A graph whose callable is not deterministic may differ by this much of the callable's own spread.
 _SPREAD_FACTOR = 4.0
-#: Runs of the callable that its spread is taken from.
+#: Runs of the callable that its spread is taken from, and more where those do not explain it.
 _REPEATS = 4
+_MORE_REPEATS = 12
 
 BIT_EQUAL = "bit-equal"
 WITHIN_SPREAD = "within run-to-run spread"
@@ -70,7 +71,10 @@ def prove(
         for run in RUNS:
             # What a run made is gone before the next one needs memory.
             verdict = _compare(
-                _run_graph(call, reference, movable, run, device, timings_ms), function, reference
+                _run_graph(call, reference, movable, run, device, timings_ms),
+                function,
+                reference,
+                device,
             )
             if verdict.startswith(FAILED):
                 return verdict
@@ -80,7 +84,9 @@ def prove(
     return WITHIN_SPREAD if WITHIN_SPREAD in verdicts else BIT_EQUAL
 
 
-def _compare(found: list[Any] | str, function: Function, reference: Reference) -> str:
+def _compare(
+    found: list[Any] | str, function: Function, reference: Reference, device: Device
+) -> str:
     """The verdict on what one run of the graph made."""
     if isinstance(found, str):
         return found
@@ -91,8 +97,21 @@ def _compare(found: list[Any] | str, function: Function, reference: Reference) -
     wrong = [i for i, pair in pairs if not tensors.same_bits(*pair)]
     if not wrong:
         return BIT_EQUAL
-    repeats = [reference.again(function) for _ in range(_REPEATS)]
-    return _within_spread(wrong, expected, found, repeats)
+    spread = dict.fromkeys(wrong, 0.0)
+    verdict = ""
+    for repeats in (_REPEATS, _MORE_REPEATS):
+        for number in range(repeats):
+            if number % 2:  # as close behind each other as in a graph: so do atomics vary
+                device.delay()
+            again = reference.again(function)
+            for index in wrong:
+                if torch.is_tensor(expected[index]) and torch.is_tensor(again[index]):
+                    gap = tensors.distance(expected[index], again[index])
+                    spread[index] = max(spread[index], gap)
+        verdict = _within_spread(expected, found, spread)
+        if not verdict.startswith(FAILED):
+            break
+    return verdict
 
 
 def _movable(
@@ -152,20 +171,17 @@ def _run_graph(
 
 
 def _within_spread(
-    wrong: Sequence[int],
-    expected: Sequence[Any],
-    found: Sequence[Any],
-    repeats: Sequence[Sequence[Any]],
+    expected: Sequence[Any], found: Sequence[Any], spread: Mapping[int, float]
 ) -> str:
-    for index in wrong:
+    """The verdict on results that have not the expected bits; `spread` is the callable's own."""
+    for index, own in spread.items():
         left, right = expected[index], found[index]
         if not torch.is_tensor(left) or not torch.is_tensor(right) or left.shape != right.shape:
             return f"{FAILED}: result {index} is not what the uncaptured callable returns"
         gap = tensors.distance(left, right)
-        spread = max(tensors.distance(left, repeat[index]) for repeat in repeats)
-        if not 0 < gap <= _SPREAD_FACTOR * spread:
+        if not 0 < gap <= _SPREAD_FACTOR * own:
             return (
                 f"{FAILED}: result {index} differs by {gap:.3g} from the uncaptured callable, "
-                f"whose own run-to-run spread is {spread:.3g}"
+                f"whose own run-to-run spread is {own:.3g}"
             )
     return WITHIN_SPREAD

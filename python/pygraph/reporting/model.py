@@ -97,6 +97,7 @@ class GraphReport:
     calls: int = 0
     replays: int = 0
     bytes_copied: int = 0
+    updates: int = 0  #: nodes that were patched, because what they address has moved
     """In all calls together, in front of and behind the graph."""
     copies: int = 0
     direct: bool = False

@@ -74,6 +74,8 @@ def _graph_lines(graph: GraphReport) -> list[str]:
         )
     if graph.copies:
         lines.append(f"  {as_bytes(graph.bytes_copied)} copied in {graph.copies} copies")
+    if graph.replays:
+        lines.append(f"  {graph.updates / graph.replays:.1f} nodes patched per replay")
     if graph.timings_ms:
         steps = ", ".join(f"{name} {value:.1f}" for name, value in graph.timings_ms.items())
         lines.append(f"  built in ms: {steps}")

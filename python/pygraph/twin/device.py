@@ -71,6 +71,9 @@ class Twin(Device):
     def busy(self) -> bool:
         return False
 
+    def delay(self) -> None:
+        """The twin has no clock."""
+
     def synchronize(self) -> None:
         """Calls wait for the twin by themselves."""
 

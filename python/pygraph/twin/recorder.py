@@ -24,7 +24,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pygraph import _engine
-from pygraph.twin import faults, layouts, operations
+from pygraph.twin import faults, generator_state, layouts, operations
 from pygraph.twin.layouts import Layout
 from pygraph.twin.operations import Alias, Call, Unsupported
 from pygraph.twin.operators import Operator, Treatment, operator_of
@@ -111,6 +111,8 @@ def _reads_refused() -> Iterator[None]:
 
 
 class _Recorder(TorchDispatchMode):
+    supports_higher_order_operators = True
+
     def __init__(self, inputs: Sequence[Any], space: _engine.PhantomSpace, stream: int) -> None:
         super().__init__()
         self.buffers: list[tuple[int, int]] = []
@@ -123,6 +125,8 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if generator_state.is_higher_order(func):
+            return self._higher_order(func, args, kwargs)
         operator = operator_of(func)
         if operator.refusal:
             raise NotRecordable(str(func), operator.refusal)
@@ -136,6 +140,15 @@ class _Recorder(TorchDispatchMode):
                 return self._record(func, operator, args, kwargs)
         except (ValueDependent, Unsupported) as error:
             raise NotRecordable(str(func), str(error)) from None
+
+    def _higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
+        def with_operator(inner: Any, args: Any, kwargs: Any) -> Any:
+            return self.__torch_dispatch__(inner, (), args, kwargs)
+
+        result = generator_state.record(func, args, kwargs, with_operator)
+        if result is NotImplemented:
+            raise NotRecordable(func.name(), "is a higher-order operator")
+        return result
 
     def _record(self, func: Any, operator: Operator, args: Any, kwargs: Any) -> Any:
         args, kwargs = operator.from_tensor(args, kwargs)

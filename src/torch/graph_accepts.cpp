@@ -1,0 +1,63 @@
+// Which calls a graph can serve: looked at before anything is done.
+#include "graph_call.h"
+
+namespace pygraph::torch_bridge {
+
+bool GraphCall::accepts(const Arguments& arguments) const noexcept {
+  if (arguments.count != arguments_.size()) {
+    return false;
+  }
+  const TorchApi& api = torch_api();
+  const PyTypeObject* tensor = nullptr;  // the type seen last, which most arguments share
+  const auto is_tensor = [&](PyObject* argument) {
+    if (Py_TYPE(argument) != tensor) {
+      if (!api.is_tensor(argument)) {
+        return false;
+      }
+      tensor = Py_TYPE(argument);
+    }
+    return true;
+  };
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    PyObject* argument = arguments[i];
+    const ArgumentSpec& spec = arguments_[i];
+    if (spec.kind == ArgumentSpec::Kind::kInteger) {
+      int overflow = 0;
+      if (!PyLong_Check(argument) ||
+          PyLong_AsLongLongAndOverflow(argument, &overflow) != spec.value || overflow != 0) {
+        return false;
+      }
+    } else if (spec.kind != ArgumentSpec::Kind::kIgnored) {
+      if (!is_tensor(argument) ||
+          (spec.stays() && address_of(api.data(argument)) != spec.address) ||
+          (spec.elsewhere && api.on_cpu(argument)) ||
+          (spec.storage_offset >= 0 && api.storage_offset(argument) != spec.storage_offset)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+bool GraphCall::moved(const Arguments& arguments) const noexcept {
+  const TorchApi& api = torch_api();
+  for (std::size_t i = 0; i < arguments_.size() && i < arguments.count; ++i) {
+    if (arguments_[i].stays() && api.is_tensor(arguments[i]) &&
+        address_of(api.data(arguments[i])) != arguments_[i].address) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool GraphCall::being_captured() const noexcept {
+  void* stream = nullptr;
+  if (device_ == Device::kTwin || torch_api().current_stream(device_index_, &stream) != 0) {
+    return false;
+  }
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  driver_->api.cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+}  // namespace pygraph::torch_bridge
