@@ -80,9 +80,9 @@ void GraphCall::RandomState::set(Chain& program, CUstream stream) {
 }
 
 void GraphCall::RandomState::advance() {
-  PyObject* done = PyObject_CallMethod(
-      spec_.generator, "set_offset", "L",
-      static_cast<long long>(offset_ + static_cast<std::uint64_t>(spec_.increment)));
+  const std::uint64_t next = offset_ + static_cast<std::uint64_t>(spec_.increment);
+  PyObject* done =
+      PyObject_CallMethod(spec_.generator, "set_offset", "L", static_cast<long long>(next));
   if (done == nullptr) {
     refused("set_offset");
   }
