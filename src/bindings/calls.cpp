@@ -100,6 +100,7 @@ void bind_specs(nb::module_& module) {
       .value("ARGUMENT", ResultSpec::Kind::kArgument)
       .value("ALIAS", ResultSpec::Kind::kAlias)
       .value("SAME", ResultSpec::Kind::kSame)
+      .value("DERIVED", ResultSpec::Kind::kDerived)
       .value("CONSTANT", ResultSpec::Kind::kConstant);
   nb::class_<ResultSpec>(module, "ResultSpec", "See graph_call.h.")
       .def(nb::init<>())
@@ -242,6 +243,11 @@ void bind_calls(nb::module_& module) {
            [](const GraphCall& self, nb::handle arguments) {
              require_list(arguments);
              return self.moved(Arguments::of_list(arguments.ptr()));
+           })
+      .def("offsets_differ",
+           [](const GraphCall& self, nb::handle arguments) {
+             require_list(arguments);
+             return self.offsets_differ(Arguments::of_list(arguments.ptr()));
            })
       .def(
           "run",

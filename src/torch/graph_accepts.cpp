@@ -50,6 +50,17 @@ bool GraphCall::moved(const Arguments& arguments) const noexcept {
   return false;
 }
 
+bool GraphCall::offsets_differ(const Arguments& arguments) const noexcept {
+  const TorchApi& api = torch_api();
+  for (std::size_t i = 0; i < arguments_.size() && i < arguments.count; ++i) {
+    if (arguments_[i].storage_offset >= 0 && api.is_tensor(arguments[i]) &&
+        api.storage_offset(arguments[i]) != arguments_[i].storage_offset) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool GraphCall::being_captured() const noexcept {
   void* stream = nullptr;
   if (device_ == Device::kTwin || torch_api().current_stream(device_index_, &stream) != 0) {

@@ -68,6 +68,7 @@ struct ResultSpec {
     kArgument,  ///< argument number `index` itself
     kAlias,     ///< a view of argument number `index`, made by `object(argument)`
     kSame,      ///< result number `index`, an earlier one, once more
+    kDerived,   ///< a view of result number `index`, an earlier one, made by `object(result)`
     kConstant,  ///< `object` itself
   };
   Kind kind = Kind::kConstant;
@@ -187,6 +188,9 @@ class GraphCall {
 
   /// Whether an argument that must stay at its address has moved.
   [[nodiscard]] bool moved(const Arguments& arguments) const noexcept;
+
+  /// Whether an argument that must have a storage offset has another one.
+  [[nodiscard]] bool offsets_differ(const Arguments& arguments) const noexcept;
 
   /// Whether the current stream is being captured by somebody: a launch would then become part of
   /// their graph, with memory that is only ours for the length of this call.

@@ -55,6 +55,9 @@ PyObject* GraphCall::make_result(const Arguments& arguments, const std::vector<O
       return Py_NewRef(arguments[result.index]);
     case ResultSpec::Kind::kAlias:
       return PyObject_CallOneArg(result.object, arguments[result.index]);
+    case ResultSpec::Kind::kDerived:
+      return PyObject_CallOneArg(result.object,
+                                 PyTuple_GET_ITEM(earlier, static_cast<Py_ssize_t>(result.index)));
     case ResultSpec::Kind::kSame:
       return Py_NewRef(PyTuple_GET_ITEM(earlier, static_cast<Py_ssize_t>(result.index)));
     case ResultSpec::Kind::kConstant:

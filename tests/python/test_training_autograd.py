@@ -269,11 +269,6 @@ def test_a_backward_of_the_users_own(place: Place) -> None:
     serves(agree(place, program), *TRAINED, replays=3)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a replay's views of one output have version counters of their own, so that a write "
-    "between forward and backward is not seen, and the gradients are wrong",
-)
 def test_a_result_that_is_saved_too(place: Place) -> None:
     """Writing to it before the backward is an error of torch, with us as without."""
 

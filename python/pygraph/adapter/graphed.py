@@ -22,6 +22,7 @@ import torch
 from pygraph import _engine
 from pygraph.adapter.pair import Pair, Role, Side
 from pygraph.adapter.paranoid import Paranoid
+from pygraph.adapter.prover import Prover
 from pygraph.adapter.signatures import Policy as Sizes
 from pygraph.adapter.signatures import Signature, Signatures
 from pygraph.adapter.turnstile import Turnstile
@@ -29,7 +30,7 @@ from pygraph.adapter.uncaptured import Uncaptured
 from pygraph.capture import linker, proof, reference, unsafe
 from pygraph.capture.cuda import device_of
 from pygraph.capture.device import CaptureFailed, Device, capture_lock
-from pygraph.capture.policy import Policy, ladder
+from pygraph.capture.policy import ladder
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING, GraphReport
 
 log = logging.getLogger("pygraph")
@@ -78,10 +79,12 @@ class Graphed:
         self.uncaptured = Uncaptured(function, self.mutated, aligned, self.static | frozenset(sure))
         self.report = GraphReport(name=name, state=WARMING)
         self._side = Side(role, pair, self.static, self.device)
+        self._prover = Prover(self.uncaptured, self._changing, self.device, self.report)
         self._find_source = find_source
         self._signatures = Signatures(sizes or Sizes())
         self._retired: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self._threads = Turnstile()
+        self._held = 0
         self._watched = False  #: the callable's first call has been seen
         self._off = False  #: no program will ever be made again
         self._paranoid = paranoid
@@ -95,6 +98,11 @@ class Graphed:
     def entry(self) -> Callable[[list[Any]], Any]:
         """What Inductor calls. Keeps this object alive."""
         return Paranoid(self, self._paranoid) if self._paranoid else self.dispatcher
+
+    def hold(self, held: bool) -> None:
+        """While held, no program serves a call and none is linked: the callable runs."""
+        self._held += 1 if held else -1
+        self.dispatcher.hold(self._held > 0)
 
     def refresh_report(self) -> GraphReport:
         """The report with the counters of this moment."""
@@ -120,14 +128,14 @@ class Graphed:
 
     def _miss(self, arguments: list[Any]) -> Any:
         self.uncaptured.on_host = self._side.taken_on_host(arguments)
-        if self._off:
+        if self._off or self._held:
             return self.uncaptured(arguments)
         with self._threads.calling():
             return self._serve(arguments)
 
     def _serve(self, arguments: list[Any]) -> Any:
         signature = self._signatures.of(arguments)
-        if signature.call is not None and signature.call.moved(arguments):
+        if signature.call is not None and self._side.has_moved(signature.call, arguments):
             self._moved(signature)
         if signature.settled or self.device.busy():
             return self.uncaptured(arguments)
@@ -154,7 +162,7 @@ class Graphed:
                     time.sleep(0)
                 yield
             finally:
-                self.dispatcher.hold(False)
+                self.dispatcher.hold(self._held > 0)
 
     def _failed(self, arguments: list[Any], message: str) -> Any:
         """A proven graph failed at run time (the driver refused)."""
@@ -228,7 +236,7 @@ class Graphed:
         with capture_lock:
             for policy in ladder(self.device.private_scratch):
                 try:
-                    linked, verdict = self._link_and_prove(request, run, policy)
+                    linked, verdict = self._prover.attempt(request, run, policy)
                 except (torch.OutOfMemoryError, MemoryError) as error:
                     signature.postpone()
                     reasons.append(f"memory ran out: {str(error).splitlines()[0]}")
@@ -275,37 +283,6 @@ class Graphed:
         changing = self._changing(arguments)
         return reference.take(self.uncaptured, arguments, changing, self.mutated, self.device)
 
-    def _link_and_prove(
-        self, request: linker.Request, run: reference.Reference, policy: Policy
-    ) -> tuple[linker.LinkedCall, str]:
-        """Where memory runs out, tries once more with an arena that needs no more of it in one
-        piece than the callable does."""
-        try:
-            return self._attempt(request, run, policy)
-        except (torch.OutOfMemoryError, MemoryError):
-            if request.arena_in_pieces:
-                raise
-            request.arena_in_pieces = True
-        return self._attempt(request, run, policy)
-
-    def _attempt(
-        self, request: linker.Request, run: reference.Reference, policy: Policy
-    ) -> tuple[linker.LinkedCall, str]:
-        started = time.perf_counter()
-        linked = linker.link(request, policy)
-        self._time("link", started)
-        for step, elapsed in linked.timings_ms.items():
-            self._add_time(step, elapsed)
-        started = time.perf_counter()
-        verdict = self._prove(linked.call, run)
-        self._time("proof", started)
-        return linked, verdict
-
-    def _prove(self, call: _engine.GraphCall, run: reference.Reference) -> str:
-        changing = self._changing(run.arguments)
-        timings = self.report.timings_ms
-        return proof.prove(call, self.uncaptured, run, changing, self.device, timings)
-
     def prove_again(self, arguments: list[Any]) -> Any:
         """Serves a call by the callable, and proves the program that would have served it once
         more. A program that fails is given up. Without memory for a proof there is none."""
@@ -313,16 +290,25 @@ class Graphed:
         arguments.clear()
         signature = self._signatures.of(kept)
         call = signature.call
-        if call is None or not call.accepts(kept) or self.device.busy() or self._shortage(kept):
+        if (
+            call is None
+            or self._held
+            or not call.accepts(kept)
+            or self.device.busy()
+            or self._shortage(kept)
+        ):
             return self.dispatcher(kept)
+        counted = {name: getattr(call, name) for name in _COUNTERS}
         with self._threads.calling(), self._alone(), capture_lock:
             run = self._run_for_real(kept)
             try:
-                verdict = self._prove(call, run)
+                verdict = self._prover.prove(call, run)
             except (torch.OutOfMemoryError, MemoryError):
                 return run.outputs
             except Exception as error:
                 verdict = f"{proof.FAILED}: {error}"
+            for name, before in counted.items():  # the proof's runs are not the program's
+                self._retired[name] -= getattr(call, name) - before
             self.report.proofs += 1
             self.report.proof = verdict
             if verdict.startswith(proof.FAILED):
@@ -345,6 +331,7 @@ class Graphed:
         report.state = GRAPHED if linked.policy.copy_free else PARTLY
         report.reason = "; ".join(reasons) or None
         report.take_figures(linked.figures)
+        report.offsets_kept = linked.offsets_kept or None
         report.proofs += 1
         tensor_count = sum(isinstance(argument, torch.Tensor) for argument in arguments)
         constants = self._side.constants(arguments)
@@ -404,9 +391,3 @@ class Graphed:
     def _note_culprit(self, operator: str | None, source: str | None = None) -> None:
         self.report.operator = operator
         self.report.source = self._find_source(operator) or source
-
-    def _time(self, step: str, started: float) -> None:
-        self._add_time(step, 1e3 * (time.perf_counter() - started))
-
-    def _add_time(self, step: str, elapsed_ms: float) -> None:
-        self.report.timings_ms[step] = self.report.timings_ms.get(step, 0.0) + elapsed_ms

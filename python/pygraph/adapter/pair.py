@@ -136,6 +136,14 @@ class Side:
         backward = self.role is Role.BACKWARD
         return frozenset(range(len(arguments))) if backward else frozenset()
 
+    def has_moved(self, call: Any, arguments: Sequence[Any]) -> bool:
+        """Whether `call` does not serve these arguments because something that it needs in place
+        has moved, for good as it seems. What a forward saves keeps its places in the memory that it
+        is saved in, so a backward that asks for such places is linked anew for them."""
+        if call.moved(arguments):
+            return True
+        return self.role is Role.BACKWARD and bool(call.offsets_differ(arguments))
+
     def adopt(self, call: Any, arguments: Sequence[Any]) -> None:
         """A program is in service, which was linked for a call with `arguments`."""
         if self._pair is None:

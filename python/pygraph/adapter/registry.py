@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import platform
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -94,6 +96,21 @@ def _in_forked_child() -> None:
 
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_in_forked_child)
+
+
+@contextlib.contextmanager
+def uncaptured() -> Iterator[None]:
+    """While on, no graph is used and none is made: every compiled callable runs as it is, with the
+    very kernels that its graph has. For comparing the two. Holds for all threads, and for the
+    graphs that there are when it begins."""
+    held = list(_graphs)
+    for graph in held:
+        graph.hold(True)
+    try:
+        yield
+    finally:
+        for graph in held:
+            graph.hold(False)
 
 
 def reset() -> None:

@@ -35,6 +35,10 @@ class LinkedCall:
     figures: dict[str, int]
     keep: list[Any]  #: memory that the graph addresses where it was captured
     timings_ms: dict[str, float]  #: "capture": both captures; "compare": reading to layout
+    offsets_kept: str  #: why it serves only calls with the storage offsets of the linked one; or ""
+    #: Words that look like phantom addresses are left; the callable may count from the start of a
+    #: storage, and then a proof fails unless the offsets are kept.
+    doubtful: bool
 
 
 @dataclasses.dataclass
@@ -55,6 +59,8 @@ class Request:
     together: frozenset[int] = frozenset()  #: results that die at about the same time
     given: frozenset[int] = frozenset()  #: arguments that the caller does not need any more
     cut: bool = False  #: the graph may be launched in parts, for the sake of its peak memory
+    #: link only for calls whose arguments have the storage offsets of this one
+    keep_offsets: bool = False
 
     @property
     def draws(self) -> bool:
@@ -70,7 +76,7 @@ def link(request: Request, policy: Policy) -> LinkedCall:
     in_place = _in_place(request, policy)
     device.space()  # whose memory is the device's, not this capture's
     free = device.driver_free_bytes()
-    pair, same_offsets = _best_pair(request, policy, in_place)
+    pair, offsets_kept = _best_pair(request, policy, in_place)
     taken = free - device.driver_free_bytes()
     linked, planned = pair.linked, pair.planned
     if linked.problems:
@@ -84,7 +90,7 @@ def link(request: Request, policy: Policy) -> LinkedCall:
     specs = _argument_specs(request, pair.a, in_place, pair.region_of_argument, bool(unknown))
     for index in pair.spent:
         specs[index].spent = 0
-    if same_offsets:
+    if offsets_kept:
         for spec, argument in zip(specs, request.arguments, strict=True):
             if isinstance(argument, torch.Tensor):
                 spec.storage_offset = argument.storage_offset()
@@ -114,25 +120,29 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         "foreign_words": len(linked.foreign_words),
         "unknown_words": len(unknown),
     }
-    return LinkedCall(call, policy, figures, keep, pair.timings_ms)
+    return LinkedCall(
+        call, policy, figures, keep, pair.timings_ms, offsets_kept, bool(linked.strays)
+    )
 
 
 def _best_pair(
     request: Request, policy: Policy, in_place: Mapping[int, torch.Tensor]
-) -> tuple[_Pair, bool]:
-    """Two captures, compared, and whether they hold only for calls whose arguments have the storage
-    offsets of this one. A callable that counts from the start of a storage shows by addresses that
-    nobody explains, or cannot be captured with other offsets; with the same ones it can be linked.
-    """
+) -> tuple[_Pair, str]:
+    """Two captures, compared, and why they hold only for calls whose arguments have the storage
+    offsets of this one; "" if for any. A callable that counts from the start of a storage cannot be
+    captured, or not alike, with other offsets; or it shows by addresses that nobody explains, which
+    are as a rule something else (padding), so that the proof decides."""
+    if request.keep_offsets:
+        return _Pair(request, policy, in_place, shifted=False), "with other ones a proof failed"
     try:
         pair = _Pair(request, policy, in_place, shifted=True)
-    except _ProbeFailed:
-        return _Pair(request, policy, in_place, shifted=False), True
-    if pair.linked.problems or pair.linked.strays:
+    except _ProbeFailed as error:
+        return _Pair(request, policy, in_place, shifted=False), str(error)
+    if pair.linked.problems:
         unshifted = _Pair(request, policy, in_place, shifted=False)
-        if pair.explained_by(unshifted):
-            return unshifted, True
-    return pair, False
+        if len(unshifted.linked.problems) < len(pair.linked.problems):
+            return unshifted, str(pair.linked.problems[0])
+    return pair, ""
 
 
 class _ProbeFailed(CaptureFailed):
@@ -203,14 +213,6 @@ class _Pair:
             "capture": 1e3 * (captured - started),
             "compare": 1e3 * (compared - captured),
         }
-
-    def explained_by(self, unshifted: _Pair) -> bool:
-        """Whether what speaks against this link goes away with the same storage offsets. (A few
-        strays more or less are padding, which holds something else every time.)"""
-        problems, others = len(self.linked.problems), len(unshifted.linked.problems)
-        if problems != others:
-            return others < problems
-        return bool(2 * unshifted.linked.strays <= self.linked.strays)
 
 
 def _in_place(request: Request, policy: Policy) -> dict[int, torch.Tensor]:

@@ -18,7 +18,6 @@ storage as others are by their addresses.
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -29,6 +28,7 @@ from pygraph import _engine
 from pygraph.capture import tensors, views
 from pygraph.capture.device import CaptureFailed, Device, Segment, is_strided
 from pygraph.capture.record import Capture
+from pygraph.capture.segments import SegmentIndex
 
 #: Memory of a shared cell that an output may keep alive beyond its own: this many bytes, or this
 #: share of the output. A copy of so little takes about as long as the node costs, 1 us.
@@ -242,6 +242,11 @@ class _Planner:
             return views.alias_maker(output, self._capture.inputs[argument])
         if position in self._key:
             self._require_as_uncaptured(position, output)
+            base = self._base_of(position, output)
+            if base is not None:
+                self.plan.counts["aliased"] += 1
+                result.kind, result.index = _engine.ResultKind.DERIVED, base
+                return views.alias_maker(output, self._capture.outputs[base])
             self._add_fresh(position, output, result)
             return None
         kept = self._kept(position, output)
@@ -255,6 +260,23 @@ class _Planner:
         raise CaptureFailed(
             f"output {position} is memory that is neither the graph's nor the same in every run"
         )
+
+    def _base_of(self, position: int, output: torch.Tensor) -> int | None:
+        """The earlier result that the callable made this one from, as far as autograd can tell: it
+        counts the writes to both together. Without that, an error that autograd raises about a
+        result which was saved and then written would not be raised."""
+        if position >= len(self._reference) or not output.numel():
+            return None
+        for index in range(position):
+            earlier = self._capture.outputs[index]
+            if (
+                self._key.get(index) == self._key[position]
+                and earlier is not output
+                and earlier.dtype == output.dtype
+                and tensors.share_versions(self._reference[index], self._reference[position])
+            ):
+                return index
+        return None
 
     def _add_fresh(self, position: int, output: torch.Tensor, result: Any) -> None:
         key = self._key[position]
@@ -381,21 +403,3 @@ class _Planner:
                 f"output {position} views argument {argument} at a place that is not counted from"
                 " the argument"
             )
-
-
-class SegmentIndex:
-    """Finds the segment of a capture that an address lies in."""
-
-    def __init__(self, segments: list[Segment]) -> None:
-        self._order = sorted(range(len(segments)), key=lambda i: segments[i].address)
-        self._starts = [segments[i].address for i in self._order]
-        self._segments = segments
-
-    def find(self, address: int) -> int | None:
-        """The segment's place in the list, or None."""
-        position = bisect.bisect_right(self._starts, address) - 1
-        if position < 0:
-            return None
-        index = self._order[position]
-        segment = self._segments[index]
-        return index if address < segment.address + segment.bytes else None

@@ -82,6 +82,22 @@ def share_storage(left: torch.Tensor, right: torch.Tensor) -> bool:
     return bool(left.untyped_storage()._cdata == right.untyped_storage()._cdata)
 
 
+def share_versions(left: Any, right: Any) -> bool:
+    """Whether writes to two tensors are counted together (they are views, or one is detached from
+    the other). Leaves both as they were."""
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return False
+    if left.is_inference() or right.is_inference():  # nobody counts
+        return False
+    if not share_storage(left, right) or left._version != right._version:
+        return False
+    before = left._version
+    torch._C._autograd._unsafe_set_version_counter((left,), (before + 1,))
+    shared = right._version == before + 1
+    torch._C._autograd._unsafe_set_version_counter((left,), (before,))
+    return bool(shared)
+
+
 def describe(tensor: torch.Tensor) -> str:
     """What kind of tensor it is, for a reason: 'a cpu tensor', 'a conjugated cuda tensor'."""
     kinds = (

@@ -91,14 +91,17 @@ class GraphReport:
     """Sets of sizes that have a program now."""
     evictions: int = 0
     """Programs that made room for others."""
+    offsets_kept: str | None = None
+    """Why it serves only calls whose arguments have the storage offsets of the linked one."""
     relinks: int = 0
     """Programs dropped because something that had to stay in place moved."""
 
     calls: int = 0
     replays: int = 0
     bytes_copied: int = 0
-    updates: int = 0  #: nodes that were patched, because what they address has moved
     """In all calls together, in front of and behind the graph."""
+    updates: int = 0
+    """Nodes that were patched, because what they address has moved."""
     copies: int = 0
     direct: bool = False
     """Calls go from Dynamo straight to the graph, past wrappers that have nothing to do."""

@@ -68,6 +68,8 @@ def _graph_lines(graph: GraphReport) -> list[str]:
             f"  {graph.unknown_words} of {graph.foreign_words} foreign addresses unexplained: "
             "constants must stay in place"
         )
+    if graph.offsets_kept:
+        lines.append(f"  storage offsets must stay as they are: {graph.offsets_kept}")
     if graph.programs > 1 or graph.evictions or graph.relinks:
         lines.append(
             f"  {graph.programs} programs, {graph.evictions} evicted, {graph.relinks} linked anew"

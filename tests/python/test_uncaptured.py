@@ -1,0 +1,75 @@
+"""Compiled callables without their graphs, for comparing the two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from places import PLACES, Place, assert_bits
+
+import pygraph
+from pygraph.adapter import registry
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    torch._dynamo.reset()
+    pygraph.reset()
+    torch.manual_seed(0)
+    yield Place(request.param)
+    torch._dynamo.reset()
+    pygraph.reset()
+
+
+def replays() -> int:
+    return sum(graph.replays for graph in pygraph.report().graphs)
+
+
+def test_no_graph_serves_a_call_meanwhile(place: Place) -> None:
+    linear = torch.nn.Linear(8, 8).to(place.torch)
+    fast = place.compile(lambda x: torch.relu(linear(x)).sum())
+    x = place.randn(4, 8, requires_grad=True)
+    for _ in range(4):
+        fast(x).backward()
+    before = replays()
+    assert before > 0
+    x.grad = None
+    with registry.uncaptured():
+        found = fast(x)
+        found.backward()
+    assert replays() == before
+    own = x.grad
+    x.grad = None
+    again = fast(x)
+    again.backward()
+    assert replays() == before + 2
+    assert_bits([again, x.grad], [found, own])
+
+
+def test_nothing_is_linked_meanwhile(place: Place) -> None:
+    fast = place.compile(lambda x: torch.relu(x + 1))
+    with torch.no_grad():
+        fast(place.randn(4))
+        with registry.uncaptured():
+            for _ in range(4):
+                fast(place.randn(4))
+        assert all(graph.proofs == 0 for graph in pygraph.report().graphs)
+        for _ in range(4):
+            fast(place.randn(4))
+    assert replays() > 0
+
+
+def test_it_may_be_nested(place: Place) -> None:
+    fast = place.compile(lambda x: torch.relu(x + 1))
+    with torch.no_grad():
+        for _ in range(4):
+            fast(place.randn(4))
+        before = replays()
+        with registry.uncaptured():
+            with registry.uncaptured():
+                fast(place.randn(4))
+            fast(place.randn(4))
+        assert replays() == before
+        fast(place.randn(4))
+    assert replays() == before + 1
