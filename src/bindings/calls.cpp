@@ -264,6 +264,9 @@ void bind_calls(nb::module_& module) {
           "One call outside the dispatcher; `poison` and `displace` are for proofs (Trial).")
       .def("reset_statistics", &GraphCall::reset_statistics)
       .def("merge_blocks", &GraphCall::merge_blocks, nb::arg("groups"))
+      .def("set_arena_floor", &GraphCall::set_arena_floor, nb::arg("bytes"))
+      .def_prop_ro("arena_floor", &GraphCall::arena_floor)
+      .def_prop_ro("arena_in_one_piece", &GraphCall::arena_in_one_piece)
       .def_prop_ro(
           "blocks",
           [](const GraphCall& self) {
@@ -279,8 +282,8 @@ void bind_calls(nb::module_& module) {
           [](const GraphCall& self) {
             std::vector<std::int64_t> found;
             for (const ResultSpec& result : self.results()) {
-              const bool inside = result.kind == ResultSpec::Kind::kWhole ||
-                                  result.kind == ResultSpec::Kind::kView;
+              const bool inside =
+                  result.kind == ResultSpec::Kind::kWhole || result.kind == ResultSpec::Kind::kView;
               found.push_back(inside ? std::int64_t{result.index} : -1);
             }
             return found;

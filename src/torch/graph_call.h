@@ -207,12 +207,21 @@ class GraphCall {
   }
 
   /// Puts the memory of several results into one block, one behind the other: `groups` are the
-  /// blocks of each by number, ascending. A block that is filled by a copy stays what it is. Between
-  /// calls only. Throws std::invalid_argument.
+  /// blocks of each by number, ascending. A block that is filled by a copy stays what it is.
+  /// Between calls only. Throws std::invalid_argument.
   void merge_blocks(const std::vector<std::vector<std::uint32_t>>& groups);
   [[nodiscard]] const std::vector<OutputBlock>& blocks() const noexcept { return blocks_; }
   [[nodiscard]] const std::vector<ArgumentSpec>& arguments() const noexcept { return arguments_; }
   [[nodiscard]] const std::vector<ResultSpec>& results() const noexcept { return results_; }
+
+  /// Bytes that the arena is asked for at least, if it is one piece: the programs of one compiled
+  /// graph ask for as much as the largest, and get the same memory from torch's allocator.
+  void set_arena_floor(std::uint64_t bytes) noexcept { arena_floor_ = bytes; }
+  [[nodiscard]] std::uint64_t arena_floor() const noexcept { return arena_floor_; }
+  /// Bytes of the arena, if it is one piece for all of the graph; 0 if not.
+  [[nodiscard]] std::uint64_t arena_in_one_piece() const noexcept {
+    return arena_.pieces.size() == 1 && program_.size() == 1 ? arena_.pieces.front().bytes : 0;
+  }
 
   [[nodiscard]] const CallStatistics& statistics() const noexcept { return statistics_; }
   void reset_statistics() noexcept {
@@ -259,6 +268,7 @@ class GraphCall {
   std::vector<ResultSpec> results_;
   std::vector<std::int32_t> whole_of_block_;  ///< result that is the whole block, or -1
   ArenaSpec arena_;
+  std::uint64_t arena_floor_ = 0;
   std::unique_ptr<RandomState> random_;
   bool writes_arguments_ = false;
   CUcontext context_ = nullptr;

@@ -117,6 +117,22 @@ def test_a_stream_of_many_sizes_does_not_thrash(place: Place) -> None:
     assert report.proofs <= 5 * 3  # each of five, and again after four and sixteen more calls
 
 
+def test_programs_of_all_sizes_ask_for_the_arena_of_the_largest(place: Place) -> None:
+    def chained(arguments: list[Any]) -> list[Any]:
+        x, _ = arguments
+        return [torch.relu(torch.relu(torch.relu(x + 1) * 2) + x).sum(0)]
+
+    graph = place.graphed(chained)
+    for length in (64, 512, 128):
+        for _ in range(3):
+            x = place.randn(length, 64)
+            assert_bits(graph.dispatcher([x, length]), chained([x, length]))
+    calls = [signature.call for signature in graph._signatures.linked]
+    sizes = {call.arena_in_one_piece for call in calls}
+    assert len(sizes) == 3
+    assert {call.arena_floor for call in calls} == {max(sizes)}
+
+
 def test_sizes_are_forgotten_some_day(place: Place) -> None:
     graph = place.graphed(scale, sizes=Policy(programs=1))
     x = place.randn(2)

@@ -338,9 +338,16 @@ class Graphed:
         report.constants = sum(isinstance(arguments[i], torch.Tensor) for i in constants)
         report.inputs = tensor_count - report.constants
         linked.call.reset_statistics()  # the proof's runs are not the program's
+        self._share_arena()
         self._side.adopt(linked.call, arguments)
         self.dispatcher.add(linked.call)
         log.info("%s: %d nodes linked, %s", report.name, report.nodes, report.proof)
+
+    def _share_arena(self) -> None:
+        """Programs of all sizes ask for as much as the largest: what one gives back fits the next."""
+        calls = [signature.call for signature in self._signatures.linked]
+        for call in calls:
+            call.set_arena_floor(max(other.arena_in_one_piece for other in calls))
 
     def _retire(self, signature: Signature) -> None:
         """Takes a program out of service; what it has counted stays counted."""

@@ -73,6 +73,7 @@ def link(request: Request, policy: Policy) -> LinkedCall:
     arguments' memory. Raises CaptureFailed, UnsupportedGraph or DriverError; leaves nothing behind
     then."""
     device = request.device
+    _require_known(request.arguments)
     in_place = _in_place(request, policy)
     device.space()  # whose memory is the device's, not this capture's
     free = device.driver_free_bytes()
@@ -298,6 +299,16 @@ def _add_random(regions: list[RegionTuple], a: Capture, b: Capture) -> dict[str,
     return found
 
 
+def _require_known(arguments: Sequence[Any]) -> None:
+    for index, argument in enumerate(arguments):
+        known = argument is None or isinstance(argument, (int, torch.Tensor))
+        if not known or isinstance(argument, bool):
+            raise CaptureFailed(
+                f"argument {index} is a {type(argument).__name__}; "
+                "a graph takes tensors of its device and integers"
+            )
+
+
 def _argument_specs(
     request: Request,
     capture: Capture,
@@ -325,16 +336,11 @@ def _argument_specs(
             copied = index in request.changing
             spec.kind = _engine.ArgumentKind.COPIED if copied else _engine.ArgumentKind.FIXED
             spec.address = in_place[index].data_ptr()
-        elif isinstance(argument, int) and not isinstance(argument, bool):
+        elif isinstance(argument, int):
             spec.kind = _engine.ArgumentKind.INTEGER
             spec.value = argument
-        elif argument is None or isinstance(argument, torch.Tensor):
-            spec.kind = _engine.ArgumentKind.IGNORED  # an empty tensor has no memory to address
         else:
-            raise CaptureFailed(
-                f"argument {index} is a {type(argument).__name__}; "
-                "a graph takes tensors of its device and integers"
-            )
+            spec.kind = _engine.ArgumentKind.IGNORED  # an empty tensor has no memory to address
         specs.append(spec)
     return specs
 
