@@ -30,6 +30,7 @@ class Backend:
     compiler: Compiler | str
     ours: bool  #: PyGraph: there is a report
     reference: Compiler | str | None = None  #: None: eager
+    trains: bool = False  #: a backward behind every call, of programs that write nothing
 
     def compile(self, module: torch.nn.Module, program: Program) -> Function:
         return _compile(self.compiler, module, program, self.reference is not None)
@@ -43,7 +44,9 @@ class Backend:
 def backend(name: str) -> Backend:
     """twin: PyGraph on the CPU twin. cuda: PyGraph below AOTAutograd's graphs. cuda-inductor:
     PyGraph below Inductor, compared with Inductor alone. aot_eager, eager: torch's own, to test the
-    test."""
+    test. With "-train" behind the name, programs that write nothing are trained."""
+    if name.endswith("-train"):
+        return dataclasses.replace(backend(name.removesuffix("-train")), name=name, trains=True)
     if name == "twin":
         return Backend(name, "cpu", _pygraph(device="twin"), True)
     if name == "cuda":

@@ -3,7 +3,8 @@
 Both sides have inputs, parameters and memory of their own and get the same calls. After each call
 everything that can be seen must be the same: bits, dtype, shape, stride and storage offset of the
 results, which results are which objects, which share memory with what, and every byte of the inputs
-and parameters. Results of earlier calls are kept, and compared again later.
+and parameters. Results of earlier calls are kept, and compared again later. Where programs are
+trained, a backward follows each call, and gradients are compared too.
 
 On a GPU, libraries choose kernels by alignment, and PyGraph captures aligned addresses: there,
 floating-point results may differ by rounding.
@@ -61,10 +62,11 @@ class Outcome:
 class Side:
     """One of the two worlds."""
 
-    def __init__(self, program: Program, device: str) -> None:
+    def __init__(self, program: Program, device: str, trains: bool = False) -> None:
         self.program = program
         self.device = device
-        self.module = make_module(program, device)
+        self.trains = trains
+        self.module = make_module(program, device, trains)
         self.function: Function = self.module
         self.memory: list[torch.Tensor] = []
         self.arguments: list[list[Any]] = []
@@ -74,16 +76,45 @@ class Side:
         if call.again is None:
             memory, arguments = make_inputs(self.program, call, self.device)
             self.memory += memory
+            if self.trains:
+                for argument in arguments:
+                    if isinstance(argument, torch.Tensor) and argument.is_floating_point():
+                        argument.requires_grad_()
         else:
             arguments = self.arguments[call.again]
         self.arguments.append(arguments)
-        self.results.append(tuple(self.function(*arguments)))
+        results = tuple(self.function(*arguments))
+        self.results.append(results)
+        if self.trains:
+            self._learn(results)
+
+    @staticmethod
+    def _learn(results: tuple[Any, ...]) -> None:
+        """A backward from all results that depend on something that learns."""
+        losses = [
+            (result.double() * result.double()).sum()
+            for result in results
+            if isinstance(result, torch.Tensor)
+            and result.is_floating_point()
+            and result.requires_grad
+        ]
+        if losses:
+            torch.stack(losses).sum().backward()
+
+    def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Of parameters and of the last call's inputs; empty where there is none."""
+        for index, value in enumerate([*self.module.parameters(), *self.arguments[-1]]):
+            if isinstance(value, torch.Tensor):
+                grad = value.grad
+                yield f"gradient {index}", torch.empty(0) if grad is None else grad
 
     def state(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Everything a call can change, but for results."""
         yield from ((f"input memory {i}", t) for i, t in enumerate(self.memory))
         yield from self.module.named_parameters()
         yield from self.module.named_buffers()
+        if self.trains:
+            yield from self.gradients()
 
 
 def run(program: Program, backend: Backend) -> Outcome:
@@ -91,7 +122,7 @@ def run(program: Program, backend: Backend) -> Outcome:
     same."""
     outcome = Outcome()
     try:
-        found = _compare(program, backend.device, backend.compile, backend.compile_reference)
+        found = _compare(program, backend, backend.compile, backend.compile_reference)
         if backend.ours:
             _read_report(outcome)
         del found  # the report lists what lives
@@ -122,21 +153,22 @@ def _torch_does_it_too(program: Program, backend: Backend) -> bool:
         return backend.compiler == backends.TORCH
     torch_alone = dataclasses.replace(backend, compiler=backends.TORCH)
     try:
-        _compare(program, backend.device, backend.compile, torch_alone.compile, may_raise=True)
+        _compare(program, backend, backend.compile, torch_alone.compile, may_raise=True)
     except Exception:
         return False
     return True
 
 
 def _compare(
-    program: Program, device: str, tested: Any, reference: Any, may_raise: bool = False
+    program: Program, backend: Backend, tested: Any, reference: Any, may_raise: bool = False
 ) -> Side:
     """`may_raise`: the reference may raise; then the other must raise the same in that call, which
     ends the comparison."""
-    expected, found = Side(program, device), Side(program, device)
+    trains = backend.trains and not program.writes
+    expected, found = (Side(program, backend.device, trains) for _ in range(2))
     expected.function = reference(expected.module, program)
     found.function = tested(found.module, program)
-    with torch.no_grad():
+    with torch.set_grad_enabled(trains):
         for number, call in enumerate(program.calls):
             where = f"call {number} (N={call.size})"
             raised = _call(expected, call, may_raise), _call(found, call, may_raise)
@@ -233,8 +265,11 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape:
+        return False
     if a.numel() == 0:
         return True
+    a, b = a.detach(), b.detach()
     if a.is_conj() or a.is_neg():
         a, b = a.resolve_conj().resolve_neg(), b.resolve_conj().resolve_neg()
     if a.is_complex():

@@ -31,7 +31,11 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--device",
         default="twin",
-        choices=["twin", "cuda", "cuda-inductor", "aot_eager", "eager"],
+        choices=[
+            kind + training
+            for kind in ("twin", "cuda", "cuda-inductor", "aot_eager", "eager")
+            for training in ("", "-train")
+        ],
         help="eager and aot_eager are torch's own, to test the test",
     )
     parser.add_argument("--first-seed", type=int, help="of the first chunk; default: the profile's")

@@ -156,8 +156,9 @@ def make_inputs(program: Program, call: Call, device: str) -> tuple[list[torch.T
 _FILES = 0
 
 
-def make_module(program: Program, device: str) -> torch.nn.Module:
-    """A new module with its parameters filled; always with the same values."""
+def make_module(program: Program, device: str, trains: bool = False) -> torch.nn.Module:
+    """A new module with its parameters filled; always with the same values. `trains`: parameters
+    need gradients."""
     global _FILES
     _FILES += 1
     name = f"<program {_FILES}>"
@@ -173,8 +174,7 @@ def make_module(program: Program, device: str) -> torch.nn.Module:
         if parameter.buffer:
             module.register_buffer(parameter.name, value)
         else:
-            module.register_parameter(
-                parameter.name, torch.nn.Parameter(value, requires_grad=False)
-            )
+            learns = trains and value.is_floating_point()
+            module.register_parameter(parameter.name, torch.nn.Parameter(value, learns))
     assert isinstance(module, torch.nn.Module)
     return module

@@ -38,6 +38,16 @@ def test_random_programs_on_the_twin(capsys: pytest.CaptureFixture[str]) -> None
     assert tally.through_dynamo > 0
 
 
+@pytest.mark.slow
+def test_random_programs_train_on_the_twin(capsys: pytest.CaptureFixture[str]) -> None:
+    tally = fleet.run("twin-train", fleet.PROFILES["train"], workers=2, chunk_timeout_s=1800)
+    with capsys.disabled():
+        print("\n" + tally.summary())
+    assert not tally.failures
+    assert tally.graphed_share() >= GRAPHED_SHARE
+    assert tally.replays > tally.programs
+
+
 # ------------------------------------------------------------- backends that are wrong on purpose
 
 
@@ -137,18 +147,43 @@ def lonely_empties(function: Function) -> Function:
     return call
 
 
+def wrong_gradient(function: Function) -> Function:
+    """From the third call on, one bit of what flows back into the first argument is another."""
+    calls = [0]
+
+    def disturb(gradient: torch.Tensor) -> torch.Tensor:
+        changed = gradient.clone()
+        if changed.dtype == torch.float32:
+            changed.view(torch.int32).bitwise_xor_(1)
+        return changed
+
+    def call(*arguments: Any) -> Any:
+        calls[0] += 1
+        first = arguments[0]
+        if calls[0] > 2 and first.requires_grad:
+            first = first.clone()
+            first.register_hook(disturb)
+        return function(first, *arguments[1:])
+
+    return call
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["runs", "trains"])
 @pytest.mark.parametrize(
     "wrong",
     [
         *(stale_input, reused_output, lost_write, one_bit, other_strides),
-        *(degenerate_strides, lonely_empties),
+        *(degenerate_strides, lonely_empties, wrong_gradient),
     ],
 )
-def test_a_wrong_backend_is_found(wrong: Callable[[Function], Function]) -> None:
+def test_a_wrong_backend_is_found(wrong: Callable[[Function], Function], trains: bool) -> None:
+    if wrong is wrong_gradient and not trains:
+        pytest.skip("there are no gradients")
+
     def compile_wrongly(graph: Any, inputs: list[Any]) -> Function:
         return wrong(graph.forward)
 
-    backend = backends.Backend("wrong", "cpu", compile_wrongly, ours=False)
+    backend = backends.Backend("wrong", "cpu", compile_wrongly, ours=False, trains=trains)
     tried = [0]
 
     @hypothesis.seed(1)
