@@ -6,8 +6,9 @@
 
 What is measured is told in pygraph/bench/training_*.py, from training_suite.py on; what the JSON
 holds in training_record.py. A file that exists is gone on with: what it has is not measured again,
-what failed is tried again. The exit status is 0 if everything ran and every mode was right; whether
-the targets are met is in the file and shown at the end, and counts with --strict.
+what failed is tried again, after all that was never tried; --again has models judged and timed
+anew whatever the file says of them. The exit status is 0 if everything ran and every mode was
+right; whether the targets are met is in the file and shown at the end, and counts with --strict.
 """
 
 from __future__ import annotations
@@ -40,6 +41,15 @@ def chosen_parts(parts: str | None, device: str, precompile: bool) -> tuple[str,
     return ("precompile", *chosen) if precompile else tuple(chosen)
 
 
+def chosen_again(again: str | None, models: tuple[str, ...]) -> tuple[str, ...]:
+    """The models of a list with commas; each has to be among those that are to be measured."""
+    chosen = tuple(name.strip() for name in again.split(",")) if again else ()
+    for name in chosen:
+        if name not in models:
+            raise KeyError(f"no model {name!r} to be measured again: there are {', '.join(models)}")
+    return chosen
+
+
 def show(suite: Suite) -> None:
     document, console = suite.document, suite.console
     if document.results:
@@ -70,7 +80,11 @@ def main(
     ] = 4,
     weighing: Annotated[
         int, typer.Option(min=1, help="Processes weighed at once; 1: by the driver too.")
-    ] = 6,
+    ] = 7,
+    again: Annotated[
+        str | None,
+        typer.Option(help="Models whose records (of the parts asked for) are dropped first."),
+    ] = None,
     tiny: Annotated[bool, typer.Option("--tiny", help="Tiny versions, for tests.")] = False,
     device: Annotated[str, typer.Option(help="cpu: to try the script; means nothing.")] = "cuda",
     strict: Annotated[
@@ -81,10 +95,11 @@ def main(
     try:
         names = tuple(each.name for each in training_models.find(models, tiny))
         wanted = chosen_parts(parts, device, precompile)
+        anew = chosen_again(again, names)
     except KeyError as error:
         raise typer.BadParameter(str(error.args[0])) from error
     command = command_line().replace("pygraph", "benchmarks/training.py", 1)
-    plan = Plan(names, wanted, device, tiny, budget, seconds, preparing, weighing)
+    plan = Plan(names, wanted, device, tiny, budget, seconds, preparing, weighing, anew)
     suite = Suite(plan, Document(out, command), terminal())
     try:
         suite.run()

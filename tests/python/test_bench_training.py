@@ -1,6 +1,7 @@
-"""The training benchmark on the CPU: tiny programs through all of it, wrong gradients are found,
-crashes and missing floors are recorded, a file is gone on with, and targets are judged."""
+"""The training benchmark on the CPU: tiny programs through all of it, crashes and missing floors
+are recorded, and a file is gone on with."""
 
+import importlib
 import importlib.util
 import io
 import json
@@ -8,7 +9,6 @@ import math
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,13 @@ torch = pytest.importorskip("torch")
 from rich.console import Console  # noqa: E402
 
 from pygraph.bench import (  # noqa: E402
-    training_check,
+    training_compiling,
     training_floor,
     training_memory,
     training_models,
     training_modes,
     training_run,
     training_suite,
-    training_table,
-    training_targets,
 )
 from pygraph.bench.device import Device, Memory  # noqa: E402
 from pygraph.bench.measure import Effort  # noqa: E402
@@ -53,28 +51,6 @@ def one_thread_and_fresh_dynamo():
 
 def by_mode(results: list[Result]) -> dict[str, Result]:
     return {each.mode: each for each in results}
-
-
-@pytest.mark.parametrize("mistake", ["scaled", "stale", "other seed"])
-def test_a_wrong_mode_is_found_and_not_timed(monkeypatch: pytest.MonkeyPatch, mistake: str):
-    def wrong(bench: training_modes.Bench) -> training_modes.Trainer:
-        trainer = training_modes._trainer("pygraph", bench, lambda module: module)
-        step, first = trainer.step, bench.inputs[0]
-        if mistake == "scaled":
-            trainer.parameters()[-1].register_hook(lambda gradient: gradient * 1.01)
-        elif mistake == "stale":
-            trainer.step = lambda *_: step(*first)
-        else:
-            trainer.step = lambda *inputs: (torch.rand(3), step(*inputs))[1]
-        return trainer
-
-    monkeypatch.setitem(training_modes.MODES, "pygraph", wrong)
-    results, _ = training_run.run_training(TINY["recommender"], CPU, QUICK)
-    found = by_mode(results)
-    assert found["default"].timed and found["eager"].timed
-    assert not found["pygraph"].correct and found["pygraph"].latency_us is None
-    assert found["pygraph"].verdict["bit_equal_to_default"] is False
-    assert "off default" in found["pygraph"].error or "against eager" in found["pygraph"].error
 
 
 def test_a_mode_that_raises_costs_only_itself(monkeypatch: pytest.MonkeyPatch):
@@ -132,105 +108,6 @@ def test_every_tiny_program_trains():
         torch.manual_seed(1)
         first = program(*inputs)
         assert torch.equal(first, program(*inputs)) is not training.random, training.name
-
-
-def track(loss: float, *weights: float) -> training_check.Track:
-    return training_check.Track([loss], [torch.ones(2)], {"w": torch.tensor(weights)})
-
-
-def reference(**changed: Any) -> training_check.Reference:
-    start = {"w": torch.tensor([0.0, 0.0])}
-    return training_check.Reference(start, default=track(1.0, 1.0, 2.0), **changed)
-
-
-def test_bits_are_asked_where_default_repeats_them():
-    assert training_check.judge("pygraph", track(1.0, 1.0, 2.0), reference()).correct
-    verdict = training_check.judge("pygraph", track(1.0, 1.0, 2.0001), reference())
-    assert not verdict.correct and verdict.bit_equal_to_default is False
-    assert verdict.reason is not None and verdict.reason.startswith("w: ")
-    assert not training_check.judge("pygraph", track(math.nan, 1.0, 2.0), reference()).correct
-
-
-def test_within_the_spread_of_default_is_right():
-    known = reference(spread={"w": 1e-4, "gradient 0": 0.0}, loss_spread=1e-5)
-    assert training_check.judge("pygraph", track(1.00001, 1.0, 2.0001), known).correct
-    assert not training_check.judge("pygraph", track(1.00001, 1.0, 2.01), known).correct
-    assert not training_check.judge("pygraph", track(1.001, 1.0, 2.0001), known).correct
-
-
-def test_torchs_modes_may_draw_other_random_numbers_but_pygraph_may_not():
-    other = track(1.1, 1.0, 2.5)
-    verdict = training_check.judge("reduce-overhead", other, reference(), random=True)
-    assert verdict.correct and verdict.other_random_numbers
-    assert not training_check.judge("reduce-overhead", other, reference(), random=False).correct
-    assert not training_check.judge("pygraph", other, reference(), random=True).correct
-    near = reference(eager=track(1.0, 1.0, 2.0), loss_tolerance=0.05, gradient_tolerance=1.0)
-    assert not training_check.judge("reduce-overhead", other, near, random=True).correct
-
-
-TIMES = dict(zip(training_modes.MODES, (400.0, 200.0, 120.0, 105.0, 100.0), strict=True))
-
-
-def figures(name: str, **times: float) -> list[Result]:
-    made = []
-    for mode, latency in {**TIMES, **{k.replace("_", "-"): v for k, v in times.items()}}.items():
-        result = Result(name, 4, mode, correct=True, latency_us=latency, host_us=1.0)
-        result.bytes_copied, result.pipelined_us = 0.0, 1.0
-        if mode == "pygraph":
-            result.graphs, result.coverage = 2, 1.0
-            result.verdict = {"bit_equal_to_default": True}
-        made.append(result)
-    return made
-
-
-def weights(name: str, own: float = 101.0, **changed: Any) -> list[Weight]:
-    default = Weight(name, "default", peak_mib=100.0)
-    return [default, replace(Weight(name, "pygraph", peak_mib=own, graphs=2), **changed)]
-
-
-def judged(names: list[str], results: list[Result], weighed: list[Weight]) -> dict[str, Any]:
-    return {each.name: each for each in training_targets.evaluate(names, results, weighed)}
-
-
-def test_targets_met():
-    results = [*figures("a"), *figures("b", pygraph=115.0)]
-    found = judged(["a", "b"], results, [*weights("a"), *weights("b", own=102.0)])
-    assert len(found) == 9 and all(each.met is True for each in found.values()), found
-    assert found["floor"].value == pytest.approx(math.sqrt(1.05 * 1.15))
-    assert found["latency, a"].value == pytest.approx(105 / 120)
-    assert found["memory, b"].value == pytest.approx(1.02)
-
-
-def test_targets_missed():
-    results = [*figures("a", pygraph=121.0), *figures("b", pygraph=210.0, reduce_overhead=300.0)]
-    by_mode(results[:5])["pygraph"].bytes_copied = 4.0
-    by_mode(results[5:])["pygraph"].fallbacks = [{"graph": "graph 1", "reason": "no luck"}]
-    found = judged(["a", "b"], results, [*weights("a", own=103.0), *weights("b", graphs=0)])
-    missed = {name for name, each in found.items() if each.met is False}
-    per_model = {f"{what}, {name}" for what in ("latency", "copies", "memory") for name in "ab"}
-    assert missed == {"floor", *per_model}
-    assert "reduce-overhead is the faster" in found["latency, a"].detail
-    assert "default is the faster" in found["latency, b"].detail
-
-
-def test_what_was_not_measured_meets_nothing():
-    found = judged(["a", "b"], figures("a"), [])
-    assert found["floor"].met is None and found["floor"].value == pytest.approx(1.05)
-    assert "without b" in found["floor"].detail
-    assert {found[f"{what}, b"].met for what in ("right", "latency", "copies", "memory")} == {None}
-    results = figures("a")
-    by_mode(results)["reduce-overhead"].correct = False
-    assert judged(["a"], results, weights("a"))["latency, a"].met is None
-    by_mode(results)["pygraph"].correct = False
-    found = judged(["a"], results, weights("a"))
-    met = {found[name].met for name in ("floor", "right, a", "latency, a", "copies, a")}
-    assert met == {False}
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(training_table.latency_table(results, weights("a")))
-    console.print(training_table.detail_table(results))
-    console.print(training_table.target_table(list(found.values())))
-    text = console.export_text()
-    assert "failed" in text and "1.010" in text and "not measured" not in text
 
 
 WORKER = """
@@ -297,6 +174,72 @@ def test_a_crash_is_recorded_and_the_file_gone_on_with(
     content = json.loads(out.read_text())
     assert [each["workload"] for each in content["records"]] == ["dcgan", "recommender"]
     assert content["errors"] == [] and again.problems() == []
+
+
+def test_what_was_never_tried_comes_first_and_models_are_measured_again_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "training.json"
+    played(monkeypatch, crash=True)
+
+    def run(models: str, *parts: str, again: str = "") -> None:
+        names, anew = (tuple(each.split()) for each in (models, again))
+        plan = Plan(names, parts, "cpu", True, 30.0, preparing=1, weighing=1, again=anew)
+        Suite(plan, Document(out, "command"), Console(file=io.StringIO())).run()
+
+    def asked_of(*arguments: str, again: str = "") -> list[str]:
+        asked = played(monkeypatch, crash=False)
+        run(*arguments, again=again)
+        jobs = [job.removesuffix(" default") for job in asked if "environment" not in job]
+        return list(dict.fromkeys(jobs))  # in_turn() asks ahead
+
+    run("recommender", "time")  # which fails
+    assert Document(out, "").failed == {"recommender"}
+    jobs = asked_of("recommender dcgan ResNet-50", "time", "memory")
+    weighed = [f"memory {name}" for name in ("dcgan", "ResNet-50", "recommender")]
+    assert [job for job in jobs if "pygraph" not in job] == [
+        "time dcgan",
+        "time ResNet-50",
+        *weighed,
+        "time recommender",
+    ]
+    assert asked_of("recommender dcgan ResNet-50", "time", "memory") == []
+    content = json.loads(out.read_text())
+    content["records"][0] |= {"latency_us": 7.0, "correct": False, "error": "wrong"}
+    out.write_text(json.dumps(content))
+    assert asked_of("recommender dcgan", "time", again="dcgan") == ["time dcgan"]
+    found = json.loads(out.read_text())
+    assert sorted(each["workload"] for each in found["records"]) == [
+        "ResNet-50",
+        "dcgan",
+        "recommender",
+    ]
+    assert {each["latency_us"] for each in found["records"]} == {1.0}
+    assert found["memory"] == content["memory"] and set(found["models"]) == set(content["models"])
+    jobs = asked_of("dcgan recommender", "time", "memory", again="dcgan")
+    assert jobs == ["memory dcgan", "memory dcgan pygraph", "time dcgan"]
+
+
+def test_what_is_tuned_in_a_crowd_is_forgotten(monkeypatch: pytest.MonkeyPatch):
+    kinds = {}
+    for module, kind, method in (
+        ("autotune_cache", "AutotuneCache", "save"),
+        ("triton_heuristics", "CachingAutotuner", "benchmark_all_configs"),
+    ):
+        kinds[kind] = type(kind, (), {method: lambda self: f"real {self.launchers}"})
+        kinds[kind].launchers = ["a", "b"]
+        place = importlib.import_module(f"torch._inductor.runtime.{module}")
+        monkeypatch.setattr(place, kind, kinds[kind])
+    cache, tuner = kinds["AutotuneCache"](), kinds["CachingAutotuner"]()
+    with training_compiling.untold_choices() as forgotten:
+        assert forgotten and cache.save() is None
+        assert tuner.benchmark_all_configs() == "real ['a', 'b']"
+    with training_compiling.untuned():
+        assert cache.save() is None and tuner.benchmark_all_configs() == {"a": 0.0, "b": 1.0}
+    assert cache.save() == tuner.benchmark_all_configs() == "real ['a', 'b']"
+    del kinds["AutotuneCache"].save  # then what is not tuned would be kept
+    with training_compiling.untuned():
+        assert tuner.benchmark_all_configs() == "real ['a', 'b']"
 
 
 def test_a_file_of_another_machine_is_not_gone_on_with(
@@ -368,7 +311,9 @@ def test_the_script_on_two_tiny_programs(script: Any, tmp_path: Path):
         assert content["models"][model]["check"]["default_repeats_its_bits"]
         own = found[model, "pygraph"]
         assert own["verdict"]["bit_equal_to_default"] is True and own["bytes_copied"] == 0
-        assert own["graphs"] or own["fallbacks"][0]["reason"]
+        assert own["verdict"]["bit_equal_to_uncaptured"] is True
+        assert own["verdict"]["served"]["replays"] and own["graphs"] == 2
+        assert own["extra"]["compiling"]["seconds"]
     assert content["errors"] == [] and content["targets"] == []
     assert content["env"]["torch"] == torch.__version__ and content["settings"]["step"]
     assert str(tmp_path) not in out.read_text() and str(ROOT) not in out.read_text()
@@ -380,6 +325,10 @@ def test_parts_and_models_are_checked(script: Any):
     assert script.chosen_parts(None, "cpu", False) == ("time",)
     with pytest.raises(KeyError, match="nonsense"):
         script.chosen_parts("nonsense", "cuda", False)
+    assert script.chosen_again("a, b", ("b", "c", "a")) == ("a", "b")
+    assert script.chosen_again(None, ("b",)) == ()
+    with pytest.raises(KeyError, match="nonsense"):
+        script.chosen_again("nonsense", ("b",))
     with pytest.raises(KeyError, match="nonsense"):
         training_models.find("dcgan, nonsense")
     assert [each.batch for each in training_models.find("dcgan,recommender")] == [32, 256]

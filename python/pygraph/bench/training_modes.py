@@ -181,7 +181,7 @@ MODES: dict[str, Callable[[Bench], Trainer]] = {
 
 ON_CPU = ("eager", "default", "pygraph")
 COMPILED = ("default", "reduce-overhead", "pygraph", "floor")
-"""Those that run Inductor's kernels, so that their results can be compared bit for bit."""
+"""Those that run Inductor's kernels, though not always the same; see training_check.py."""
 WEIGHED = ("default", "reduce-overhead", "pygraph")
 
 

@@ -12,7 +12,7 @@ errors                   [{job, error}], also of what there was no time for
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,8 @@ class Document:
         self.results: list[Result] = []
         self.weights: list[Weight] = []
         self.errors: list[dict[str, str]] = []
+        self.failed: set[str] = set()
+        """Models that were tried before, and are to be tried again."""
         if path.exists():
             self._load(json.loads(path.read_text()))
 
@@ -146,6 +148,19 @@ class Document:
         weights = content.get("memory", {}).get("records", [])
         self.weights = [_read(Weight, each) for each in weights]
         # What failed is tried again, and then has another error or none.
+        for each in content.get("errors", []):
+            kind, _, rest = each["job"].partition(" ")
+            if kind == "time" and rest and not each["error"].startswith("not run"):
+                self.failed.add(rest.split()[0])
+
+    def drop(self, models: Collection[str], parts: Collection[str]) -> None:
+        """Forgets these models' times or weights, so that they are taken again."""
+        if "time" in parts:
+            self.results = [each for each in self.results if each.workload not in models]
+            self.models = {name: each for name, each in self.models.items() if name not in models}
+            self.failed |= set(models)
+        if "memory" in parts:
+            self.weights = [each for each in self.weights if each.workload not in models]
 
     def take_environment(self, found: Mapping[str, Any]) -> None:
         """ValueError where the file's figures come from another machine or other versions."""

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
-from pygraph.bench import measure, training_check, training_floor, training_modes
+from pygraph.bench import measure, training_check, training_floor, training_modes, training_tracks
 from pygraph.bench.device import Device, young_heap
 from pygraph.bench.models import Unavailable
+from pygraph.bench.training_compiling import Spent
 from pygraph.bench.training_models import Training
 from pygraph.bench.training_modes import Bench, Trainer
 from pygraph.bench.training_record import Result
@@ -88,10 +89,12 @@ def _prepare(bench: Bench, results: dict[str, Result], phases: measure.Phases) -
         for mode, result in results.items():
             if result.error is not None:
                 continue
-            skips = _skips()
+            skips, spent = _skips(), Spent.now()
             try:
                 with phases.time(f"prepare {mode}"):
                     stage(mode, bench)
+                if stage is _begin and mode in training_modes.COMPILED:
+                    result.extra["compiling"] = Spent.now().since(spent)
                 if mode == "reduce-overhead":
                     _note_skips(result, skips)
             except Exception as error:
@@ -135,7 +138,7 @@ def check(bench: Bench, results: dict[str, Result]) -> dict[str, Any]:
     """Takes the modes that are wrong out of the bench; returns how the others were compared."""
     training, device = bench.training, bench.device
     inputs = [training.make_inputs(n, device.torch) for n in range(training_check.STEPS)]
-    reference = training_check.Reference(training_check.copied(bench.program))
+    reference = training_check.Reference(training_tracks.copied(bench.program))
     for mode in list(bench.trainers):
         try:
             verdict = _verdict(mode, bench, reference, inputs)
@@ -163,10 +166,11 @@ def _verdict(
         track = reference.eager
     elif mode == "default":
         training_check.learn_default(reference, bench, inputs)
-        track = reference.default
+        track = reference.default.first if reference.default is not None else None
+    elif mode == "pygraph":
+        track = training_check.learn_pygraph(reference, bench, inputs)
     if track is None:
-        trainer = bench.trainers[mode]
-        track = training_check.take(trainer, reference.start, inputs, training_check.SEED)
+        track = training_tracks.take(bench.trainers[mode], reference.start, inputs)
     return training_check.judge(mode, track, reference, bench.training.random)
 
 

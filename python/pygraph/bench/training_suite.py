@@ -6,6 +6,8 @@ time        a process per program: all modes, checked and timed. Several may pre
 memory      a process per program and mode
 
 Everything that is known is saved after each job, and what a file has already is not done again.
+Models that were never tried come first: they are timed, then all are weighed, and then those are
+timed that failed before.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from pygraph.bench.training_record import Document, Result, Weight
 PRECOMPILED = ("default", "reduce-overhead")
 """One per configuration of Inductor: pygraph compiles as reduce-overhead does."""
 PARTS = ("precompile", "time", "memory")
+ORDER = ("precompile", "time", "memory", "time again")
 LIMITS_S = {"environment": 60.0, "compile": 240.0, "time": 420.0, "memory": 120.0}
 """Per job; that of "time" includes waiting for its turn."""
 
@@ -57,8 +61,10 @@ class Plan:
     """Of the clocks, per program."""
     preparing: int = 4
     """Programs that compile and capture at once, before each is timed alone."""
-    weighing: int = 6
+    weighing: int = 7
     """Processes that are weighed at once; with one, the driver's figures are known too."""
+    again: tuple[str, ...] = ()
+    """Models whose records are dropped first."""
 
     @property
     def weighed_modes(self) -> tuple[str, ...]:
@@ -96,10 +102,16 @@ class Suite:
         """Raises ValueError where the file is from another machine."""
         if self.document.env:
             self._environment()
-        for part in PARTS:
+        self.document.drop(self.plan.again, self.plan.parts)
+        # As it stands: what fails in this run is not tried twice.
+        failed = frozenset(self.document.failed)
+        for step in ORDER:
+            part = step.split()[0]
             if part in self.plan.parts:
-                self.console.print(Text(part, style="bold"))
-                self._timed(part, STEPS[part])
+                names = self._names(step, failed)
+                if names:
+                    self.console.print(Text(step, style="bold"))
+                    self._timed(part, partial(STEPS[part], self, names))
         self.save()
 
     def problems(self) -> list[str]:
@@ -120,10 +132,22 @@ class Suite:
         ]
         return [*found, *(f"{each.workload}, {each.mode}: {each.error}" for each in wrong)]
 
-    def _timed(self, part: str, step: Callable[[Suite], None]) -> None:
+    def _names(self, step: str, failed: Collection[str]) -> list[str]:
+        """The models that a step is for, those that failed before at the end."""
+        names = sorted(self.plan.models, key=lambda name: name in failed)
+        if step == "memory":
+            weighed = self.document.weighed
+            modes = self.plan.weighed_modes
+            return [name for name in names if not all(weighed(name, mode) for mode in modes)]
+        names = [name for name in names if not self.document.timed(name)]
+        if step == "precompile":
+            return names
+        return [name for name in names if (name in failed) is (step == "time again")]
+
+    def _timed(self, part: str, step: Callable[[], None]) -> None:
         started = time.monotonic()
         try:
-            step(self)
+            step()
         except Exception as error:
             self._fail(part, f"{type(error).__name__}: {error}")
         seconds = self.document.seconds
@@ -169,19 +193,17 @@ class Suite:
         else:
             in_turn(jobs, self.deadline, done, extra)
 
-    def precompile(self) -> None:
-        models = [name for name in self.plan.models if not self.document.timed(name)]
+    def precompile(self, names: Sequence[str]) -> None:
         jobs = [
             self._job("compile", name, mode)
-            for name in reversed(models)  # the last ones take longest
+            for name in sorted(names, key=self.plan.models.index, reverse=True)  # the longest first
             for mode in PRECOMPILED
             if self.plan.device == "cuda" or mode == "default"
         ]
         cores = os.cpu_count() or 1
         self._run(jobs, lambda _: None, max(2, min(len(jobs), cores)))
 
-    def time(self) -> None:
-        names = [name for name in self.plan.models if not self.document.timed(name)]
+    def time(self, names: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             lock = Path(folder, "turns")
             extra = ["--lock", str(lock), "--seconds", str(self.plan.seconds)]
@@ -194,10 +216,10 @@ class Suite:
         self.document.models[outcome.job.model] = {**found["about"], "seconds": outcome.seconds}
         self.document.results += [Result(**each) for each in found["results"]]
 
-    def memory(self) -> None:
+    def memory(self, names: Sequence[str]) -> None:
         jobs = [
             self._job("memory", name, mode)
-            for name in self.plan.models
+            for name in names
             for mode in self.plan.weighed_modes
             if not self.document.weighed(name, mode)
         ]
@@ -208,7 +230,7 @@ class Suite:
         self.document.weights.append(Weight(**outcome.result))
 
 
-STEPS: dict[str, Callable[[Suite], None]] = {
+STEPS: dict[str, Callable[[Suite, Sequence[str]], None]] = {
     "precompile": Suite.precompile,
     "time": Suite.time,
     "memory": Suite.memory,

@@ -11,6 +11,7 @@ from pygraph.bench.targets import Target
 from pygraph.bench.training_modes import MODES
 from pygraph.bench.training_record import Result, Weight
 from pygraph.bench.training_targets import (
+    bits,
     by_mode,
     by_weight,
     over_floor,
@@ -57,15 +58,14 @@ def detail_table(results: Sequence[Result]) -> Table:
     table.add_column("model")
     for mode in MODES:
         table.add_column(mode, justify="right")
-    for name in ("bits of default", "graphs", "not graphed", "copied"):
+    for name in ("bits", "graphs", "not graphed", "copied"):
         table.add_column(name, justify="right")
     for name, modes in by_mode(results).items():
         own = modes.get("pygraph")
-        equal = own.verdict.get("bit_equal_to_default") if own else None
         table.add_row(
             Text(name),
             *(_times(modes.get(mode)) for mode in MODES),
-            {True: "yes", False: "no", None: "-"}[equal],
+            "-" if own is None else bits(own) or "-",
             "-" if own is None or own.graphs is None else str(own.graphs),
             "-" if own is None else str(len(own.fallbacks)),
             "-" if own is None or own.bytes_copied is None else f"{own.bytes_copied:,.0f}",

@@ -79,6 +79,17 @@ def evaluate(
     return targets
 
 
+def bits(own: Result) -> str | None:
+    """Whose bits pygraph's training steps have; None where that is not known."""
+    if own.verdict.get("bit_equal_to_default"):
+        return "default's"
+    if own.verdict.get("bit_equal_to_uncaptured"):
+        return "uncaptured's"
+    if not own.verdict:
+        return None
+    return "within spread" if own.correct else "no"
+
+
 def _failed(own: Result | None) -> bool:
     """Ran, and was wrong or raised."""
     return own is not None and not own.timed
@@ -113,10 +124,13 @@ def _floor_target(names: Sequence[str], timed: dict[str, dict[str, Result]]) -> 
 def _right_target(name: str, own: Result | None) -> Target:
     detail = ""
     if own is not None:
-        equal = own.verdict.get("bit_equal_to_default")
-        detail = own.error or ("default's bits" if equal else "within default's own spread")
+        found = bits(own)
+        detail = own.error or (f"bits: {found}" if found else "")
+        served = own.verdict.get("served")
+        if served and served["replays"] < served["calls"]:
+            detail += f"; graphs served {served['replays']} of {served['calls']} calls"
     met = None if own is None else own.correct
-    requirement = "losses and weights of default after some steps"
+    requirement = "losses, gradients and weights as of the same code without graphs"
     return Target(f"right, {name}", requirement, met, detail=detail)
 
 

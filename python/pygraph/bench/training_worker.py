@@ -25,7 +25,7 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from pygraph.bench import record, training_models, training_modes
+from pygraph.bench import record, training_compiling, training_models, training_modes
 from pygraph.bench.device import Device
 from pygraph.bench.environment import environment
 from pygraph.bench.measure import Effort
@@ -75,36 +75,21 @@ def time_modes(given: Given) -> dict[str, Any]:
 
 
 def compile_only(given: Given) -> dict[str, Any]:
-    """Forward and backward once, in one mode."""
+    """Forward and backward once, in one mode; many do so at once, so nothing is tuned."""
     training, device = given.training, given.device
     program = training.make_program(device.torch)
     inputs = training.make_inputs(0, device.torch)
     bench = training_modes.Bench(training, program, [inputs], device)
-    with _untold_choices():
+    with training_compiling.untuned():
         training_modes.begin(given.mode, bench)
     return {"workload": training.name, "mode": given.mode}
 
 
-@contextlib.contextmanager
-def _untold_choices() -> Iterator[None]:
-    """Kernels that are tuned while many processes use the GPU are chosen by chance: what is chosen
-    is not kept on disk, and the first to run alone chooses again."""
-    try:
-        from torch._inductor.runtime.autotune_cache import AutotuneCache
-
-        save = AutotuneCache.save
-    except (ImportError, AttributeError):
-        yield
-        return
-    AutotuneCache.save = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        AutotuneCache.save = save
-
-
 def memory_of(given: Given) -> dict[str, Any]:
-    return asdict(weigh_training(given.training, given.mode, given.device, given.shared))
+    with contextlib.ExitStack() as stack:
+        if given.shared:
+            stack.enter_context(training_compiling.untold_choices())
+        return asdict(weigh_training(given.training, given.mode, given.device, given.shared))
 
 
 KINDS: dict[str, Callable[[Given], dict[str, Any]]] = {
