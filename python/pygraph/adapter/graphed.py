@@ -344,7 +344,7 @@ class Graphed:
         log.info("%s: %d nodes linked, %s", report.name, report.nodes, report.proof)
 
     def _share_arena(self) -> None:
-        """Programs of all sizes ask for as much as the largest: what one gives back fits the next."""
+        """All programs ask for as much as the largest: what one gives back fits the next."""
         calls = [signature.call for signature in self._signatures.linked]
         for call in calls:
             call.set_arena_floor(max(other.arena_in_one_piece for other in calls))
