@@ -97,7 +97,8 @@ class Graphed:
 
     def entry(self) -> Callable[[list[Any]], Any]:
         """What Inductor calls. Keeps this object alive."""
-        return Paranoid(self, self._paranoid) if self._paranoid else self.dispatcher
+        proving = self.prove_again, self._paranoid
+        return Paranoid(self.dispatcher, *proving) if self._paranoid else self.dispatcher
 
     def hold(self, held: bool) -> None:
         """While held, no program serves a call and none is linked: the callable runs."""

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-if TYPE_CHECKING:
-    from pygraph.adapter.graphed import Graphed
+Serve = Callable[[list[Any]], Any]
 
 
 class Paranoid:
-    """Calls a graph, and has its proof repeated every `interval` calls (`debug="paranoid"`)."""
+    """Serves calls by `graph`, and every `interval`-th by `prove_again`, which proves it again."""
 
     _boxed_call = True
 
-    def __init__(self, graph: Graphed, interval: int) -> None:
+    def __init__(self, graph: Serve, prove_again: Serve, interval: int) -> None:
         self._graph = graph
+        self._prove_again = prove_again
         self._interval = interval
         self._count = 0
 
     def __call__(self, arguments: list[Any]) -> Any:
         self._count += 1
-        if self._count % self._interval == 0:
-            return self._graph.prove_again(arguments)
-        return self._graph.dispatcher(arguments)
+        serve = self._graph if self._count % self._interval else self._prove_again
+        return serve(arguments)
