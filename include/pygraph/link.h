@@ -61,8 +61,8 @@ struct LinkOptions {
   bool arena_in_pieces = false;  ///< see LayoutOptions::in_pieces
   std::size_t smallest_loan = LayoutOptions{}.smallest_loan;
   /// Bytes by which the memory that a launch takes at once may exceed what the nodes need when each
-  /// output is taken at its first node, and given up what is spent behind its last. A graph with
-  /// spent regions that would need more is cut into parts, which are launched one after another:
+  /// output is taken at its first node, and given up what is spent behind its last. A graph that
+  /// would need more is cut into parts, which are launched one after another:
   /// between them memory can be given back and taken.
   std::size_t peak_slack = ~std::size_t{0};
 };

@@ -3,11 +3,10 @@
 #include <stdexcept>
 
 #include "graph_call.h"
+#include "pygraph/layout.h"
 
 namespace pygraph::torch_bridge {
 namespace {
-
-constexpr std::uint64_t kStep = 512;  // what torch's allocator aligns memory to
 
 constexpr std::uint32_t kGone = ~0U;
 
@@ -39,7 +38,8 @@ void GraphCall::merge_blocks(const std::vector<std::vector<std::uint32_t>>& grou
         continue;
       }
       OutputBlock& first = merged[group.front()];
-      const std::uint64_t offset = (first.bytes + kStep - 1) / kStep * kStep;
+      const std::uint64_t offset =
+          (first.bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
       for (const OutputBlock::Placed& placed : block.regions) {
         first.regions.push_back({placed.region, offset + placed.offset});
       }

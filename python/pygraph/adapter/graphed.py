@@ -347,8 +347,9 @@ class Graphed:
     def _share_arena(self) -> None:
         """All programs ask for as much as the largest: what one gives back fits the next."""
         calls = [signature.call for signature in self._signatures.linked]
+        largest = max(call.arena_in_one_piece for call in calls)
         for call in calls:
-            call.set_arena_floor(max(other.arena_in_one_piece for other in calls))
+            call.set_arena_floor(largest)
 
     def _retire(self, signature: Signature) -> None:
         """Takes a program out of service; what it has counted stays counted."""

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pygraph.bench.measure import Samples, geomean, percentile
+from pygraph.bench.measure import geomean
 from pygraph.bench.models import WORKLOADS
+from pygraph.bench.timed import Timed
 
 REQUIRED = (
     "workload",
@@ -38,22 +39,9 @@ mode is from the limit."""
 
 
 @dataclass
-class Record:
-    """One model in one mode. Times are None where a mode is wrong or raised: it is not timed."""
+class Record(Timed):
+    """One model in one mode: calls."""
 
-    workload: str
-    batch: int
-    mode: str
-    correct: bool = False
-    latency_us: float | None = None
-    """The median, as are `host_us` and `pipelined_us`."""
-    latency_p10_us: float | None = None
-    latency_p90_us: float | None = None
-    latency_worst_us: float | None = None
-    host_us: float | None = None
-    host_p90_us: float | None = None
-    pipelined_us: float | None = None
-    samples: int = 0
     bytes_copied: float | None = None
     """Per call, to bring inputs in place or results out."""
     peak_mib: float | None = None
@@ -75,17 +63,6 @@ class Record:
     default_spread: float | None = None
     """Largest difference between two runs of the default mode."""
     extra: dict[str, Any] = field(default_factory=dict)
-
-    def take(self, samples: Samples) -> None:
-        """Condense the samples of the clocks."""
-        self.samples = len(samples.latency)
-        self.latency_us = percentile(samples.latency, 50)
-        self.latency_p10_us = percentile(samples.latency, 10)
-        self.latency_p90_us = percentile(samples.latency, 90)
-        self.latency_worst_us = max(samples.latency)
-        self.host_us = percentile(samples.host, 50)
-        self.host_p90_us = percentile(samples.host, 90)
-        self.pipelined_us = percentile(samples.pipelined, 50)
 
     @property
     def timed(self) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pygraph.bench import record
-from pygraph.bench.measure import Samples, percentile
+from pygraph.bench.timed import Timed
 
 SAME = ("gpu", "driver", "torch", "cuda", "python", "transformers", "torchvision")
 """What must not have changed where a file is gone on with."""
@@ -35,22 +35,9 @@ SETTINGS = {
 
 
 @dataclass
-class Result:
-    """One model in one mode. Times are None where a mode is wrong or raised: it is not timed."""
+class Result(Timed):
+    """One model in one mode: training steps."""
 
-    workload: str
-    batch: int
-    mode: str
-    correct: bool = False
-    latency_us: float | None = None
-    """Of a step, until the GPU is idle; the median, as are `host_us` and `pipelined_us`."""
-    latency_p10_us: float | None = None
-    latency_p90_us: float | None = None
-    latency_worst_us: float | None = None
-    host_us: float | None = None
-    host_p90_us: float | None = None
-    pipelined_us: float | None = None
-    samples: int = 0
     bytes_copied: float | None = None
     """Per timed step, to bring tensors in place or results out."""
     bytes_copied_before: float | None = None
@@ -69,17 +56,6 @@ class Result:
     coverage: float | None = None
     """pygraph: replays over calls of compiled graphs in the timed steps."""
     extra: dict[str, Any] = field(default_factory=dict)
-
-    def take(self, samples: Samples) -> None:
-        """Condense the samples of the clocks."""
-        self.samples = len(samples.latency)
-        self.latency_us = percentile(samples.latency, 50)
-        self.latency_p10_us = percentile(samples.latency, 10)
-        self.latency_p90_us = percentile(samples.latency, 90)
-        self.latency_worst_us = max(samples.latency)
-        self.host_us = percentile(samples.host, 50)
-        self.host_p90_us = percentile(samples.host, 90)
-        self.pipelined_us = percentile(samples.pipelined, 50)
 
     @property
     def timed(self) -> bool:
