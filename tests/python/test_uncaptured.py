@@ -73,3 +73,16 @@ def test_it_may_be_nested(place: Place) -> None:
         assert replays() == before
         fast(place.randn(4))
     assert replays() == before + 1
+
+
+def test_runs_of_a_repeated_proof_are_no_replays(place: Place) -> None:
+    """With every third call proven again, nine calls are: warming, linking, three proofs, and four
+    that the program serves."""
+    graph = place.graphed(lambda arguments: [torch.relu(arguments[0] + 1)], paranoid=3)
+    serve = graph.entry()
+    with torch.no_grad():
+        for _ in range(9):
+            x = place.randn(8)
+            assert_bits(serve([x]), [torch.relu(x + 1)])
+    report = graph.refresh_report()
+    assert (report.replays, report.proofs) == (4, 4)
