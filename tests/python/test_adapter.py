@@ -13,6 +13,7 @@ import torch
 import pygraph
 from pygraph import _engine
 from pygraph.adapter import backend, hook, sources, versions
+from pygraph.adapter.partition import Partition
 from pygraph.adapter.uncaptured import Uncaptured
 from pygraph.capture import hold, reasons, tensors
 
@@ -220,6 +221,28 @@ def test_the_policy_wraps_whole_graphs_and_partitions() -> None:
         assert len(applied) == 1
         assert applied[0](lambda arguments: "ran")([]) == ("wrapped", "ran")
     assert made[1]["static"] == []  # argument 0 is static, but the partition takes argument 1
+    assert [each["partition"] for each in made] == [None, Partition((1, None), (0,))]
+
+
+def test_partitions_that_are_replaced_come_with_their_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import compile_fx, output_code
+    from torch._inductor.utils import GraphPartitionMap
+
+    def post_compile(example_inputs: Any, compiled_graph: Any, *_: Any) -> None:
+        for _ in compiled_graph.partition_maps:
+            compile_fx.cudagraphify(lambda arguments: arguments, (), **kwargs)
+
+    kwargs: dict[str, Any] = {"device_index": 0, "is_backward": True, "is_inference": False}
+    monkeypatch.setattr(output_code, "cudagraph_partition_post_compile", post_compile)
+    maps = [GraphPartitionMap(0, [2, 0], [None], []), GraphPartitionMap(1, [None], [1, 0], [])]
+    made: list[dict[str, Any]] = []
+    with hook.installed(recording(made)):
+        output_code.cudagraph_partition_post_compile(
+            [], types.SimpleNamespace(partition_maps=maps), None, {}, None
+        )
+        compile_fx.cudagraphify(lambda arguments: arguments, (), **kwargs)
+    found = [each["partition"] for each in made]
+    assert found == [Partition((2, 0), (None,)), Partition((None,), (1, 0)), None]
 
 
 # ------------------------------------------------------------------------------- small parts

@@ -30,6 +30,7 @@ import torch
 from pygraph.adapter import aot, devices, gateway, hook, registry, sources
 from pygraph.adapter.graphed import PARANOID_INTERVAL, Graphed
 from pygraph.adapter.pair import Pair, Role
+from pygraph.adapter.partition import Partition
 from pygraph.adapter.signatures import CAPTURE_AT, PROGRAMS, Policy, sizes_of
 
 log = logging.getLogger("pygraph")
@@ -96,6 +97,7 @@ def backend(
         is_backward: bool,
         is_inference: bool,
         mutated_input_idxs: Sequence[int],
+        partition: Partition | None = None,
     ) -> Callable[..., Any]:
         role = Role.BACKWARD if is_backward else Role.INFERENCE if is_inference else Role.FORWARD
         graph = Graphed(
@@ -112,10 +114,11 @@ def backend(
             paranoid=ours.debug_interval if ours.debug == "paranoid" else 0,
             role=role,
             pair=None if is_inference else pair,
+            partition=partition,
         )
         registry.add(graph)
         if is_backward:
-            pair.backward_is_whole = gateway.covers_everything(model)
+            pair.add_backward(partition)
             return graph.entry()
         graphs.append(graph)
         whole.append(gateway.covers_everything(model))

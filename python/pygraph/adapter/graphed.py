@@ -22,6 +22,7 @@ import torch
 from pygraph import _engine
 from pygraph.adapter.pair import Pair, Role, Side
 from pygraph.adapter.paranoid import Paranoid
+from pygraph.adapter.partition import Partition
 from pygraph.adapter.prover import Prover
 from pygraph.adapter.signatures import Policy as Sizes
 from pygraph.adapter.signatures import Signature, Signatures
@@ -65,12 +66,14 @@ class Graphed:
         sure: Collection[int] = (),
         role: Role = Role.INFERENCE,
         pair: Pair | None = None,
+        partition: Partition | None = None,
     ) -> None:
         """`function` takes one list of arguments. `static` are those that stand where they are from
         call to call (constants), `mutated` those that are known to be written. `paranoid`: repeat
         the proof every so many calls; 0: never. `aligned`: the function needs its tensors to
         be aligned to 16 bytes (Inductor's do), which those of `sure` always are. `pair`: what a
-        forward and a backward share."""
+        forward and a backward share. `partition`: which part of the compiled graph it is; None: the
+        whole."""
         self.static = frozenset(static)
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
@@ -78,7 +81,7 @@ class Graphed:
         self.on_deploy: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
         self.uncaptured = Uncaptured(function, self.mutated, aligned, self.static | frozenset(sure))
         self.report = GraphReport(name=name, state=WARMING)
-        self._side = Side(role, pair, self.static, self.device)
+        self._side = Side(role, pair, self.static, self.device, partition)
         self._prover = Prover(self.uncaptured, self._changing, self.device, self.report)
         self._find_source = find_source
         self._signatures = Signatures(sizes or Sizes())
@@ -340,7 +343,7 @@ class Graphed:
         report.inputs = tensor_count - report.constants
         linked.call.reset_statistics()  # the proof's runs are not the program's
         self._share_arena()
-        self._side.adopt(linked.call, arguments)
+        self._side.adopt(linked.call, arguments, len(linked.call.block_of_result))
         self.dispatcher.add(linked.call)
         log.info("%s: %d nodes linked, %s", report.name, report.nodes, report.proof)
 

@@ -3,7 +3,8 @@
 Both make Inductor hand every compiled callable that it would put into a CUDA graph to `wrap`:
 
 * 2.11: `torch._inductor.compile_fx.cudagraphify` is replaced. output_code.py imports it inside the
-  function at each post-compile, so whole graphs, partitions and cache hits all come through it.
+  function at each post-compile, so whole graphs, partitions and cache hits all come through it;
+  for partitions in the order of the graph's partition maps.
 * 2.13: a CUDAGraphPolicy. It would wrap the whole callable even where Inductor partitioned it
   around CPU operations, so partitions are wrapped one by one here, as 2.11 does.
 
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from pygraph.adapter import versions
+from pygraph.adapter.partition import Partition
 
 
 class Wrap(Protocol):
@@ -34,6 +36,7 @@ class Wrap(Protocol):
         is_backward: bool,
         is_inference: bool,
         mutated_input_idxs: Sequence[int],
+        partition: Partition | None = None,
     ) -> Callable[..., Any]: ...
 
 
@@ -53,6 +56,7 @@ def installed(wrap: Wrap) -> Iterator[dict[str, Any]]:
     if versions.hook_form() == "policy":
         patches["cudagraph_policy"] = _make_policy()
     _replace_cudagraphify()
+    _observe_partitions()
     _spare_the_tree_manager()
     with _routed(wrap):
         yield {"config_patches": patches, "inner_compile": _inner_compile(wrap)}
@@ -132,6 +136,31 @@ def _replace_cudagraphify() -> None:
     compile_fx.cudagraphify = cudagraphify
 
 
+def _observe_partitions() -> None:
+    """Keeps a graph's partition maps at hand while its partitions are handed to cudagraphify."""
+    from torch._inductor import output_code
+
+    original = output_code.cudagraph_partition_post_compile
+    if getattr(original, "_pygraph_hook", False):
+        return
+
+    @functools.wraps(original)
+    def post_compile(example_inputs: Any, compiled_graph: Any, *args: Any, **kwargs: Any) -> None:
+        _active.partitions = iter(compiled_graph.partition_maps or ())
+        try:
+            original(example_inputs, compiled_graph, *args, **kwargs)
+        finally:
+            _active.partitions = None
+
+    post_compile._pygraph_hook = True  # type: ignore[attr-defined]
+    output_code.cudagraph_partition_post_compile = post_compile
+
+
+def _next_partition() -> Partition | None:
+    maps = getattr(_active, "partitions", None)
+    return None if maps is None else Partition.of(next(maps, None))
+
+
 def _spare_the_tree_manager() -> None:
     """A backward graph that Inductor keeps out of CUDA graphs tells torch's own tree manager that
     a backward runs, and asserts that there is one. Under this hook there is none."""
@@ -160,6 +189,7 @@ def _call(
         is_backward=kwargs["is_backward"],
         is_inference=kwargs["is_inference"],
         mutated_input_idxs=kwargs.get("mutated_input_idxs", ()),
+        partition=_next_partition(),
     )
 
 
@@ -220,6 +250,7 @@ def wrap_partitions(compiled_graph: Any, wrap: Wrap) -> None:
                 is_backward=kwargs["is_backward"],
                 is_inference=kwargs["is_inference"],
                 mutated_input_idxs=tuple(metadata.mutated_input_idxs),
+                partition=Partition.of(partition),
             )
         )
     compiled_graph.recursively_apply_fns(functions)

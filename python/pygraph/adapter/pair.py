@@ -9,11 +9,12 @@ gradients of the results.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 
+from pygraph.adapter.partition import Partition, Position, graph_inputs, graph_outputs
 from pygraph.capture import blocks, tensors
 from pygraph.capture.device import Device, is_strided
 from pygraph.capture.reference import Reference
@@ -36,31 +37,68 @@ class Pair:
 
     def __init__(self, metadata: Sequence[Any]) -> None:
         self._metadata = metadata
-        self.static: frozenset[int] = frozenset()  #: the forward's parameters and buffers
-        self._constants: frozenset[tuple[int, int]] = frozenset()
-        #: Which of what the forward saves its callable returns on the host (Side.saves_on_host).
+        #: The forward's parameters and buffers, by its inputs.
+        self.static: frozenset[int] = frozenset()
+        #: Where they are, per callable of the forward.
+        self._constants: dict[Side, frozenset[tuple[int, int]]] = {}
+        #: Which of the saved tensors the forward's callables return on the host
+        #: (Side.saves_on_host).
         self.saved_on_host: frozenset[int] = frozenset()
-        #: Whether the backward is one callable, whose tensors are the forward's in their order;
-        #: None before it is compiled.
-        self.backward_is_whole: bool | None = None
-        #: Per tensor that the forward saves, the part of the backward behind which it is given up.
-        self._given_up: dict[int, int] = {}
-        self._forwards: list[Any] = []  #: programs whose results have not been put together yet
+        #: The backward's callables; empty before it is compiled.
+        self._backward: list[Partition | None] = []
+        #: Per saved tensor, the callable of the backward and the part of it behind which it is
+        #: given up.
+        self._given_up: dict[int, tuple[int, int]] = {}
+        #: Programs whose results have not been put together yet, and which saved tensor each of
+        #: their results is.
+        self._forwards: list[tuple[Any, list[Position]]] = []
 
     @property
     def returned(self) -> int | None:
         """How many of the forward's results are for the caller; the others are saved. None: not
         known."""
+        return self._count("num_forward_returns")
+
+    @property
+    def sizes(self) -> int | None:
+        """How many sizes stand in front of the backward's saved tensors. None: not known."""
+        return self._count("num_symints_saved_for_bw")
+
+    def _count(self, name: str) -> int | None:
         if len(self._metadata) != 1:
             return None
-        count = getattr(self._metadata[0], "num_forward_returns", None)
+        count = getattr(self._metadata[0], name, None)
         return count if isinstance(count, int) else None
 
-    def note_constants(self, arguments: Sequence[Any], static: Iterable[int]) -> None:
-        """Where the forward's parameters and buffers stand in this call."""
-        self.static = frozenset(static)
-        self._constants = frozenset(
-            _place(arguments[index]) for index in static if _has_memory(arguments[index])
+    def add_backward(self, partition: Partition | None) -> None:
+        """A callable of the backward has been compiled."""
+        self._backward.append(partition)
+
+    @property
+    def backward_is_compiled(self) -> bool:
+        """Whether all callables of the backward are known."""
+        return bool(self._backward)
+
+    @property
+    def callables(self) -> int:
+        """How many callables of the backward there are so far."""
+        return len(self._backward)
+
+    def backward_takes(self, saved: Collection[int]) -> bool:
+        """Whether callables of the backward take all of these saved tensors."""
+        if None in self._backward:
+            return True
+        first = self.sizes
+        taken = {position for each in self._backward if each for position in each.inputs}
+        return first is not None and {first + index for index in saved} <= taken
+
+    def note_constants(
+        self, forward: Side, inputs: Sequence[Position], constants: Sequence[Any]
+    ) -> None:
+        """Parameters and buffers of a callable of the forward, and where they are in this call."""
+        self.static = self.static | {position for position in inputs if position is not None}
+        self._constants[forward] = frozenset(
+            _place(each) for each in constants if _has_memory(each)
         )
 
     def constants_among(self, arguments: Sequence[Any]) -> frozenset[int]:
@@ -69,21 +107,22 @@ class Pair:
         return frozenset(
             index
             for index, argument in enumerate(arguments)
-            if _has_memory(argument) and _place(argument) in self._constants
+            if _has_memory(argument)
+            and any(_place(argument) in places for places in self._constants.values())
         )
 
-    def adopt_forward(self, call: Any) -> None:
-        """A program of the forward is in service."""
-        self._forwards = [*self._forwards[1 - _MOST_WAITING :], call]
+    def adopt_forward(self, call: Any, saved: list[Position]) -> None:
+        """A program of the forward is in service; `saved`: which saved tensor each result is."""
+        self._forwards = [*self._forwards[1 - _MOST_WAITING :], (call, saved)]
         self._put_together()
 
-    def adopt_backward(self, call: Any, first: int) -> None:
-        """A program of the backward is; `first` of its arguments are sizes."""
-        if self.backward_is_whole:
-            self._given_up = {
-                index - first: part for index, part in enumerate(call.spent_after) if part >= 0
-            }
-            self._put_together()
+    def adopt_backward(self, number: int, call: Any, saved: Sequence[Position]) -> None:
+        """A program of the backward's callable `number` is; `saved`: which saved tensor each
+        argument is."""
+        for position, part in zip(saved, call.spent_after, strict=True):
+            if position is not None and part >= 0:
+                self._given_up[position] = number, part
+        self._put_together()
 
     def release(self) -> None:
         """Lets go of programs."""
@@ -91,29 +130,41 @@ class Pair:
 
     def _put_together(self) -> None:
         """What is given up together is saved in common blocks."""
-        if not self._given_up or self.returned is None:
+        if not self._given_up:
             return
-        parts = {self.returned + saved: part for saved, part in self._given_up.items()}
-        for call in self._forwards:
-            blocks.merge(call, parts)
+        for call, saved in self._forwards:
+            given_up = ((i, self._given_up.get(position)) for i, position in _known(saved))
+            blocks.merge(call, {index: part for index, part in given_up if part is not None})
         self._forwards.clear()
 
 
 class Side:
-    """One compiled graph as a member of its pair; an inference graph has none."""
+    """One callable of a pair's forward or backward; an inference graph has no pair."""
 
     def __init__(
-        self, role: Role, pair: Pair | None, static: Collection[int], device: Device
+        self,
+        role: Role,
+        pair: Pair | None,
+        static: Collection[int],
+        device: Device,
+        partition: Partition | None = None,
     ) -> None:
         self.role = role
         self._pair = pair
         self._static = frozenset(static)
         self._device = device
+        self._partition = partition
+        self._number = pair.callables if pair is not None else 0
 
     def note(self, arguments: Sequence[Any]) -> None:
         """Told the arguments of a call that runs uncaptured."""
         if self.role is Role.FORWARD and self._pair is not None:
-            self._pair.note_constants(arguments, self._static)
+            inputs = graph_inputs(self._partition, arguments)
+            self._pair.note_constants(
+                self,
+                [inputs[index] for index in self._static],
+                [arguments[index] for index in self._static],
+            )
 
     def constants(self, arguments: Sequence[Any]) -> frozenset[int]:
         """The arguments that stand where they are from call to call."""
@@ -125,10 +176,11 @@ class Side:
         """The results that die at about the same time: what a forward saves; of a backward's
         results, one per argument of its forward, the gradients of parameters."""
         count = len(run.outputs)
-        if self.role is Role.FORWARD and self._pair is not None and self._pair.returned is not None:
-            return frozenset(range(self._pair.returned, count))
+        if self.role is Role.FORWARD:
+            return frozenset(index for index, _ in _known(self._saved_results(count)))
         if self.role is Role.BACKWARD and self._pair is not None:
-            return frozenset(index for index in self._pair.static if index < count)
+            outputs = graph_outputs(self._partition, count)
+            return frozenset(i for i, position in _known(outputs) if position in self._pair.static)
         return frozenset()
 
     def given(self, arguments: Sequence[Any]) -> frozenset[int]:
@@ -144,19 +196,34 @@ class Side:
             return True
         return self.role is Role.BACKWARD and bool(call.offsets_differ(arguments))
 
-    def adopt(self, call: Any, arguments: Sequence[Any]) -> None:
-        """A program is in service, which was linked for a call with `arguments`."""
+    def adopt(self, call: Any, arguments: Sequence[Any], results: int) -> None:
+        """A program is in service, which was linked for a call with `arguments` and `results`."""
         if self._pair is None:
             return
         if self.role is Role.FORWARD:
-            self._pair.adopt_forward(call)
+            self._pair.adopt_forward(call, self._saved_results(results))
         elif self.role is Role.BACKWARD:
-            self._pair.adopt_backward(call, _sizes_in_front(arguments))
+            self._pair.adopt_backward(self._number, call, self._saved_arguments(arguments))
 
     def release(self) -> None:
         """Programs are dropped."""
         if self._pair is not None:
             self._pair.release()
+
+    def _saved_results(self, count: int) -> list[Position]:
+        """Which saved tensor each of a forward's results is."""
+        outputs = graph_outputs(self._partition, count)
+        return _beyond(outputs, self._pair.returned if self._pair is not None else None)
+
+    def _saved_arguments(self, arguments: Sequence[Any]) -> list[Position]:
+        """Which saved tensor each of a backward's arguments is, those behind the last one counted
+        on: sizes come first, then what the forward saved, then gradients."""
+        inputs = graph_inputs(self._partition, arguments)
+        if self._partition is None:
+            first: int | None = _sizes_in_front(arguments)
+        else:
+            first = self._pair.sizes if self._pair is not None else None
+        return _beyond(inputs, first)
 
     # Attention with dropout saves the seed and the offset of its random numbers, two numbers.
     # Captured, some kernels return and read them on the device, uncaptured on the host (torch,
@@ -164,12 +231,11 @@ class Side:
     # backward that runs uncaptured behind a graph of its forward must be given them on the host.
 
     def taken_on_host(self, arguments: Sequence[Any]) -> frozenset[int]:
-        """Which arguments of a backward its callable reads on the host: sizes come first, then what
-        the forward saved."""
+        """Which arguments of a backward its callable reads on the host."""
         if self.role is not Role.BACKWARD or self._pair is None or not self._pair.saved_on_host:
             return frozenset()
-        first = _sizes_in_front(arguments)
-        return frozenset(first + index for index in self._pair.saved_on_host)
+        saved = _known(self._saved_arguments(arguments))
+        return frozenset(index for index, each in saved if each in self._pair.saved_on_host)
 
     def saves_on_host(self, run: Reference) -> str | None:
         """Settles which of what a forward's callable saved in a real run is on the host. Returns
@@ -177,15 +243,31 @@ class Side:
         found = _numbers_on_host(run.outputs, self._device)
         if self.role is not Role.FORWARD or self._pair is None or not found:
             return None
-        if self._pair.backward_is_whole is None:
+        if not self._pair.backward_is_compiled:
             return ""
-        saved = self.results_together(run)
-        if not found <= saved or not self._pair.backward_is_whole:
-            return "it saves numbers on the host for a backward in several parts"
+        saved = dict(_known(self._saved_results(len(run.outputs))))
+        if not found <= saved.keys():
+            return "it returns numbers on the host that are not saved for its backward"
+        taken = {saved[index] for index in found}
+        if not self._pair.backward_takes(taken):
+            return "it saves numbers on the host that its backward's graphs do not take"
         run.on_host = found
-        first = min(saved)
-        self._pair.saved_on_host = frozenset(index - first for index in found)
+        self._pair.saved_on_host = self._pair.saved_on_host | taken
         return None
+
+
+def _known(positions: Sequence[Position]) -> list[tuple[int, int]]:
+    return [(index, each) for index, each in enumerate(positions) if each is not None]
+
+
+def _beyond(positions: Sequence[Position], first: int | None) -> list[Position]:
+    """Positions counted from `first`; None for those in front of it, or if it is not known."""
+    return [
+        position - first
+        if position is not None and first is not None and position >= first
+        else None
+        for position in positions
+    ]
 
 
 def _sizes_in_front(arguments: Sequence[Any]) -> int:

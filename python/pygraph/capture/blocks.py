@@ -7,7 +7,7 @@ block, and so may the gradients that it takes in front of the same part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from pygraph import _engine
 
@@ -16,16 +16,16 @@ from pygraph import _engine
 _MOST_BYTES = 128 << 20
 
 
-def merge(call: _engine.GraphCall, parts: Mapping[int, int]) -> None:
+def merge(call: _engine.GraphCall, parts: Mapping[int, Hashable]) -> None:
     """Gives results of one part common blocks. `parts`: the part of each result that may share its
     block; a block that holds other results too stays what it is."""
     bytes_of = [nbytes for nbytes, _ in call.blocks]
-    part_of: dict[int, set[int | None]] = {}
+    part_of: dict[int, set[Hashable]] = {}
     for result, block in enumerate(call.block_of_result):
         if block >= 0:
             part_of.setdefault(block, set()).add(parts.get(result))
     groups: list[list[int]] = []
-    filling: dict[int, tuple[list[int], int]] = {}
+    filling: dict[Hashable, tuple[list[int], int]] = {}
     for block in sorted(part_of):
         members = part_of[block]
         part = next(iter(members)) if len(members) == 1 else None

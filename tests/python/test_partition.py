@@ -1,0 +1,153 @@
+"""Partitions of compiled graphs: whose arguments and results theirs are, and what a forward and a
+backward make of it."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+import torch
+
+from pygraph.adapter.pair import Pair, Role, Side
+from pygraph.adapter.partition import Partition, graph_inputs, graph_outputs
+from pygraph.capture import blocks
+from pygraph.capture.cuda import Cuda
+
+#: A forward of (x, w, b) that returns one result and saves three tensors; its backward takes two
+#: sizes, those three, and a gradient. Both are partitions with an order of their own.
+FORWARD = Partition(inputs=(1, 0, 2), outputs=(2, 0, None, 3, 1))
+BACKWARD = Partition(inputs=(5, 4, 2, 3), outputs=(1, 0, None))
+METADATA = types.SimpleNamespace(num_forward_returns=1, num_symints_saved_for_bw=2)
+
+
+class Call:
+    """As much of a program as a pair asks for."""
+
+    def __init__(self, spent_after: list[int]) -> None:
+        self.spent_after = spent_after
+
+
+def side(role: Role, pair: Pair, partition: Partition | None, static: Any = ()) -> Side:
+    made = Side(role, pair, static, Cuda(0), partition)
+    if role is Role.BACKWARD:
+        pair.add_backward(partition)
+    return made
+
+
+def run(*outputs: Any) -> Any:
+    return types.SimpleNamespace(outputs=outputs, on_host=frozenset())
+
+
+def number(value: int) -> torch.Tensor:
+    return torch.tensor(value)
+
+
+def test_positions() -> None:
+    tensors = [torch.zeros(1)] * 3
+    assert graph_inputs(None, tensors) == [0, 1, 2]
+    assert graph_inputs(FORWARD, tensors) == [1, 0, 2]
+    assert graph_inputs(FORWARD, [*tensors, 7, 8]) == [1, 0, 2, None, None], "sizes stand behind"
+    assert graph_outputs(None, 2) == [0, 1]
+    assert graph_outputs(FORWARD, 5) == [2, 0, None, 3, 1]
+
+
+def test_a_map_that_does_not_fit_says_nothing() -> None:
+    """Inductor removes arguments and results of a partition after it has made the map."""
+    tensors = [torch.zeros(1)] * 3
+    assert graph_inputs(FORWARD, tensors[:2]) == [None] * 2
+    assert graph_inputs(FORWARD, [*tensors, torch.zeros(1)]) == [None] * 4
+    assert graph_outputs(FORWARD, 4) == [None] * 4
+    assert Partition.of(object()) is None
+
+
+def test_what_a_forward_saves_is_known_by_the_graph() -> None:
+    pair = Pair([METADATA])
+    forward = side(Role.FORWARD, pair, FORWARD)
+    outputs = [torch.zeros(2) for _ in range(5)]
+    assert forward.results_together(run(*outputs)) == {0, 3, 4}  # all but the result, and unknown
+    assert side(Role.FORWARD, pair, None).results_together(run(*outputs)) == {1, 2, 3, 4}
+
+
+def test_gradients_of_parameters_are_known_by_the_graph() -> None:
+    pair = Pair([METADATA])
+    forward = side(Role.FORWARD, pair, FORWARD, static=[0, 2])  # the graph's arguments 1 and 2
+    forward.note([torch.zeros(2), torch.zeros(3), torch.zeros(4)])
+    backward = side(Role.BACKWARD, pair, BACKWARD)
+    assert pair.static == {1, 2}
+    assert backward.results_together(run(*[torch.zeros(1)] * 3)) == {0}
+
+
+def test_parameters_are_found_among_what_is_saved_of_several_callables() -> None:
+    pair = Pair([METADATA])
+    weights = [torch.zeros(2), torch.zeros(3)]
+    for weight in weights:
+        side(Role.FORWARD, pair, None, static=[0]).note([weight])
+    backward = side(Role.BACKWARD, pair, None)
+    assert backward.constants([torch.zeros(2), weights[1], weights[0]]) == {1, 2}
+
+
+def test_a_parameter_that_has_moved_is_no_constant_where_it_was() -> None:
+    pair = Pair([METADATA])
+    forward, backward = side(Role.FORWARD, pair, None, static=[0]), side(Role.BACKWARD, pair, None)
+    before, after = torch.zeros(2), torch.zeros(2)
+    forward.note([before])
+    forward.note([after])
+    assert backward.constants([before, after]) == {1}
+
+
+@pytest.mark.parametrize("forward_first", [False, True])
+def test_what_is_given_up_together_is_put_together(
+    monkeypatch: pytest.MonkeyPatch, forward_first: bool
+) -> None:
+    merged: list[Any] = []
+    monkeypatch.setattr(blocks, "merge", lambda call, parts: merged.append((call, dict(parts))))
+    pair = Pair([METADATA])
+    forward, backward = side(Role.FORWARD, pair, FORWARD), side(Role.BACKWARD, pair, BACKWARD)
+    arguments = [torch.zeros(1)] * 4
+    made, taking = Call([]), Call([-1, 1, 0, 1])  # of the gradient, and saved tensors 2, 0 and 1
+    if forward_first:
+        forward.adopt(made, [], 5)
+    backward.adopt(taking, arguments, 3)
+    if not forward_first:
+        forward.adopt(made, [], 5)
+    # Saved tensors 0, 1 and 2 are the graph's results 1, 2 and 3, and the callable's 4, 0 and 3.
+    assert merged == [(made, {4: (0, 0), 0: (0, 1), 3: (0, 1)})]
+
+
+def test_parts_of_two_callables_of_a_backward_are_different_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    merged: list[Any] = []
+    monkeypatch.setattr(blocks, "merge", lambda call, parts: merged.append(dict(parts)))
+    pair = Pair([METADATA])
+    first = side(Role.BACKWARD, pair, Partition((2,), ()))
+    second = side(Role.BACKWARD, pair, Partition((3,), ()))
+    for backward in (first, second):
+        backward.adopt(Call([0]), [torch.zeros(1)], 0)
+    side(Role.FORWARD, pair, FORWARD).adopt(Call([]), [], 5)
+    assert merged == [{4: (0, 0), 0: (1, 0)}]
+
+
+def test_seeds_on_the_host_wait_for_the_backward_and_find_its_arguments() -> None:
+    pair = Pair([METADATA])
+    forward = side(Role.FORWARD, pair, FORWARD)
+    real = run(number(3), torch.zeros(2), torch.zeros(2), number(4), torch.zeros(2))
+    assert forward.saves_on_host(real) == ""
+    backward = side(Role.BACKWARD, pair, BACKWARD)
+    assert backward.taken_on_host([torch.zeros(1)] * 4) == frozenset()
+    assert forward.saves_on_host(real) is None
+    assert real.on_host == {0, 3}  # saved tensors 1 and 2
+    assert backward.taken_on_host([torch.zeros(1)] * 4) == {1, 3}
+
+
+def test_seeds_on_the_host_that_cannot_be_found_are_refused() -> None:
+    pair = Pair([METADATA])
+    forward = side(Role.FORWARD, pair, FORWARD)
+    side(Role.BACKWARD, pair, Partition((5, 3), ()))  # takes saved tensor 1 alone
+    plain = torch.zeros(2)
+    not_taken = forward.saves_on_host(run(plain, plain, plain, number(4), plain))
+    assert not_taken is not None and "do not take" in not_taken
+    returned = forward.saves_on_host(run(plain, number(4), plain, plain, plain))
+    assert returned is not None and "not saved" in returned
+    assert forward.saves_on_host(run(number(4), plain, plain, plain, plain)) is None
