@@ -52,10 +52,12 @@ CaptureTarget& capture_target() {
   return target;
 }
 
-std::vector<std::pair<std::uint64_t, std::uint64_t>> allocations(const PhantomSpace& space) {
+std::vector<std::pair<std::uint64_t, std::uint64_t>> allocations_from(const PhantomSpace& space,
+                                                                      std::size_t first) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> list;
-  for (const PhantomAllocation& allocation : space.allocations()) {
-    list.emplace_back(allocation.address, allocation.bytes);
+  const std::vector<PhantomAllocation>& all = space.allocations();
+  for (std::size_t index = first; index < all.size(); ++index) {
+    list.emplace_back(all[index].address, all[index].bytes);
   }
   return list;
 }
@@ -84,7 +86,9 @@ void bind_phantom(nb::module_& module) {
       .def_prop_ro("physical_bytes", &PhantomSpace::physical_bytes)
       .def_prop_ro("borrowed", &PhantomSpace::borrowed)
       .def_prop_ro("mappings", &PhantomSpace::mappings)
-      .def_prop_ro("allocations", &allocations, "(address, bytes) in the order given out.");
+      .def_prop_ro("allocated", [](const PhantomSpace& self) { return self.allocations().size(); })
+      .def("allocations_from", &allocations_from, nb::arg("first"),
+           "(address, bytes) in the order given out, without the `first` ones.");
 
   module.def(
       "set_capture_space",

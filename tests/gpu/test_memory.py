@@ -117,3 +117,54 @@ def test_memory_that_runs_out_in_a_replay_costs_one_call() -> None:
     assert torch.equal(compiled(*inputs)[0], expected)
     (after,) = pygraph.report().graphs
     assert (after.state, after.replays) == ("graphed", 3)
+
+
+def test_workspaces_of_operators_share_memory_with_what_lives_between_them(
+    operators: Any,
+) -> None:
+    """Two operators with a workspace of 32 MiB each, and a buffer of 32 MiB between them that
+    neither needs: there is room for one of them at a time."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return operators.work(operators.narrow(operators.widen(operators.work(x))))
+
+    fast = torch.compile(function, backend="pygraph")
+    x = torch.randn(1024, 16, device="cuda")
+    for _ in range(4):
+        torch.testing.assert_close(fast(x), function(x))
+    (graph,) = pygraph.report().graphs
+    assert graph.replays == 2, graph.blame
+    assert graph.scratch_bytes >= 96 * MIB
+    assert graph.arena_bytes <= 40 * MIB, graph.arena_bytes / MIB
+
+
+@pytest.fixture
+def operators() -> Any:
+    """One with a workspace that it allocates, writes and reads itself, and two whose results are
+    512 times as large and as small as what they take."""
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        workspace = torch.empty(8 << 20, dtype=torch.float32, device=x.device)
+        workspace.fill_(1.0)
+        return x * workspace[: x.numel()].view_as(x)
+
+    def widen(x: torch.Tensor) -> torch.Tensor:
+        return x.unsqueeze(0).repeat(512, 1, 1)
+
+    def narrow(x: torch.Tensor) -> torch.Tensor:
+        return x[0] + x[511]
+
+    def shape_of_widen(x: torch.Tensor) -> torch.Tensor:
+        return x.new_empty(512, *x.shape)
+
+    def shape_of_narrow(x: torch.Tensor) -> torch.Tensor:
+        return x.new_empty(x.shape[1:])
+
+    shapes = {work: torch.empty_like, widen: shape_of_widen, narrow: shape_of_narrow}
+    with torch.library._scoped_library("pygraph_memory", "DEF") as library:
+        for operator, shape in shapes.items():
+            name = operator.__name__
+            library.define(f"{name}(Tensor x) -> Tensor")
+            library.impl(name, operator, "CUDA")
+            torch.library.register_fake(f"pygraph_memory::{name}", shape, lib=library)
+        yield torch.ops.pygraph_memory

@@ -19,6 +19,7 @@ from pygraph import _engine
 from pygraph.capture import random, reasons, space, tensors
 from pygraph.capture.device import CaptureFailed, Device, Function, Recording, Segment
 from pygraph.capture.hold import hold_buffers
+from pygraph.capture.internal import Internal
 
 #: About 10 ms of a GPU's clock.
 _DELAY_CYCLES = 20_000_000
@@ -119,16 +120,22 @@ class Cuda(Device):
             places: dict[str, tuple[int, int]] = {}
             if draws:
                 places = stack.enter_context(random.generator_in_capture(self.index, phantom))
-            first_segment = len(phantom.allocations)
+            first_segment = phantom.allocated
             stack.enter_context(torch.cuda.stream(stream))
             # Whatever happens, phantom tensors die before their pool does.
             stack.push(functools.partial(_forget_on_error, kept, inputs))
             count = functools.partial(_engine.captured_nodes, stream.cuda_stream)
-            mode = stack.enter_context(hold_buffers(function, kept, count))
+            inside = None if private_pool else Internal(phantom, self.index)
+            mode = stack.enter_context(hold_buffers(function, kept, count, inside))
+            if inside is not None:
+                stack.callback(inside.release)
             graph, outputs = _capture(function, list(inputs), stream.cuda_stream, mode)
             uses = events()
+            for address in inside.places if inside is not None else ():
+                uses[address] = uses.get(address, [])[:-1]
         segments = [
-            _segment(address, size, uses) for address, size in phantom.allocations[first_segment:]
+            _segment(address, size, uses)
+            for address, size in phantom.allocations_from(first_segment)
         ]
         return Recording(graph, outputs, segments, kept, pool, mode.operators, places)
 

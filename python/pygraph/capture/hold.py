@@ -4,8 +4,8 @@ Torch's allocator would hand a freed buffer's memory to the next one, and two te
 can only move together. Phantom memory is free, so nothing need be reused: Inductor's code takes its
 buffers from a module global, `empty_strided_cuda`, which is wrapped for the length of the capture;
 results of operators are kept by a dispatch mode (which Triton launches do not pass through). What
-operators allocate and free inside themselves is not held; it stays correct, as a cell shared by
-several buffers in turn.
+operators allocate and free inside themselves is held on a GPU (internal.py); where it is not, it
+stays correct, as a cell shared by several buffers in turn.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pygraph.capture.internal import Internal
+
 _ALLOCATORS = ("empty_strided_cuda", "empty_strided_cuda_pinned", "alloc_from_pool")
 _SEARCH_DEPTH = 4
 
@@ -29,9 +31,12 @@ class _KeepResults(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, kept: list[Any], count_nodes: Callable[[], int]) -> None:
+    def __init__(
+        self, kept: list[Any], count_nodes: Callable[[], int], internal: Internal | None
+    ) -> None:
         super().__init__()
         self.kept = kept
+        self._internal = internal
         self.last_operator: str | None = None
         self.operators: list[tuple[int, int]] = []  #: nodes before and after, where it made several
         self._count = count_nodes
@@ -39,11 +44,16 @@ class _KeepResults(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.last_operator = str(func)
         before = self._count()
+        if self._internal is not None:
+            self._internal.enter()
         result = func(*args, **(kwargs or {}))
         after = self._count()
         if after > before + 1:
             self.operators.append((before, after))
-        self.kept.extend(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+        results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        self.kept.extend(results)
+        if self._internal is not None:
+            self._internal.leave(results)
         return result
 
 
@@ -86,10 +96,13 @@ def generated_globals(function: Any, depth: int = _SEARCH_DEPTH) -> list[dict[st
 
 @contextlib.contextmanager
 def hold_buffers(
-    function: Callable[..., Any], kept: list[Any], count_nodes: Callable[[], int] = lambda: 0
+    function: Callable[..., Any],
+    kept: list[Any],
+    count_nodes: Callable[[], int] = lambda: 0,
+    internal: Internal | None = None,
 ) -> Iterator[_KeepResults]:
     """While on, tensors that `function` makes are appended to `kept`. `count_nodes` says how many
-    nodes the capture has."""
+    nodes the capture has; `internal` holds what operators allocate inside themselves."""
     replaced: list[tuple[dict[str, Any], str, Any]] = []
 
     def keeping(allocate: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,7 +120,7 @@ def hold_buffers(
                 replaced.append((names, name, names[name]))
                 names[name] = keeping(names[name])
     try:
-        with _KeepResults(kept, count_nodes) as mode:
+        with _KeepResults(kept, count_nodes, internal) as mode:
             yield mode
     finally:
         for names, name, original in replaced:

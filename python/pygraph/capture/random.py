@@ -38,7 +38,7 @@ def generator_in_capture(
     and offset are: {name: (address, bytes)}. Torch's allocations must go to `phantom` by now."""
     generator = torch.cuda.default_generators[device]
     state = generator.graphsafe_get_state()
-    first = len(phantom.allocations)
+    first = phantom.allocated
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     generator.graphsafe_set_state(generator.clone_state())
     try:
@@ -46,7 +46,7 @@ def generator_in_capture(
             warnings.simplefilter("ignore")  # that its graph is empty
             graph.capture_begin(capture_error_mode="thread_local")
             try:
-                made = [address for address, _ in phantom.allocations[first:]]
+                made = [address for address, _ in phantom.allocations_from(first)]
                 if len(made) != 2:
                     raise CaptureFailed(
                         f"this torch keeps the state of a generator in {len(made)} places; "

@@ -1,0 +1,59 @@
+"""What operators allocate inside themselves and free again, such as a convolution's workspace.
+
+Torch's allocator would hand a workspace on to the next operator that asks for one, and the cell
+(linker.py) that several of them share lives from the first to the last: nothing else could stand
+there in between, which a layout of the uncaptured callable's buffers would allow. So what an
+operator has left behind free is taken from the capture's pool at once, and held like the buffers
+that the callable itself makes (hold.py).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pygraph import _engine
+
+#: torch's allocator (c10/core/AllocatorConfig.h): allocations of up to 1 MiB come from segments of
+#: 2 MiB.
+_SMALL_SEGMENT = 2 << 20
+_SMALL = 1 << 20
+
+
+class Internal:
+    """Of one capture with a pool over `phantom`, in which every allocation has a segment of its
+    own. Used by the capturing thread alone."""
+
+    def __init__(self, phantom: _engine.PhantomSpace, device: int) -> None:
+        self._phantom = phantom
+        self._device = torch.device("cuda", device)
+        self._before = 0
+        self._held: list[torch.Tensor] = []
+
+    def enter(self) -> None:
+        """An operator begins."""
+        self._before = self._phantom.allocated
+
+    def leave(self, results: list[torch.Tensor]) -> None:
+        """It has ended, with these results."""
+        segments = self._phantom.allocations_from(self._before)
+        if not segments:
+            return
+        returned = {tensor.untyped_storage().data_ptr() for tensor in results}
+        for address, size in segments:
+            if address not in returned:
+                self._take(address, size)
+
+    def _take(self, address: int, size: int) -> None:
+        asked = _SMALL if size <= _SMALL_SEGMENT else size
+        tensor = torch.empty(asked, dtype=torch.uint8, device=self._device)
+        if tensor.data_ptr() == address:  # else the operator still holds it
+            self._held.append(tensor)
+
+    def release(self) -> None:
+        """Lets go of all of it, at the end of the capture."""
+        self._held.clear()
+
+    @property
+    def places(self) -> set[int]:
+        """Where it stands."""
+        return {tensor.data_ptr() for tensor in self._held}
