@@ -124,6 +124,8 @@ void PhantomSpace::map_to(std::size_t placement, std::size_t end) {
 
 void PhantomSpace::poison(std::uint8_t value) {
   map_to(0, block_);
+  // A capture's random generator fills its phantom state for real, on a stream of its own.
+  driver_.check(driver_.api.cuCtxSynchronize(), "cuCtxSynchronize", "phantom block");
   driver_.check(driver_.api.cuMemsetD8(base_, value, block_), "cuMemsetD8", "phantom block");
   driver_.check(driver_.api.cuCtxSynchronize(), "cuCtxSynchronize", "phantom block");
 }

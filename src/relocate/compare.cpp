@@ -235,7 +235,9 @@ class Comparison {
                       node, offset, in_a, in_b));
     } else if (in_a != in_b) {
       ++table_.noise;
-      table_.strays += phantom(in_a) ? 1 : 0;
+      if (phantom(in_a)) {
+        table_.strays.push_back({node, offset, in_a, in_b});
+      }
     } else if (region.has_value()) {
       ++table_.coincidences;
     } else if (!phantom(in_a) && is_device_memory_(in_a)) {

@@ -114,6 +114,24 @@ TEST_P(Phantom, PoisonFillsEverythingAndStrayWritesShow) {
   EXPECT_TRUE(space().intact(0x5A));
 }
 
+TEST_P(Phantom, PoisonWaitsForWritesThatAreOnTheirWay) {
+  const CUdeviceptr address = space().allocate(kMiB);
+  space().poison(0x5A);
+  const std::size_t bytes = (on_twin() ? 1 : 512) * kMiB;
+  CUdeviceptr large = 0;
+  driver().check(driver().api.cuMemAlloc(&large, bytes), "cuMemAlloc");
+  CUstream stream = nullptr;
+  driver().check(driver().api.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  for (int fill = 0; fill < (on_twin() ? 1 : 100); ++fill) {  // so that the last one is late
+    driver().check(driver().api.cuMemsetD8Async(large, 1, bytes, stream), "cuMemsetD8Async");
+  }
+  driver().check(driver().api.cuMemsetD8Async(address, 1, 8, stream), "cuMemsetD8Async");
+  space().poison(0x5A);
+  EXPECT_TRUE(space().intact(0x5A));
+  driver().check(driver().api.cuStreamDestroy(stream), "cuStreamDestroy");
+  driver().check(driver().api.cuMemFree(large), "cuMemFree");
+}
+
 TEST_P(Phantom, PoisonWorksBeforeAnythingWasHandedOut) {
   space().begin(Placement::kB);
   space().poison(0x11);
