@@ -32,13 +32,22 @@ enum class RegionRole : std::uint8_t {
   kSpent,
 };
 
+/// When memory was allocated and freed while capture A was made, by numbers that ascend; 0: it is
+/// not known when it was allocated, kNever: it was not freed before the end.
+struct Times {
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
+  std::uint64_t allocated = 0;
+  std::uint64_t freed = kNever;
+};
+
 /// A region as the linker takes it: its two places (host addresses for the host end of a copy),
-/// what becomes of it, and how many of its bytes are ever used (not for kOwn; the rest of a segment
-/// needs no room in the arena).
+/// what becomes of it, how many of its bytes are ever used (not for kOwn; the rest of a segment
+/// needs no room in the arena), and when it was there.
 struct LinkRegion {
   Region place;
   RegionRole role = RegionRole::kOwn;
   std::size_t used_bytes = 0;
+  Times times{};
 };
 
 /// Asks for a copy of what `bytes` bytes at `offset` of a region hold when the graph ends, into
@@ -70,7 +79,10 @@ struct LinkOptions {
 /// Nodes of capture A that one operator launched: those created when `begin` nodes were there, up
 /// to when `end` were. Memory that one of them mentions is taken to be in use until all of them are
 /// done, for an operator may make itself a table of addresses with one kernel and read memory
-/// through it with the next, which does not mention that memory.
+/// through it with the next, which does not mention that memory. No node reads what was freed
+/// before the node was launched, though: where LinkRegion::times tell that one region was freed
+/// before another was allocated, the first is not in use from the first node on that mentions the
+/// other, nor the other up to the last that mentions the first.
 struct OperatorSpan {
   std::uint32_t begin = 0;
   std::uint32_t end = 0;

@@ -23,6 +23,7 @@ using RegionTuple =
 
 using CopyTuple = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, bool>;
 using SpanTuple = std::pair<std::uint32_t, std::uint32_t>;
+using TimesPair = std::pair<std::uint64_t, std::uint64_t>;
 
 std::unique_ptr<Linked> link_graphs(std::uint64_t a, std::uint64_t b,
                                     const std::vector<RegionTuple>& regions, std::uint64_t begin,
@@ -30,7 +31,7 @@ std::unique_ptr<Linked> link_graphs(std::uint64_t a, std::uint64_t b,
                                     const std::vector<CopyTuple>& copies,
                                     const std::vector<SpanTuple>& operators, bool share_scratch,
                                     bool arena_in_pieces, std::uint64_t smallest_loan,
-                                    std::uint64_t peak_slack) {
+                                    std::uint64_t peak_slack, const std::vector<TimesPair>& times) {
   std::vector<OperatorSpan> spans;
   spans.reserve(operators.size());
   for (const auto& [first, last] : operators) {
@@ -40,6 +41,12 @@ std::unique_ptr<Linked> link_graphs(std::uint64_t a, std::uint64_t b,
   list.reserve(regions.size());
   for (const auto& [in_a, in_b, bytes, role, used] : regions) {
     list.push_back({{in_a, in_b, bytes}, role, used});
+  }
+  if (times.size() > list.size()) {
+    throw std::invalid_argument("there are times of more regions than regions");
+  }
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    list[i].times = {times[i].first, times[i].second};
   }
   std::vector<CopyOut> copy_list;
   copy_list.reserve(copies.size());
@@ -226,17 +233,18 @@ void bind_link(nb::module_& module) {
       .def_prop_ro("mentions", [](const Linked& self) { return self.graph.mentions; })
       .def("program", &Linked::take_program, "The program; takes the graph, so only once.");
 
-  module.def("link", &link_graphs, nb::arg("a"), nb::arg("b"), nb::arg("regions"),
-             nb::arg("phantom_begin"), nb::arg("phantom_end"), nb::arg("twin") = false,
-             nb::arg("copies") = std::vector<CopyTuple>{},
-             nb::arg("operators") = std::vector<SpanTuple>{}, nb::arg("share_scratch") = true,
-             nb::arg("arena_in_pieces") = false,
-             nb::arg("smallest_loan") = LinkOptions{}.smallest_loan,
-             nb::arg("peak_slack") = LinkOptions{}.peak_slack,
-             "Links two captures (CUgraph handles as integers). A region is (address in A, address "
-             "in B, bytes, role, used bytes); a copy (region, offset, bytes, fresh) is made at the "
-             "end of the graph, into region copy_regions[0] + i; `operators` are the nodes that "
-             "were launched together, as (count before, count after). The rest: LinkOptions.");
+  module.def(
+      "link", &link_graphs, nb::arg("a"), nb::arg("b"), nb::arg("regions"),
+      nb::arg("phantom_begin"), nb::arg("phantom_end"), nb::arg("twin") = false,
+      nb::arg("copies") = std::vector<CopyTuple>{}, nb::arg("operators") = std::vector<SpanTuple>{},
+      nb::arg("share_scratch") = true, nb::arg("arena_in_pieces") = false,
+      nb::arg("smallest_loan") = LinkOptions{}.smallest_loan,
+      nb::arg("peak_slack") = LinkOptions{}.peak_slack, nb::arg("times") = std::vector<TimesPair>{},
+      "Links two captures (CUgraph handles as integers). A region is (address in A, address "
+      "in B, bytes, role, used bytes); a copy (region, offset, bytes, fresh) is made at the "
+      "end of the graph, into region copy_regions[0] + i; `operators` are the nodes that "
+      "were launched together, as (count before, count after); `times` are those of the first "
+      "regions, as (allocated, freed). The rest: LinkOptions.");
 
   nb::class_<Program>(module, "Program", "An instantiated graph and its binding; see program.h.")
       .def("bind",

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "operators.h"
+
 namespace pygraph {
 namespace {
 
@@ -23,59 +25,6 @@ void add_early_successors(std::vector<std::uint32_t>& nodes, const Image& image)
   }
 }
 
-/// The nodes of each operator that has several, and which operator a node belongs to.
-class Operators {
- public:
-  Operators(const Image& image, std::span<const OperatorSpan> spans)
-      : operator_of_(image.nodes.size(), kNone) {
-    if (image.created.size() != image.nodes.size()) {
-      return;
-    }
-    std::vector<std::uint32_t> by_creation(image.nodes.size());
-    for (std::uint32_t node = 0; node < by_creation.size(); ++node) {
-      by_creation[image.created[node]] = node;
-    }
-    for (const OperatorSpan& span : spans) {
-      const std::size_t end = std::min<std::size_t>(span.end, by_creation.size());
-      if (span.begin + std::size_t{1} >= end) {
-        continue;
-      }
-      std::vector<std::uint32_t>& nodes = nodes_.emplace_back(
-          by_creation.begin() + span.begin, by_creation.begin() + static_cast<std::ptrdiff_t>(end));
-      std::sort(nodes.begin(), nodes.end());
-      for (const std::uint32_t node : nodes) {
-        operator_of_[node] = static_cast<std::uint32_t>(nodes_.size() - 1);
-      }
-    }
-  }
-
-  [[nodiscard]] bool any() const noexcept { return !nodes_.empty(); }
-
-  /// Adds the other nodes of the operators that `nodes` (ascending) belong to.
-  void complete(std::vector<std::uint32_t>& nodes) const {
-    std::vector<std::uint32_t> added;
-    std::uint32_t last = kNone;
-    for (const std::uint32_t node : nodes) {
-      const std::uint32_t found = operator_of_[node];
-      if (found != kNone && found != last) {
-        added.insert(added.end(), nodes_[found].begin(), nodes_[found].end());
-      }
-      last = found;
-    }
-    if (!added.empty()) {
-      nodes.insert(nodes.end(), added.begin(), added.end());
-      std::sort(nodes.begin(), nodes.end());
-      nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
-    }
-  }
-
- private:
-  static constexpr std::uint32_t kNone = ~0U;
-
-  std::vector<std::vector<std::uint32_t>> nodes_;
-  std::vector<std::uint32_t> operator_of_;  ///< by node
-};
-
 void add_node(std::vector<std::uint32_t>& nodes, std::uint32_t node) {
   if (nodes.empty() || nodes.back() != node) {
     nodes.push_back(node);
@@ -90,6 +39,10 @@ Scratch::Scratch(std::span<const LinkRegion> regions, std::span<const std::size_
     : buffer_of_(first_own + own_memory.size(), kNone),
       lender_of_(first_own + own_memory.size(), kNone),
       spent_of_(regions.size(), kNone) {
+  times_.reserve(regions.size());
+  for (const LinkRegion& region : regions) {
+    times_.push_back(region.times);
+  }
   for (std::size_t i = 0; i < regions.size(); ++i) {
     if (regions[i].role == RegionRole::kScratch) {
       add_buffer(i, room[i]);
@@ -123,32 +76,40 @@ void Scratch::add_lender(std::size_t region, std::size_t bytes) {
 
 void Scratch::find_nodes(std::span<const Relocation> relocations, const Image& image,
                          std::span<const OperatorSpan> operators) {
+  std::vector<std::vector<std::uint32_t>> mentions(buffer_of_.size());
   for (const Relocation& relocation : relocations) {  // ascending by node
-    if (holds(relocation.region)) {
-      add_node(buffers_[buffer_of_[relocation.region]].nodes, relocation.node);
-    } else if (lender_of_[relocation.region] != kNone) {
-      add_node(lenders_[lender_of_[relocation.region]].nodes, relocation.node);
-    } else if (relocation.region < spent_of_.size() && spent_of_[relocation.region] != kNone) {
-      add_node(spent_[spent_of_[relocation.region]].nodes, relocation.node);
-    }
+    add_node(mentions[relocation.region], relocation.node);
   }
   const Operators known(image, operators);
-  for (Buffer& buffer : buffers_) {
-    if (!image.early.empty()) {
-      add_early_successors(buffer.nodes, image);
+  std::vector<CreationSpan> possible(mentions.size());
+  if (known.any()) {
+    times_.resize(mentions.size());
+    possible = possible_use(image, times_, mentions);
+  }
+  for (std::size_t region = 0; region < mentions.size(); ++region) {
+    std::vector<std::uint32_t>* nodes = nodes_of(region);
+    if (nodes == nullptr) {
+      continue;
+    }
+    *nodes = std::move(mentions[region]);
+    if (holds(static_cast<std::uint32_t>(region)) && !image.early.empty()) {
+      add_early_successors(*nodes, image);
     }
     if (known.any()) {
-      known.complete(buffer.nodes);
+      known.complete(*nodes, possible[region]);
     }
   }
-  if (known.any()) {
-    for (Lender& lender : lenders_) {
-      known.complete(lender.nodes);
-    }
-    for (Buffer& spent : spent_) {
-      known.complete(spent.nodes);
-    }
+}
+
+std::vector<std::uint32_t>* Scratch::nodes_of(std::size_t region) {
+  if (buffer_of_[region] != kNone) {
+    return &buffers_[buffer_of_[region]].nodes;
   }
+  if (lender_of_[region] != kNone) {
+    return &lenders_[lender_of_[region]].nodes;
+  }
+  const bool spent = region < spent_of_.size() && spent_of_[region] != kNone;
+  return spent ? &spent_[spent_of_[region]].nodes : nullptr;
 }
 
 std::vector<std::uint32_t> Scratch::last_nodes() const {

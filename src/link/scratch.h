@@ -23,7 +23,8 @@ class Scratch {
           std::uint32_t first_own);
 
   /// Finds the nodes during which each is in use: those that mention it; the other nodes of the
-  /// same operators; and of a buffer, nodes that may start before one of those has finished.
+  /// same operators, but for those that the times of regions rule out; and of a buffer, nodes that
+  /// may start before one of those has finished.
   void find_nodes(std::span<const Relocation> relocations, const Image& image,
                   std::span<const OperatorSpan> operators);
 
@@ -44,6 +45,8 @@ class Scratch {
 
   void add_buffer(std::size_t region, std::size_t bytes);
   void add_lender(std::size_t region, std::size_t bytes);
+  /// The nodes of what the region is; null if it is neither buffer, lender nor spent.
+  std::vector<std::uint32_t>* nodes_of(std::size_t region);
 
   std::vector<Buffer> buffers_;
   std::vector<Lender> lenders_;
@@ -52,6 +55,7 @@ class Scratch {
   std::vector<std::uint32_t> lender_of_;  ///< by region; kNone: lends nothing
   std::vector<std::uint32_t> spent_of_;   ///< by given region; kNone: not spent
   std::vector<std::uint32_t> region_of_lender_;
+  std::vector<Times> times_;  ///< by given region
 };
 
 }  // namespace pygraph

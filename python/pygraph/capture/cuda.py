@@ -7,6 +7,7 @@ torch.cuda.CUDAGraph, whose failed captures leave generators in capture mode.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import traceback
@@ -17,7 +18,14 @@ import torch
 
 from pygraph import _engine
 from pygraph.capture import random, reasons, space, tensors
-from pygraph.capture.device import CaptureFailed, Device, Function, Recording, Segment
+from pygraph.capture.device import (
+    NEVER,
+    CaptureFailed,
+    Device,
+    Function,
+    Recording,
+    Segment,
+)
 from pygraph.capture.hold import hold_buffers
 from pygraph.capture.internal import Internal
 
@@ -131,10 +139,9 @@ class Cuda(Device):
                 stack.callback(inside.release)
             graph, outputs = _capture(function, list(inputs), stream.cuda_stream, mode)
             uses = events()
-            for address in inside.places if inside is not None else ():
-                uses[address] = uses.get(address, [])[:-1]
+            taken = inside.places if inside is not None else set()
         segments = [
-            _segment(address, size, uses)
+            _segment(address, size, uses.get(address, []), address in taken)
             for address, size in phantom.allocations_from(first_segment)
         ]
         return Recording(graph, outputs, segments, kept, pool, mode.operators, places)
@@ -177,28 +184,42 @@ def _capture(
     return graph, list(outputs)
 
 
-def _segment(address: int, size: int, uses: dict[int, list[int]]) -> Segment:
-    sizes = uses.get(address)
-    if not sizes:
+@dataclasses.dataclass
+class _Use:
+    """One allocation: its bytes, and when it was made and freed."""
+
+    bytes: int
+    allocated: int
+    freed: int = NEVER
+
+
+def _segment(address: int, size: int, uses: list[_Use], taken: bool) -> Segment:
+    """`taken`: the last of its uses is internal.py's."""
+    uses = uses[:-1] if taken else uses
+    if not uses:
         return Segment(address, size, size, 0)
-    return Segment(address, size, min(size, max(sizes)), len(sizes))
+    used = min(size, max(use.bytes for use in uses))
+    return Segment(address, size, used, len(uses), uses[0].allocated, uses[-1].freed)
 
 
 @contextlib.contextmanager
-def _allocation_trace() -> Iterator[Callable[[], dict[int, list[int]]]]:
-    """Sizes of the allocations at each address while on. Without a trace (the user is recording
-    one of their own) nothing is known, and whole segments count as used."""
+def _allocation_trace() -> Iterator[Callable[[], dict[int, list[_Use]]]]:
+    """The allocations at each address while on. Without a trace (the user is recording one of their
+    own) nothing is known, and whole segments count as used."""
     if torch._C._cuda_isHistoryEnabled():
         yield dict
         return
     torch.cuda.memory._record_memory_history("all", context=None)
 
-    def events() -> dict[int, list[int]]:
-        uses: dict[int, list[int]] = {}
+    def events() -> dict[int, list[_Use]]:
+        uses: dict[int, list[_Use]] = {}
         for trace in torch.cuda.memory._snapshot()["device_traces"]:
-            for event in trace:
+            for time, event in enumerate(trace, start=1):
+                at_address = uses.setdefault(event["addr"], [])
                 if event["action"] == "alloc":
-                    uses.setdefault(event["addr"], []).append(event["size"])
+                    at_address.append(_Use(event["size"], time))
+                elif event["action"] == "free_requested" and at_address:
+                    at_address[-1].freed = time
         return uses
 
     try:

@@ -33,6 +33,10 @@ class CaptureFailed(RuntimeError):
         self.source = source
 
 
+#: When memory was freed that was not, before the capture's end (include/pygraph/link.h).
+NEVER = (1 << 64) - 1
+
+
 @dataclasses.dataclass
 class Segment:
     """One piece of phantom memory that was allocated while capturing."""
@@ -41,6 +45,9 @@ class Segment:
     bytes: int  #: of the segment, rounded up by the allocator
     used: int  #: bytes of it that were ever handed out
     buffers: int  #: allocations that lived in it, one after the other; 0 when unknown
+    #: When it was allocated and freed, by numbers that ascend through the capture; 0: not known.
+    allocated: int = 0
+    freed: int = NEVER
 
 
 @dataclasses.dataclass
