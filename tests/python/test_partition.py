@@ -12,6 +12,7 @@ import torch
 from pygraph.adapter.pair import Pair, Role, Side
 from pygraph.adapter.partition import Partition, graph_inputs, graph_outputs
 from pygraph.capture import blocks
+from pygraph.capture.blocks import GivenUp
 from pygraph.capture.cuda import Cuda
 
 #: A forward of (x, w, b) that returns one result and saves three tensors; its backward takes two
@@ -21,11 +22,10 @@ BACKWARD = Partition(inputs=(5, 4, 2, 3), outputs=(1, 0, None))
 METADATA = types.SimpleNamespace(num_forward_returns=1, num_symints_saved_for_bw=2)
 
 
-class Call:
-    """As much of a program as a pair asks for."""
-
-    def __init__(self, spent_after: list[int]) -> None:
-        self.spent_after = spent_after
+def linked(spent_after: list[int] | None = None, results: int = 0, kept: str = "") -> Any:
+    """As much of a linked program as a pair asks for."""
+    call = types.SimpleNamespace(spent_after=spent_after or [], block_of_result=[0] * results)
+    return types.SimpleNamespace(call=call, offsets_kept=kept)
 
 
 def side(role: Role, pair: Pair, partition: Partition | None, static: Any = ()) -> Side:
@@ -61,21 +61,14 @@ def test_a_map_that_does_not_fit_says_nothing() -> None:
     assert Partition.of(object()) is None
 
 
-def test_what_a_forward_saves_is_known_by_the_graph() -> None:
-    pair = Pair([METADATA])
-    forward = side(Role.FORWARD, pair, FORWARD)
-    outputs = [torch.zeros(2) for _ in range(5)]
-    assert forward.results_together(run(*outputs)) == {0, 3, 4}  # all but the result, and unknown
-    assert side(Role.FORWARD, pair, None).results_together(run(*outputs)) == {1, 2, 3, 4}
-
-
 def test_gradients_of_parameters_are_known_by_the_graph() -> None:
     pair = Pair([METADATA])
     forward = side(Role.FORWARD, pair, FORWARD, static=[0, 2])  # the graph's arguments 1 and 2
     forward.note([torch.zeros(2), torch.zeros(3), torch.zeros(4)])
     backward = side(Role.BACKWARD, pair, BACKWARD)
     assert pair.static == {1, 2}
-    assert backward.results_together(run(*[torch.zeros(1)] * 3)) == {0}
+    assert backward.gradients(3) == {0}
+    assert forward.gradients(3) == frozenset()
 
 
 def test_parameters_are_found_among_what_is_saved_of_several_callables() -> None:
@@ -96,37 +89,48 @@ def test_a_parameter_that_has_moved_is_no_constant_where_it_was() -> None:
     assert backward.constants([before, after]) == {1}
 
 
+@pytest.fixture
+def merged(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """(program, when its results are given up) of every time that results were put together."""
+    made: list[Any] = []
+    monkeypatch.setattr(blocks, "merge", lambda call, given_up: made.append((call, dict(given_up))))
+    return made
+
+
 @pytest.mark.parametrize("forward_first", [False, True])
-def test_what_is_given_up_together_is_put_together(
-    monkeypatch: pytest.MonkeyPatch, forward_first: bool
-) -> None:
-    merged: list[Any] = []
-    monkeypatch.setattr(blocks, "merge", lambda call, parts: merged.append((call, dict(parts))))
+def test_what_is_given_up_together_is_put_together(merged: list[Any], forward_first: bool) -> None:
     pair = Pair([METADATA])
     forward, backward = side(Role.FORWARD, pair, FORWARD), side(Role.BACKWARD, pair, BACKWARD)
     arguments = [torch.zeros(1)] * 4
-    made, taking = Call([]), Call([-1, 1, 0, 1])  # of the gradient, and saved tensors 2, 0 and 1
+    made, taking = linked(results=5), linked([-1, 1, 0, -1])  # of a gradient, and saved 2, 0 and 1
     if forward_first:
-        forward.adopt(made, [], 5)
-    backward.adopt(taking, arguments, 3)
+        forward.adopt(made, [])
+    backward.adopt(taking, arguments)
     if not forward_first:
-        forward.adopt(made, [], 5)
+        forward.adopt(made, [])
     # Saved tensors 0, 1 and 2 are the graph's results 1, 2 and 3, and the callable's 4, 0 and 3.
-    assert merged == [(made, {4: (0, 0), 0: (0, 1), 3: (0, 1)})]
+    given_up = {4: GivenUp(0, 0), 0: GivenUp(0, -1), 3: GivenUp(0, 1)}
+    assert merged == [(made.call, given_up)]
 
 
-def test_parts_of_two_callables_of_a_backward_are_different_parts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    merged: list[Any] = []
-    monkeypatch.setattr(blocks, "merge", lambda call, parts: merged.append(dict(parts)))
+def test_nothing_is_put_together_before_all_of_the_backward_is_known(merged: list[Any]) -> None:
     pair = Pair([METADATA])
     first = side(Role.BACKWARD, pair, Partition((2,), ()))
     second = side(Role.BACKWARD, pair, Partition((3,), ()))
-    for backward in (first, second):
-        backward.adopt(Call([0]), [torch.zeros(1)], 0)
-    side(Role.FORWARD, pair, FORWARD).adopt(Call([]), [], 5)
-    assert merged == [{4: (0, 0), 0: (1, 0)}]
+    side(Role.FORWARD, pair, FORWARD).adopt(linked(results=5), [])
+    first.adopt(linked([0]), [torch.zeros(1)])
+    assert not merged
+    second.adopt(linked([0]), [torch.zeros(1)])
+    ((_, given_up),) = merged
+    assert given_up == {4: GivenUp(0, 0), 0: GivenUp(1, 0)}, "parts of two graphs are not the same"
+
+
+def test_nothing_is_put_together_for_a_backward_that_looks_at_offsets(merged: list[Any]) -> None:
+    pair = Pair([METADATA])
+    forward, backward = side(Role.FORWARD, pair, FORWARD), side(Role.BACKWARD, pair, BACKWARD)
+    backward.adopt(linked([0] * 4, kept="it counts from the start"), [torch.zeros(1)] * 4)
+    forward.adopt(linked(results=5), [])
+    assert not merged
 
 
 def test_seeds_on_the_host_wait_for_the_backward_and_find_its_arguments() -> None:

@@ -232,7 +232,7 @@ class Graphed:
             run.random_before,
             run.random_after,
             self.uncaptured.on_host,
-            self._side.results_together(run),
+            self._side.gradients(len(run.outputs)),
             self._side.given(arguments),
             self._side.role is not Role.INFERENCE,
         )
@@ -343,7 +343,7 @@ class Graphed:
         report.inputs = tensor_count - report.constants
         linked.call.reset_statistics()  # the proof's runs are not the program's
         self._share_arena()
-        self._side.adopt(linked.call, arguments, len(linked.call.block_of_result))
+        self._side.adopt(linked, arguments)
         self.dispatcher.add(linked.call)
         log.info("%s: %d nodes linked, %s", report.name, report.nodes, report.proof)
 

@@ -17,6 +17,7 @@ import torch
 from pygraph.adapter.partition import Partition, Position, graph_inputs, graph_outputs
 from pygraph.capture import blocks, tensors
 from pygraph.capture.device import Device, is_strided
+from pygraph.capture.linker import LinkedCall
 from pygraph.capture.reference import Reference
 
 #: Programs of a forward that wait for its backward's first program.
@@ -46,9 +47,9 @@ class Pair:
         self.saved_on_host: frozenset[int] = frozenset()
         #: The backward's callables; empty before it is compiled.
         self._backward: list[Partition | None] = []
-        #: Per saved tensor, the callable of the backward and the part of it behind which it is
-        #: given up.
-        self._given_up: dict[int, tuple[int, int]] = {}
+        #: The callables of the backward whose programs take saved tensors at any storage offset.
+        self._ready: set[int] = set()
+        self._given_up: dict[int, blocks.GivenUp] = {}  #: by saved tensor
         #: Programs whose results have not been put together yet, and which saved tensor each of
         #: their results is.
         self._forwards: list[tuple[Any, list[Position]]] = []
@@ -117,11 +118,12 @@ class Pair:
         self._put_together()
 
     def adopt_backward(self, number: int, call: Any, saved: Sequence[Position]) -> None:
-        """A program of the backward's callable `number` is; `saved`: which saved tensor each
-        argument is."""
+        """A program of the backward's callable `number` is, which serves calls with any storage
+        offsets; `saved`: which saved tensor each argument is."""
         for position, part in zip(saved, call.spent_after, strict=True):
-            if position is not None and part >= 0:
-                self._given_up[position] = number, part
+            if position is not None:
+                self._given_up[position] = blocks.GivenUp(number, part)
+        self._ready.add(number)
         self._put_together()
 
     def release(self) -> None:
@@ -129,8 +131,10 @@ class Pair:
         self._forwards.clear()
 
     def _put_together(self) -> None:
-        """What is given up together is saved in common blocks."""
-        if not self._given_up:
+        """What is given up together is saved in common blocks, once all of the backward is known
+        to take it there: a callable that counts from the start of a storage would not, captured or
+        not."""
+        if not self._backward or len(self._ready) < len(self._backward):
             return
         for call, saved in self._forwards:
             given_up = ((i, self._given_up.get(position)) for i, position in _known(saved))
@@ -172,16 +176,13 @@ class Side:
             return self._pair.constants_among(arguments)
         return self._static
 
-    def results_together(self, run: Reference) -> frozenset[int]:
-        """The results that die at about the same time: what a forward saves; of a backward's
-        results, one per argument of its forward, the gradients of parameters."""
-        count = len(run.outputs)
-        if self.role is Role.FORWARD:
-            return frozenset(index for index, _ in _known(self._saved_results(count)))
-        if self.role is Role.BACKWARD and self._pair is not None:
-            outputs = graph_outputs(self._partition, count)
-            return frozenset(i for i, position in _known(outputs) if position in self._pair.static)
-        return frozenset()
+    def gradients(self, count: int) -> frozenset[int]:
+        """Of the `count` results of a backward, one per argument of its forward, those of
+        parameters. They die at about the same time."""
+        if self.role is not Role.BACKWARD or self._pair is None:
+            return frozenset()
+        outputs = graph_outputs(self._partition, count)
+        return frozenset(i for i, position in _known(outputs) if position in self._pair.static)
 
     def given(self, arguments: Sequence[Any]) -> frozenset[int]:
         """The arguments that nobody needs behind the call."""
@@ -196,13 +197,14 @@ class Side:
             return True
         return self.role is Role.BACKWARD and bool(call.offsets_differ(arguments))
 
-    def adopt(self, call: Any, arguments: Sequence[Any], results: int) -> None:
-        """A program is in service, which was linked for a call with `arguments` and `results`."""
+    def adopt(self, linked: LinkedCall, arguments: Sequence[Any]) -> None:
+        """A program is in service, which was linked for a call with `arguments`."""
         if self._pair is None:
             return
+        call = linked.call
         if self.role is Role.FORWARD:
-            self._pair.adopt_forward(call, self._saved_results(results))
-        elif self.role is Role.BACKWARD:
+            self._pair.adopt_forward(call, self._saved_results(len(call.block_of_result)))
+        elif self.role is Role.BACKWARD and not linked.offsets_kept:
             self._pair.adopt_backward(self._number, call, self._saved_arguments(arguments))
 
     def release(self) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from pygraph import _engine
 from pygraph.capture import blocks, foreign, outputs, record, space, tensors
-from pygraph.capture.device import CaptureFailed, Device
+from pygraph.capture.device import NEVER, CaptureFailed, Device
 from pygraph.capture.policy import Policy
 from pygraph.capture.record import Capture
 
@@ -56,7 +56,7 @@ class Request:
     random_after: Any = None
     #: arguments that a call may have on the host, in place of the device
     elsewhere: frozenset[int] = frozenset()
-    together: frozenset[int] = frozenset()  #: results that die at about the same time
+    gradients: frozenset[int] = frozenset()  #: results that die at about the same time
     given: frozenset[int] = frozenset()  #: arguments that the caller does not need any more
     cut: bool = False  #: the graph may be launched in parts, for the sake of its peak memory
     #: link only for calls whose arguments have the storage offsets of this one
@@ -86,7 +86,7 @@ def link(request: Request, policy: Policy) -> LinkedCall:
             f"{linked.problems[0]}"
         )
     for number, copy in enumerate(planned.copies):
-        planned.blocks[copy.to.block].place(linked.copy_regions[0] + number, copy.to.offset)
+        planned.blocks[copy.block].place(linked.copy_regions[0] + number, 0)
     owned, unknown = foreign.explain(request.function, linked.foreign_words)
     specs = _argument_specs(request, pair.a, in_place, pair.region_of_argument, bool(unknown))
     for index in pair.spent:
@@ -106,8 +106,7 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         planned.objects,
         random,
     )
-    if request.given:
-        blocks.merge_by_first_use(call, request.together)
+    blocks.merge(call, dict.fromkeys(request.gradients, blocks.GivenUp(0, 0)))
     keep: list[Any] = [*in_place.values(), *owned]
     if device.twin:  # constants that only the capture holds; a GPU's are phantom buffers
         keep += pair.a.keep
@@ -185,9 +184,7 @@ class _Pair:
             if not shifted:
                 raise
             raise _ProbeFailed(str(error), error.operator, error.source) from error
-        self.planned = outputs.plan(
-            self.a, b, request.results, device, policy.private_scratch, request.together
-        )
+        self.planned = outputs.plan(self.a, b, request.results, device, policy.private_scratch)
         self.spent = _spent(request, self.planned)
         regions, self.region_of_argument, of_segment = _regions(
             self.a, b, arguments, self.planned, self.spent
@@ -206,6 +203,7 @@ class _Pair:
             share_scratch=not policy.scratch_apart,
             arena_in_pieces=request.arena_in_pieces,
             smallest_loan=device.smallest_loan,
+            times=_times(self.a, of_segment, len(regions)),
             **({"peak_slack": device.peak_slack()} if request.cut else {}),
             twin=device.twin,
         )
@@ -283,11 +281,20 @@ def _regions(
         used = max(left.used, right.used)
         of_segment[index] = len(regions)
         if index in planned.direct:
-            place = planned.direct[index]
-            planned.blocks[place.block].place(len(regions), place.offset)
-            role, used = _engine.RegionRole.FRESH, place.bytes
+            block = planned.blocks[planned.direct[index]]
+            block.place(len(regions), 0)
+            role, used = _engine.RegionRole.FRESH, block.bytes
         regions.append((left.address, right.address, left.bytes, role, used))
     return regions, of_argument, of_segment
+
+
+def _times(a: Capture, of_segment: Mapping[int, int], regions: int) -> list[tuple[int, int]]:
+    """When the regions were allocated and freed while A was captured; those of segments are
+    known."""
+    times = [(0, NEVER)] * regions
+    for index, segment in enumerate(a.segments):
+        times[of_segment[index]] = segment.allocated, segment.freed
+    return times
 
 
 def _add_random(regions: list[RegionTuple], a: Capture, b: Capture) -> dict[str, int]:
@@ -336,6 +343,9 @@ def _argument_specs(
             copied = index in request.changing
             spec.kind = _engine.ArgumentKind.COPIED if copied else _engine.ArgumentKind.FIXED
             spec.address = in_place[index].data_ptr()
+            # The stand-in is the same at any offset, so nothing would show that the callable counts
+            # from the start of the storage.
+            spec.storage_offset = argument.storage_offset()
         elif isinstance(argument, int):
             spec.kind = _engine.ArgumentKind.INTEGER
             spec.value = argument

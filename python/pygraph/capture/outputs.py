@@ -19,7 +19,7 @@ storage as others are by their addresses.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,28 +36,11 @@ ACCEPTED_WASTE_BYTES = 512 << 10
 ACCEPTED_WASTE_SHARE = 1 / 8
 
 
-#: Of outputs that die together, those with fewer bytes share blocks of up to so many, one behind
-#: the other. (A block costs a call 1 us; torch's allocator keeps what is below 1 MiB in segments of
-#: 2 MiB.)
-SHARED_BELOW_BYTES = 1 << 20
-SHARED_BLOCK_BYTES = 2 << 20
-SHARED_STEP_BYTES = 512
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Bytes of an output block."""
-
-    block: int
-    offset: int
-    bytes: int
-
-
 @dataclasses.dataclass
 class CellCopy:
     """Bytes of a scratch cell that the graph copies into an output block at its end."""
 
-    to: Place
+    block: int
     segment: int
     offset: int
     bytes: int
@@ -70,7 +53,8 @@ class Outputs:
     blocks: list[_engine.OutputBlock] = dataclasses.field(default_factory=list)
     results: list[_engine.ResultSpec] = dataclasses.field(default_factory=list)
     objects: list[Any] = dataclasses.field(default_factory=list)
-    direct: dict[int, Place] = dataclasses.field(default_factory=dict)  #: by segment
+    #: The block that each segment is, of those that outputs are.
+    direct: dict[int, int] = dataclasses.field(default_factory=dict)
     copies: list[CellCopy] = dataclasses.field(default_factory=list)
     counts: dict[str, int] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(("direct", "copied", "kept", "aliased"), 0)
@@ -89,7 +73,7 @@ class _Holder:
     start: int  #: captured address of its first byte
     bytes: int
     sharers: int = 0
-    place: Place | None = None
+    block: int | None = None
 
 
 def plan(
@@ -98,13 +82,11 @@ def plan(
     reference: Sequence[Any],
     device: Device,
     static_pool: bool,
-    together: Collection[int] = (),
 ) -> Outputs:
     """Plans the outputs of capture `a`, whose probe is `b`; `reference` are those of a real run.
-    `static_pool`: memory of the capture that is not phantom is the graph's own. `together`: outputs
-    that die at about the same time; the small ones share blocks. Raises CaptureFailed for what
-    cannot be given back faithfully."""
-    planner = _Planner(a, b, reference, device, static_pool, frozenset(together))
+    `static_pool`: memory of the capture that is not phantom is the graph's own. Raises
+    CaptureFailed for what cannot be given back faithfully."""
+    planner = _Planner(a, b, reference, device, static_pool)
     for position in range(len(a.outputs)):
         planner.add(position)
     return planner.plan
@@ -118,10 +100,7 @@ class _Planner:
         reference: Sequence[Any],
         device: Device,
         static_pool: bool,
-        together: frozenset[int],
     ) -> None:
-        self._together = together
-        self._shared: int | None = None  #: the block that small outputs share, as far as it is full
         self._capture = a
         self._probe = b
         self._reference = reference
@@ -281,57 +260,41 @@ class _Planner:
     def _add_fresh(self, position: int, output: torch.Tensor, result: Any) -> None:
         key = self._key[position]
         holder = self._holders[key]
-        place = holder.place
-        if place is None:
-            place = holder.place = self._place(position, holder)
+        if holder.block is None:
+            holder.block = self._add_block(holder.bytes)
             if key[0] == "cell":
-                self.plan.direct[key[1]] = place
+                self.plan.direct[key[1]] = holder.block
             elif holder.bytes:
-                self._add_copy(holder, place)
+                self._add_copy(holder, holder.block)
         copied = key[0] == "copy" and holder.bytes
         self.plan.counts["copied" if copied else "direct"] += 1
-        result.index = place.block
+        result.index = holder.block
         # An empty view may stand in front of what is copied of its storage.
-        inside = max(tensors.address_of(output) - holder.start, 0)
-        result.byte_offset = place.offset + inside
+        result.byte_offset = max(tensors.address_of(output) - holder.start, 0)
         whole = (
             holder.sharers == 1
             and result.byte_offset == 0
-            and tensors.extent_bytes(output) >= self.plan.blocks[place.block].bytes
-            and place.block != self._shared
+            and tensors.extent_bytes(output) >= holder.bytes
         )
         result.kind = _engine.ResultKind.WHOLE if whole else _engine.ResultKind.VIEW
 
-    def _place(self, position: int, holder: _Holder) -> Place:
-        """Memory for what `holder` holds: a block of its own, or part of a shared one."""
-        blocks = self.plan.blocks
-        if position in self._together and 0 < holder.bytes < SHARED_BELOW_BYTES:
-            if self._shared is not None:
-                block = blocks[self._shared]
-                offset = -(-block.bytes // SHARED_STEP_BYTES) * SHARED_STEP_BYTES
-                if offset + holder.bytes <= SHARED_BLOCK_BYTES:
-                    block.bytes = offset + holder.bytes
-                    return Place(self._shared, offset, holder.bytes)
-            self._shared = len(blocks)
+    def _add_block(self, nbytes: int) -> int:
         block = _engine.OutputBlock()
-        block.bytes = holder.bytes
-        blocks.append(block)
-        return Place(len(blocks) - 1, 0, holder.bytes)
+        block.bytes = nbytes
+        self.plan.blocks.append(block)
+        return len(self.plan.blocks) - 1
 
-    def _add_copy(self, holder: _Holder, place: Place) -> None:
+    def _add_copy(self, holder: _Holder, block: int) -> None:
         segment = self._index.find(holder.start)
         assert segment is not None
         offset = holder.start - self._capture.segments[segment].address
-        self.plan.copies.append(CellCopy(place, segment, offset, holder.bytes))
+        self.plan.copies.append(CellCopy(block, segment, offset, holder.bytes))
 
     def _add_static(self, output: torch.Tensor, result: Any) -> None:
         """The output stands in a private pool: each call copies it out behind the launch."""
-        block = _engine.OutputBlock()
-        block.bytes = tensors.extent_bytes(output)
-        block.source = output.data_ptr()
         result.kind = _engine.ResultKind.WHOLE
-        result.index = len(self.plan.blocks)
-        self.plan.blocks.append(block)
+        result.index = self._add_block(tensors.extent_bytes(output))
+        self.plan.blocks[result.index].source = output.data_ptr()
         self.plan.counts["copied"] += 1
 
     def _kept(self, position: int, output: torch.Tensor) -> Any:
