@@ -361,7 +361,7 @@ def test_threads_that_train_models_of_their_own_at_once(place: Place) -> None:
         try:
             with compiling:
                 step(inputs[number][0])
-            compiled.wait()
+            compiled.wait(timeout=60)
             for x in inputs[number][1:]:
                 step(x)
         except Exception as error:
