@@ -63,12 +63,18 @@ const torch_bridge::TorchApi& calibrated_api() {
   return api;
 }
 
+template <typename Spec>
+void set_dtype_of(Spec& spec, nb::handle tensor) {
+  spec.dtype = calibrated_api().dtype(tensor.ptr());
+}
+
 void bind_specs(nb::module_& module) {
   nb::enum_<ArgumentSpec::Kind>(module, "ArgumentKind")
       .value("PATCHED", ArgumentSpec::Kind::kPatched)
       .value("COPIED", ArgumentSpec::Kind::kCopied)
       .value("FIXED", ArgumentSpec::Kind::kFixed)
       .value("INTEGER", ArgumentSpec::Kind::kInteger)
+      .value("NUMBER", ArgumentSpec::Kind::kNumber)
       .value("IGNORED", ArgumentSpec::Kind::kIgnored);
   nb::class_<ArgumentSpec>(module, "ArgumentSpec", "See graph_call.h.")
       .def(nb::init<>())
@@ -82,7 +88,8 @@ void bind_specs(nb::module_& module) {
       .def_rw("guarded", &ArgumentSpec::guarded)
       .def_rw("spent", &ArgumentSpec::spent_after, "0: the call may let go of it early.")
       .def_rw("elsewhere", &ArgumentSpec::elsewhere)
-      .def_rw("storage_offset", &ArgumentSpec::storage_offset);
+      .def_rw("storage_offset", &ArgumentSpec::storage_offset)
+      .def("set_dtype_of", &set_dtype_of<ArgumentSpec>, "Takes the dtype of a tensor.");
   nb::class_<OutputBlock>(module, "OutputBlock", "See graph_call.h.")
       .def(nb::init<>())
       .def(
@@ -101,21 +108,18 @@ void bind_specs(nb::module_& module) {
       .value("ALIAS", ResultSpec::Kind::kAlias)
       .value("SAME", ResultSpec::Kind::kSame)
       .value("DERIVED", ResultSpec::Kind::kDerived)
+      .value("NUMBER", ResultSpec::Kind::kNumber)
       .value("CONSTANT", ResultSpec::Kind::kConstant);
   nb::class_<ResultSpec>(module, "ResultSpec", "See graph_call.h.")
       .def(nb::init<>())
       .def_rw("kind", &ResultSpec::kind)
       .def_rw("index", &ResultSpec::index)
       .def_rw("byte_offset", &ResultSpec::byte_offset)
+      .def_rw("value", &ResultSpec::value)
+      .def_rw("bytes", &ResultSpec::bytes)
       .def_rw("sizes", &ResultSpec::sizes)
       .def_rw("strides", &ResultSpec::strides)
-      .def(
-          "set_dtype_of",
-          [](ResultSpec& self, nb::handle tensor) {
-            const auto& api = calibrated_api();
-            api.get_dtype(api.handle(tensor.ptr()), &self.dtype);
-          },
-          "Takes the dtype of a tensor.");
+      .def("set_dtype_of", &set_dtype_of<ResultSpec>, "Takes the dtype of a tensor.");
 }
 
 /// The regions of seed and offset, the increment, the generator.

@@ -1,7 +1,20 @@
 // Which calls a graph can serve: looked at before anything is done.
+#include <cstring>
+
 #include "graph_call.h"
 
 namespace pygraph::torch_bridge {
+namespace {
+
+bool is_number(const TorchApi& api, PyObject* tensor, const ArgumentSpec& spec) noexcept {
+  if (!api.on_cpu(tensor) || api.dim(tensor) != 0 || api.dtype(tensor) != spec.dtype) {
+    return false;
+  }
+  const void* data = api.data(tensor);
+  return data != nullptr && std::memcmp(data, &spec.value, spec.bytes) == 0;
+}
+
+}  // namespace
 
 bool GraphCall::accepts(const Arguments& arguments) const noexcept {
   if (arguments.count != arguments_.size()) {
@@ -25,6 +38,10 @@ bool GraphCall::accepts(const Arguments& arguments) const noexcept {
       int overflow = 0;
       if (!PyLong_Check(argument) ||
           PyLong_AsLongLongAndOverflow(argument, &overflow) != spec.value || overflow != 0) {
+        return false;
+      }
+    } else if (spec.kind == ArgumentSpec::Kind::kNumber) {
+      if (!is_tensor(argument) || !is_number(api, argument, spec)) {
         return false;
       }
     } else if (spec.kind != ArgumentSpec::Kind::kIgnored) {

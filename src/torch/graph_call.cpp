@@ -14,6 +14,15 @@ namespace {
 
 constexpr std::size_t kPrefetchDistance = 8;  // arguments
 
+/// A number on the host is read and written as `value`.
+template <typename Spec>
+void require_small(const Spec& spec, bool is_number) {
+  if (is_number && spec.bytes > sizeof spec.value) {
+    throw std::invalid_argument(fmt::format(
+        "a number on the host has {} bytes; at most {} are served", spec.bytes, sizeof spec.value));
+  }
+}
+
 /// The device and stream of one call. Makes the graph's device current when it is not (another
 /// device, a new thread). The twin has one device and one stream.
 class CallScope {
@@ -189,7 +198,11 @@ GraphCall::GraphCall(const Driver& driver, Chain program, Device device, int dev
                                           : std::make_unique<RandomState>(driver, random)) {
   driver.check(driver.api.cuCtxGetCurrent(&context_), "cuCtxGetCurrent");
   for (const ArgumentSpec& argument : arguments_) {
+    require_small(argument, argument.kind == ArgumentSpec::Kind::kNumber);
     writes_arguments_ = writes_arguments_ || argument.mutated;
+  }
+  for (const ResultSpec& result : results_) {
+    require_small(result, result.kind == ResultSpec::Kind::kNumber);
   }
   for (std::size_t i = 0; i < results_.size(); ++i) {
     Py_XINCREF(results_[i].object);

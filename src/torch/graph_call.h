@@ -28,6 +28,7 @@ struct ArgumentSpec {
     kCopied,   ///< a tensor; its bytes are copied to the static buffer at `address`
     kFixed,    ///< a tensor that must stand at `address`
     kInteger,  ///< a Python int that must equal `value`
+    kNumber,   ///< a CPU tensor without dimensions that must have the bits `value`, and `dtype`
     kIgnored,  ///< nothing in the graph depends on it
   };
   Kind kind = Kind::kIgnored;
@@ -35,7 +36,8 @@ struct ArgumentSpec {
   std::uint64_t alignment_mask = 0;  ///< bits that must be 0 in a new address (kPatched)
   std::uint64_t address = 0;         ///< kCopied: the static buffer; kFixed; guarded
   std::uint64_t bytes = 0;           ///< from the tensor's first element to behind its last
-  std::int64_t value = 0;            ///< kInteger
+  std::int64_t value = 0;            ///< kInteger; kNumber: `bytes` of it, at most 8, zeros behind
+  std::int32_t dtype = -1;           ///< kNumber
   bool mutated = false;              ///< the graph writes it: a copy must be copied back
   bool guarded = false;              ///< kPatched: must stand at `address` all the same
   bool elsewhere = false;            ///< kPatched: may come as a CPU tensor, which is not accepted
@@ -69,12 +71,15 @@ struct ResultSpec {
     kAlias,     ///< a view of argument number `index`, made by `object(argument)`
     kSame,      ///< result number `index`, an earlier one, once more
     kDerived,   ///< a view of result number `index`, an earlier one, made by `object(result)`
+    kNumber,    ///< a new CPU tensor without dimensions, of the bits `value`
     kConstant,  ///< `object` itself
   };
   Kind kind = Kind::kConstant;
   std::uint32_t index = 0;  ///< of the block, the argument or the earlier result
   std::int32_t dtype = 0;
   std::int64_t byte_offset = 0;
+  std::int64_t value = 0;   ///< kNumber: `bytes` of it, at most 8
+  std::uint64_t bytes = 0;  ///< kNumber
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
   PyObject* object = nullptr;  ///< owned by the GraphCall
@@ -182,8 +187,8 @@ class GraphCall {
   GraphCall(const GraphCall&) = delete;
   GraphCall& operator=(const GraphCall&) = delete;
 
-  /// Whether the integers among `arguments` are the ones this graph was captured with,
-  /// and the tensors stand where it expects tensors.
+  /// Whether the integers among `arguments` and the numbers on the host are the ones this graph was
+  /// captured with, and the tensors stand where it expects tensors.
   [[nodiscard]] bool accepts(const Arguments& arguments) const noexcept;
 
   /// Whether an argument that must stay at its address has moved.

@@ -1,10 +1,22 @@
 // The outputs of a call: fresh memory in front of the launch, Python objects behind it.
+#include <cstring>
+
 #include "graph_call.h"
 
 namespace pygraph::torch_bridge {
 namespace {
 
-constexpr std::int32_t kCpuDevice = 0;  // c10::DeviceType::CPU: where the twin's memory is
+PyObject* make_number(const ResultSpec& result) {
+  const TorchApi& api = torch_api();
+  TensorHandle number = nullptr;
+  require(api.empty_strided(0, nullptr, nullptr, result.dtype, kCpuDevice, 0, &number),
+          "empty_strided of a number on the host");
+  const OwnedTensor owner(number);
+  void* data = nullptr;
+  api.get_data_ptr(number, &data);
+  std::memcpy(data, &result.value, result.bytes);
+  return api.wrap(number);
+}
 
 }  // namespace
 
@@ -60,6 +72,8 @@ PyObject* GraphCall::make_result(const Arguments& arguments, const std::vector<O
                                  PyTuple_GET_ITEM(earlier, static_cast<Py_ssize_t>(result.index)));
     case ResultSpec::Kind::kSame:
       return Py_NewRef(PyTuple_GET_ITEM(earlier, static_cast<Py_ssize_t>(result.index)));
+    case ResultSpec::Kind::kNumber:
+      return make_number(result);
     case ResultSpec::Kind::kConstant:
       break;
   }

@@ -82,6 +82,7 @@ std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t stora
   };
   need(cpu, "aoti_torch_get_data_ptr", api.get_data_ptr);
   need(cpu, "aoti_torch_get_storage_offset", api.get_storage_offset);
+  need(cpu, "aoti_torch_get_dim", api.get_dim);
   need(cpu, "aoti_torch_get_dtype", api.get_dtype);
   need(cpu, "aoti_torch_get_device_type", api.get_device_type);
   need(cpu, "aoti_torch_empty_strided", api.empty_strided);

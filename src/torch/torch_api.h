@@ -19,11 +19,14 @@ namespace pygraph::torch_bridge {
 using TensorHandle = void*;   ///< AtenTensorHandle: an at::Tensor*
 using Status = std::int32_t;  ///< AOTITorchError: 0 is success
 
+inline constexpr std::int32_t kCpuDevice = 0;  ///< c10::DeviceType::CPU
+
 /// Functions taken from torch's libraries. Filled once at import; null pointers mean absent.
 struct TorchApi {
   // libtorch_cpu: the stable C shim
   Status (*get_data_ptr)(TensorHandle, void**) = nullptr;
   Status (*get_storage_offset)(TensorHandle, std::int64_t*) = nullptr;
+  Status (*get_dim)(TensorHandle, std::int64_t*) = nullptr;
   Status (*get_dtype)(TensorHandle, std::int32_t*) = nullptr;
   Status (*get_device_type)(TensorHandle, std::int32_t*) = nullptr;
   Status (*empty_strided)(std::int64_t, const std::int64_t*, const std::int64_t*, std::int32_t,
@@ -69,10 +72,19 @@ struct TorchApi {
   }
   /// Whether a tensor is in the host's memory.
   [[nodiscard]] bool on_cpu(PyObject* tensor) const noexcept {
-    constexpr std::int32_t kCpu = 0;  // c10::DeviceType::CPU
     std::int32_t type = -1;
     get_device_type(handle(tensor), &type);
-    return type == kCpu;
+    return type == kCpuDevice;
+  }
+  [[nodiscard]] std::int64_t dim(PyObject* tensor) const noexcept {
+    std::int64_t dimensions = -1;
+    get_dim(handle(tensor), &dimensions);
+    return dimensions;
+  }
+  [[nodiscard]] std::int32_t dtype(PyObject* tensor) const noexcept {
+    std::int32_t dtype = -1;
+    get_dtype(handle(tensor), &dtype);
+    return dtype;
   }
   /// Elements from the start of a tensor's storage to its first one.
   [[nodiscard]] std::int64_t storage_offset(PyObject* tensor) const noexcept {

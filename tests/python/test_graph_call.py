@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -62,7 +62,8 @@ def argument(kind: Any, region: int = _engine.NO_REGION, **fields: Any) -> Any:
     return spec
 
 
-def make(arguments: list[Any] | None = None) -> Any:
+def make(arguments: list[Any] | None = None, results: Sequence[Any] = ()) -> Any:
+    """`results` are returned behind the graph's own."""
     patched = _engine.ArgumentKind.PATCHED
     arguments = arguments or [
         argument(patched, 0, alignment_mask=15),
@@ -74,7 +75,9 @@ def make(arguments: list[Any] | None = None) -> Any:
     result = _engine.ResultSpec()
     result.kind, result.sizes, result.strides = _engine.ResultKind.WHOLE, [4, 8], [8, 1]
     result.set_dtype_of(torch.empty(0))
-    return _engine.GraphCall.make(link(), True, 0, arguments, [block], [result], [None])
+    return _engine.GraphCall.make(
+        link(), True, 0, arguments, [block], [result, *results], [None] * (1 + len(results))
+    )
 
 
 def expected(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -133,6 +136,56 @@ def test_integers_must_be_those_of_the_capture() -> None:
     assert not call.accepts([7, 7, w])
     with pytest.raises(ValueError, match="captured with"):
         call.run([x, 8, w])
+
+
+def number_argument(value: torch.Tensor, **fields: Any) -> Any:
+    bits = int.from_bytes(value.reshape(1).view(torch.uint8).numpy().tobytes(), "little")
+    fields = {"value": bits, "bytes": value.element_size(), **fields}
+    spec = argument(_engine.ArgumentKind.NUMBER, **fields)
+    spec.set_dtype_of(value)
+    return spec
+
+
+def test_numbers_on_the_host_must_have_the_bits_of_the_capture() -> None:
+    patched = _engine.ArgumentKind.PATCHED
+    captured = torch.tensor(0.5)
+    call = make([argument(patched, 0), number_argument(captured), argument(patched, 1)])
+    x, w = torch.randn(N), torch.randn(N)
+    assert call.accepts([x, torch.tensor(0.5), w])
+    assert call.accepts([x, torch.tensor([1.0, 0.5])[1], w])
+    assert torch.equal(call.run([x, torch.tensor(0.5), w])[0], expected(x, w))
+    for other in (
+        torch.tensor(-0.5),
+        torch.tensor([0.5]),
+        captured.view(torch.int32),
+        torch.tensor(0.5, dtype=torch.float64),
+        torch.empty((), device="meta"),
+        torch._efficientzerotensor(()),
+        0.5,
+        None,
+    ):
+        assert not call.accepts([x, other, w]), other
+
+
+def test_a_number_on_the_host_is_eight_bytes_at_most() -> None:
+    wide = number_argument(torch.tensor(0.5), bytes=16)
+    with pytest.raises(ValueError, match="at most 8"):
+        make([argument(_engine.ArgumentKind.PATCHED, 0), wide])
+
+
+def test_a_number_on_the_host_is_made_anew() -> None:
+    result = _engine.ResultSpec()
+    result.kind, result.value, result.bytes = _engine.ResultKind.NUMBER, 7, 2
+    result.set_dtype_of(torch.empty(0, dtype=torch.int16))
+    call = make(results=[result])
+    x, w = torch.randn(N), torch.randn(N)
+    (_, first), (_, second) = call.run([x, w]), call.run([x, w])
+    assert (first.dtype, first.shape, first.device.type) == (torch.int16, (), "cpu")
+    first.fill_(1)
+    assert second.item() == 7
+    result.bytes = 16
+    with pytest.raises(ValueError, match="at most 8"):
+        make(results=[result])
 
 
 def test_a_fixed_argument_must_not_move() -> None:

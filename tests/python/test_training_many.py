@@ -86,7 +86,8 @@ def test_chains_of_graphs(place: Place, kind: Callable[[], Net]) -> None:
 
     report = agree(place, program)
     served = [graph for graph in report.graphs if graph.replays >= 3]
-    assert len(served) == 6, str(report)
+    # The number is on the host, another one in each call, and the twin's host is its device.
+    assert len(served) == (4 if kind is Asking and place.name != "twin" else 6), str(report)
     assert all(graph.state in ("graphed", "warming") for graph in report.graphs), str(report)
 
 

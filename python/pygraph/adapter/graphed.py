@@ -84,7 +84,7 @@ class Graphed:
         self._side = Side(role, pair, self.static, self.device, partition)
         self._prover = Prover(self.uncaptured, self._changing, self.device, self.report)
         self._find_source = find_source
-        self._signatures = Signatures(sizes or Sizes())
+        self._signatures = Signatures(sizes or Sizes(), self.device)
         self._retired: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self._threads = Turnstile()
         self._held = 0
@@ -138,7 +138,7 @@ class Graphed:
             return self._serve(arguments)
 
     def _serve(self, arguments: list[Any]) -> Any:
-        signature = self._signatures.of(arguments)
+        signature = self._signatures.of(arguments, self.uncaptured.on_host)
         if signature.call is not None and self._side.has_moved(signature.call, arguments):
             self._moved(signature)
         if signature.settled or self.device.busy():
@@ -174,7 +174,9 @@ class Graphed:
         return self.uncaptured(arguments)
 
     def _warm_up(self, arguments: list[Any]) -> Any:
-        if self._watched:  # another set of sizes: the same operators
+        if self._watched:  # another signature: the same operators
+            if self.report.state == WARMING:
+                self.report.reason = self._signatures.against or self.report.reason
             return self.uncaptured(arguments)
         self._watched = True
         self._side.note(arguments)
@@ -231,6 +233,7 @@ class Graphed:
             self.device.arena_in_pieces,
             run.random_before,
             run.random_after,
+            run.drew_on_host,
             self.uncaptured.on_host,
             self._side.gradients(len(run.outputs)),
             self._side.given(arguments),
@@ -292,7 +295,7 @@ class Graphed:
         more. A program that fails is given up. Without memory for a proof there is none."""
         kept = list(arguments)
         arguments.clear()
-        signature = self._signatures.of(kept)
+        signature = self._signatures.of(kept, self.uncaptured.on_host)
         call = signature.call
         if (
             call is None

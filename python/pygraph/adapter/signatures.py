@@ -1,10 +1,12 @@
 """The sets of sizes that one compiled graph is called with, and which of them have a program.
 
-A signature is the tuple of integer arguments of a call (dynamic sizes); sizes, strides and dtypes
-of tensors follow from it, which Dynamo's guards see to. Which get a program:
+A signature is the integer arguments of a call (dynamic sizes) and its numbers on the host; sizes,
+strides and dtypes of tensors follow from it, which Dynamo's guards see to. Which get a program:
 
 * one that is seen for the second time (`Policy.capture_at`): a size that does not come back is not
   worth 50 ms; or, if there is a list of sizes, those in it, at once, and no others;
+* but at its second sight at the earliest if its sizes came with other numbers on the host before:
+  those may differ from call to call;
 * up to `Policy.programs`. A further one evicts the one used longest ago, but only when the time
   since the last link is 50 times what that took, so that a stream of many sizes spends at most a
   fiftieth of its time on linking. One that was evicted must be seen four times as often before it
@@ -15,9 +17,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
+
+import torch
+
+from pygraph.capture import numbers
+from pygraph.capture.device import Device
 
 #: Programs of one compiled graph.
 PROGRAMS = 8
@@ -30,6 +38,12 @@ _BACK_OFF = 4
 MAXIMUM_ATTEMPTS = 4
 #: Times the last link's duration that must have passed before a program is evicted for another.
 PATIENCE = 50.0
+#: Sights of new numbers on the host, with sizes that are not new, until they count as restless.
+_SIGHTS = 16
+
+#: The integers of a call, and the dtypes and bits of its numbers on the host.
+Integers = tuple[int, ...]
+Key = tuple[Integers, tuple[Any, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +56,13 @@ class Policy:
     #: such a size when all numbers of it are among its own.
     sizes: tuple[frozenset[int], ...] = ()
 
-    def wants(self, key: tuple[int, ...]) -> bool:
+    def wants(self, sizes: Integers) -> bool:
         """Whether a signature may get a program at all."""
-        return not self.sizes or not key or any(size <= set(key) for size in self.sizes)
+        return not self.sizes or not sizes or any(size <= set(sizes) for size in self.sizes)
 
-    def warm_up_calls(self, key: tuple[int, ...]) -> int:
+    def warm_up_calls(self, sizes: Integers) -> int:
         """Calls of a signature that run uncaptured before it is captured."""
-        return 0 if self.sizes and key else self.capture_at - 1
+        return 0 if self.sizes and sizes else self.capture_at - 1
 
 
 @dataclasses.dataclass
@@ -89,33 +103,78 @@ class Signature:
 class Signatures:
     """Those of one compiled graph."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, device: Device) -> None:
         self.policy = policy
-        self._known: collections.OrderedDict[tuple[int, ...], Signature] = collections.OrderedDict()
+        #: Why none gets a program, as far as can be told from the calls so far.
+        self.against: str | None = None
+        self._device = device
+        self._known: collections.OrderedDict[Key, Signature] = collections.OrderedDict()
         self._integers: list[int] | None = None  #: where arguments are integers
+        self._numbers: list[int] = []  #: where they are numbers on the host
+        self._new = 0  #: sights of new numbers since one recurred
         self._linked_at = 0.0
         self._link_seconds = 0.0
 
-    def of(self, arguments: list[Any]) -> Signature:
+    def of(self, arguments: list[Any], elsewhere: Collection[int] = ()) -> Signature:
         """The signature of a call. Those without a program are forgotten, oldest first, when there
-        are too many."""
+        are too many. `elsewhere`: arguments that a graph has on the device wherever they are."""
         if self._integers is None:
             self._integers = [i for i, argument in enumerate(arguments) if type(argument) is int]
-        key = tuple([arguments[i] for i in self._integers])
+            self._numbers = list(numbers.among(arguments, self._device))
+        if any(index in elsewhere for index in self._numbers):
+            self._leave_out(elsewhere)
+        sizes = tuple([arguments[i] for i in self._integers])
+        key = sizes, tuple([self._number(arguments[i]) for i in self._numbers])
         signature = self._known.get(key)
         if signature is None:
-            signature = Signature(self.policy.warm_up_calls(key))
-            signature.settled = not self.policy.wants(key)
-            self._known[key] = signature
+            signature = self._known[key] = self._first_sight(key)
             self._shrink(key)
+        elif signature.calls:
+            self._new, self.against = 0, None
         self._known.move_to_end(key)
         return signature
 
-    def _shrink(self, new: tuple[int, ...]) -> None:
+    def _number(self, argument: Any) -> tuple[torch.dtype, int] | None:
+        if not numbers.is_number(argument, self._device):
+            return None
+        return argument.dtype, numbers.bits(argument)
+
+    def _leave_out(self, elsewhere: Collection[int]) -> None:
+        """Takes arguments out of what signatures consist of. One with a program keeps what it has:
+        it is not found any more, and its program serves the calls that it accepts."""
+        kept = [n for n, index in enumerate(self._numbers) if index not in elsewhere]
+        self._numbers = [self._numbers[n] for n in kept]
+        known, self._known = self._known, collections.OrderedDict()
+        for key, signature in known.items():
+            shorter = key[0], tuple(key[1][n] for n in kept)
+            self._known.setdefault(key if signature.call is not None else shorter, signature)
+
+    def _first_sight(self, key: Key) -> Signature:
+        sizes = key[0]
+        signature = Signature(self.policy.warm_up_calls(sizes))
+        signature.settled = not self.policy.wants(sizes)
+        seen = [] if self.against else self._numbers_with(sizes)
+        if seen or self.against:
+            signature.warm_up_calls = max(signature.warm_up_calls, 1)
+            self._new += 1
+        if seen and self._new >= _SIGHTS:
+            distinct = [len(set(values)) for values in zip(*seen, strict=True)]
+            restless = self._numbers[distinct.index(max(distinct))]
+            self.against = (
+                f"argument {restless} is a number on the host that differs from call to call"
+            )
+        return signature
+
+    def _numbers_with(self, sizes: Integers) -> list[tuple[Any, ...]]:
+        """The numbers on the host that came with some sizes."""
+        count = len(self._numbers)
+        return [key[1] for key in self._known if count == len(key[1]) > 0 and key[0] == sizes]
+
+    def _shrink(self, new: Key) -> None:
         excess = len(self._known) - self.policy.programs * _REMEMBERED
         if excess > 0:
-            idle = [k for k, known in self._known.items() if known.call is None and k != new]
-            for key in idle[:excess]:
+            idle = (k for k, known in self._known.items() if known.call is None and k != new)
+            for key in list(itertools.islice(idle, excess)):
                 del self._known[key]
 
     @property

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capture import blocks, foreign, outputs, record, space, tensors
+from pygraph.capture import blocks, foreign, numbers, outputs, record, space, tensors
 from pygraph.capture.device import NEVER, CaptureFailed, Device
 from pygraph.capture.policy import Policy
 from pygraph.capture.record import Capture
@@ -48,12 +48,13 @@ class Request:
     function: Callable[[list[Any]], Any]
     arguments: Sequence[Any]
     changing: Sequence[int]  #: arguments that differ from call to call
-    mutated: frozenset[int]
+    mutated: frozenset[int]  #: arguments that the callable writes
     results: Sequence[Any]  #: what the real call returned
     device: Device
     arena_in_pieces: bool  #: none larger than the callable's largest piece of scratch
     random_before: Any = None  #: state of the device's generator before the real call, and after
     random_after: Any = None
+    drew_on_host: bool = False  #: the real call drew random numbers on the host
     #: arguments that a call may have on the host, in place of the device
     elsewhere: frozenset[int] = frozenset()
     gradients: frozenset[int] = frozenset()  #: results that die at about the same time
@@ -74,6 +75,9 @@ def link(request: Request, policy: Policy) -> LinkedCall:
     then."""
     device = request.device
     _require_known(request.arguments)
+    numbers.require_served(
+        request.arguments, request.mutated, request.results, request.drew_on_host, device
+    )
     in_place = _in_place(request, policy)
     device.space()  # whose memory is the device's, not this capture's
     free = device.driver_free_bytes()
@@ -93,7 +97,7 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         specs[index].spent = 0
     if offsets_kept:
         for spec, argument in zip(specs, request.arguments, strict=True):
-            if isinstance(argument, torch.Tensor):
+            if isinstance(argument, torch.Tensor) and spec.kind != _engine.ArgumentKind.NUMBER:
                 spec.storage_offset = argument.storage_offset()
     random = device.random_spec(pair.random, request.random_before, request.random_after)
     call = _engine.GraphCall.make(
@@ -107,7 +111,8 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         random,
     )
     blocks.merge(call, dict.fromkeys(request.gradients, blocks.GivenUp(0, 0)))
-    keep: list[Any] = [*in_place.values(), *owned]
+    on_host = [pair.a.inputs[index] for index in numbers.among(request.arguments, device)]
+    keep: list[Any] = [*in_place.values(), *owned, *on_host]
     if device.twin:  # constants that only the capture holds; a GPU's are phantom buffers
         keep += pair.a.keep
     if policy.private_scratch:
@@ -175,6 +180,7 @@ class _Pair:
             )
 
         started = time.perf_counter()
+        host = torch.get_rng_state()
         self.a = capture(_engine.Placement.A)
         try:
             b = capture(_engine.Placement.B)
@@ -184,6 +190,10 @@ class _Pair:
             if not shifted:
                 raise
             raise _ProbeFailed(str(error), error.operator, error.source) from error
+        drew = request.drew_on_host and self.a.drew_on_host and b.drew_on_host
+        if drew and not device.twin:  # whose generator is the host's; else another thread drew
+            torch.set_rng_state(host)
+            raise CaptureFailed("it draws random numbers on the host, which a graph does not do")
         self.planned = outputs.plan(self.a, b, request.results, device, policy.private_scratch)
         self.spent = _spent(request, self.planned)
         regions, self.region_of_argument, of_segment = _regions(
@@ -328,6 +338,10 @@ def _argument_specs(
     specs = []
     for index, argument in enumerate(request.arguments):
         spec = _engine.ArgumentSpec()
+        specs.append(spec)
+        if numbers.is_number(argument, request.device):
+            numbers.argument_spec(spec, capture.inputs[index])
+            continue
         if isinstance(argument, torch.Tensor):
             spec.bytes = tensors.extent_bytes(argument)
             spec.mutated = index in request.mutated
@@ -351,7 +365,6 @@ def _argument_specs(
             spec.value = argument
         else:
             spec.kind = _engine.ArgumentKind.IGNORED  # an empty tensor has no memory to address
-        specs.append(spec)
     return specs
 
 

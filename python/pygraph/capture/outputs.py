@@ -11,6 +11,8 @@ kept     neither memory of the graph nor of an argument, and the same in every r
          the callable owns (a constant that it returns). The caller gets that very tensor.
 aliased  an argument itself, a view of one, or an earlier output once more.
 
+A number on the host is made anew in each call, see numbers.py.
+
 An output without elements has no memory, but it has a storage, which it may share: with the result
 that it is an empty view of, with an argument, with another empty output. It is planned by its
 storage as others are by their addresses.
@@ -25,7 +27,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capture import tensors, views
+from pygraph.capture import numbers, tensors, views
 from pygraph.capture.device import CaptureFailed, Device, Segment, is_strided
 from pygraph.capture.record import Capture
 from pygraph.capture.segments import SegmentIndex
@@ -149,7 +151,7 @@ class _Planner:
 
     def _belongs_to_others(self, position: int, output: torch.Tensor) -> bool:
         return (
-            self._argument_of(output, self._capture) is not None
+            views.argument_of(output, self._capture) is not None
             or self._kept(position, output) is not None
         )
 
@@ -198,6 +200,8 @@ class _Planner:
             result.kind = _engine.ResultKind.SAME
             result.index = earlier
             self.plan.counts["aliased"] += 1
+        elif numbers.is_number(output, self._device):
+            made_from = self._add_number(position, output, result)
         elif not self._device.owns(output) or not is_strided(output):
             raise CaptureFailed(f"output {position} is {tensors.describe(output)}")
         else:
@@ -209,9 +213,9 @@ class _Planner:
         result.sizes = list(output.shape)
         result.strides = list(output.stride())
         result.set_dtype_of(output)
-        argument = self._argument_of(output, self._capture)
+        argument = views.argument_of(output, self._capture)
         if argument is not None:
-            self._require_same_view(position, argument)
+            views.require_same_place(position, argument, self._capture, self._probe)
             self.plan.counts["aliased"] += 1
             result.index = argument
             if output is self._capture.inputs[argument]:
@@ -239,6 +243,15 @@ class _Planner:
         raise CaptureFailed(
             f"output {position} is memory that is neither the graph's nor the same in every run"
         )
+
+    def _add_number(self, position: int, output: torch.Tensor, result: Any) -> Any:
+        kept = self._kept(position, output)
+        if kept is not None:
+            result.kind = _engine.ResultKind.CONSTANT
+            self.plan.counts["kept"] += 1
+        else:
+            numbers.result_spec(result, position, self._capture, self._probe, self._reference)
+        return kept
 
     def _base_of(self, position: int, output: torch.Tensor) -> int | None:
         """The earlier result that the callable made this one from, as far as autograd can tell: it
@@ -314,24 +327,6 @@ class _Planner:
         )
         return same if persistent else None
 
-    @staticmethod
-    def _argument_of(output: torch.Tensor, capture: Capture) -> int | None:
-        """The argument of `capture` that its `output` is, or shares memory with."""
-        for index, argument in enumerate(capture.inputs):
-            if output is argument:
-                return index
-        if not output.numel():
-            for index, argument in enumerate(capture.inputs):
-                if isinstance(argument, torch.Tensor) and tensors.share_storage(argument, output):
-                    return index
-            return None
-        address = output.data_ptr()
-        for index, place in enumerate(capture.places):
-            argument = capture.inputs[index]
-            if place and place <= address < place + tensors.extent_bytes(argument):
-                return index
-        return None
-
     def _require_as_uncaptured(self, position: int, output: torch.Tensor) -> None:
         """Whether the real run returned a tensor like the captured one, but for the address: a
         callable may do other things while it is captured, and a twin's operator may make memory
@@ -349,20 +344,4 @@ class _Planner:
             raise CaptureFailed(
                 f"output {position} is {captured} when captured and {found} when not"
                 " (dtype, sizes, strides, storage offset)"
-            )
-
-    def _require_same_view(self, position: int, argument: int) -> None:
-        """Whether the probe's output views the argument in the same place, counted from the
-        argument's: then it does so in every call."""
-        seen = []
-        for capture in (self._capture, self._probe):
-            output = capture.outputs[position]
-            if isinstance(output, torch.Tensor) and is_strided(output):
-                base = capture.inputs[argument]
-                same = self._argument_of(output, capture) == argument
-                seen.append((same, tensors.address_of(output) - tensors.address_of(base)))
-        if len(seen) != 2 or seen[0] != seen[1]:
-            raise CaptureFailed(
-                f"output {position} views argument {argument} at a place that is not counted from"
-                " the argument"
             )

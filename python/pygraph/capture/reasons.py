@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import traceback
 
+from pygraph.capture.device import CaptureFailed
+
 _KNOWN = (
     (
         re.compile(
@@ -25,6 +27,8 @@ _KNOWN = (
 
 def explain(error: BaseException, operator: str | None) -> tuple[str, str | None, str | None]:
     """(reason, operator, source) for an exception raised while capturing."""
+    if isinstance(error, CaptureFailed):
+        return str(error), error.operator or operator, error.source or source_of(error)
     text = str(error).strip().splitlines()
     first = text[0] if text else type(error).__name__
     for pattern, reason in _KNOWN:

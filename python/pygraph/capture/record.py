@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capture import tensors
+from pygraph.capture import numbers, tensors
 from pygraph.capture.device import CaptureFailed, Device, Function, Segment, is_strided
 
 __all__ = ["Capture", "CaptureFailed", "Segment", "record"]
@@ -44,6 +44,7 @@ class Capture:
     pool: Any
     operators: list[tuple[int, int]]  #: nodes that one operator launched together
     random: dict[str, tuple[int, int]]  #: where the generator's state stands, and its bytes
+    drew_on_host: bool  #: random numbers, from torch's CPU generator
 
 
 def record(
@@ -57,13 +58,15 @@ def record(
     draws: bool = False,
 ) -> Capture:
     """Captures `function(arguments)` with the tensors of `in_place` standing in for their
-    arguments, and every other tensor replaced by a phantom one. What is allocated is phantom
-    too, unless it comes from a private pool. `draws`: the function draws random numbers. Raises
-    CaptureFailed."""
+    arguments, numbers on the host by copies, and every other tensor by a phantom one. What is
+    allocated is phantom too, unless it comes from a private pool. `draws`: the function draws
+    random numbers. Raises CaptureFailed."""
     phantom = device.space()
     phantom.begin(placement)
     shift = _OFFSET_IN_B if shifted and placement == _engine.Placement.B else 0
-    places, inputs = _place(arguments, in_place, phantom, device, shift)
+    copies = numbers.stand_ins(arguments, device)
+    places, inputs = _place(arguments, in_place, copies, phantom, device, shift)
+    host = torch.get_rng_state()
     try:
         made = device.record(function, inputs, private_pool, draws)
     except RuntimeError as error:
@@ -72,6 +75,7 @@ def record(
         raise CaptureFailed(
             "it views memory outside of its arguments, where other calls need not have any"
         ) from error
+    numbers.require_unwritten(arguments, copies)
     return Capture(
         made.graph,
         places,
@@ -82,12 +86,14 @@ def record(
         made.pool,
         made.operators,
         made.random,
+        not torch.equal(host, torch.get_rng_state()),
     )
 
 
 def _place(
     arguments: Sequence[Any],
     in_place: Mapping[int, torch.Tensor],
+    on_host: Mapping[int, torch.Tensor],
     phantom: _engine.PhantomSpace,
     device: Device,
     shift: int,
@@ -96,6 +102,9 @@ def _place(
     inputs = list(arguments)
     for index, argument in enumerate(arguments):
         if not isinstance(argument, torch.Tensor):
+            continue
+        if index in on_host:
+            inputs[index] = on_host[index]
             continue
         if not device.owns(argument) or not is_strided(argument):
             raise CaptureFailed(

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pygraph.capture import tensors
+from pygraph.capture import numbers, tensors
 from pygraph.capture.device import Device, Function, is_strided
 
 
@@ -31,6 +31,7 @@ class Reference:
     device: Device
     random_before: Any  #: state of the device's generator
     random_after: Any
+    drew_on_host: bool  #: random numbers, from torch's CPU generator
     #: outputs that are numbers on the host, and in a graph on the device
     on_host: frozenset[int] = frozenset()
 
@@ -94,11 +95,14 @@ def take(
     those that might be."""
     before = {
         index: tensors.static_copy(arguments[index])
-        for index in candidates(arguments, changing, declared, device)
+        for index in (
+            *candidates(arguments, changing, declared, device),
+            *numbers.among(arguments, device),
+        )
     }
-    random_before = device.random_state()
+    random_before, host_before = device.random_state(), torch.get_rng_state()
     outputs = list(function(list(arguments)))
-    random_after = device.random_state()
+    random_after, host_after = device.random_state(), torch.get_rng_state()
     mutated = frozenset(
         index
         for index, value in before.items()
@@ -116,6 +120,7 @@ def take(
         device,
         random_before,
         random_after,
+        not torch.equal(host_before, host_after),
     )
 
 

@@ -8,6 +8,43 @@ from typing import Any
 import torch
 
 from pygraph.capture import tensors
+from pygraph.capture.device import CaptureFailed, is_strided
+from pygraph.capture.record import Capture
+
+
+def argument_of(output: torch.Tensor, capture: Capture) -> int | None:
+    """The argument of `capture` that its `output` is, or shares memory with."""
+    for index, argument in enumerate(capture.inputs):
+        if output is argument:
+            return index
+    if not output.numel():
+        for index, argument in enumerate(capture.inputs):
+            if isinstance(argument, torch.Tensor) and tensors.share_storage(argument, output):
+                return index
+        return None
+    address = output.data_ptr()
+    for index, place in enumerate(capture.places):
+        argument = capture.inputs[index]
+        if place and place <= address < place + tensors.extent_bytes(argument):
+            return index
+    return None
+
+
+def require_same_place(position: int, argument: int, a: Capture, b: Capture) -> None:
+    """Raises CaptureFailed unless the output of probe `b` views the argument in the same place as
+    that of capture `a`, counted from the argument's: then it does so in every call."""
+    seen = []
+    for capture in (a, b):
+        output = capture.outputs[position]
+        if isinstance(output, torch.Tensor) and is_strided(output):
+            base = capture.inputs[argument]
+            same = argument_of(output, capture) == argument
+            seen.append((same, tensors.address_of(output) - tensors.address_of(base)))
+    if len(seen) != 2 or seen[0] != seen[1]:
+        raise CaptureFailed(
+            f"output {position} views argument {argument} at a place that is not counted from"
+            " the argument"
+        )
 
 
 def alias_maker(output: torch.Tensor, base: Any) -> Callable[[torch.Tensor], torch.Tensor]:
