@@ -126,16 +126,10 @@ def test_random_numbers_of_an_opaque_operator(compiled: Compile, operators: Any)
 
 
 def test_random_numbers_from_the_host_are_drawn_anew(compiled: Compile) -> None:
-    def draw(function: Any) -> list[torch.Tensor]:
-        torch.manual_seed(5)
-        return [function(x) for _ in range(6)]
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return x * torch.rand(())
-
+    fast = compiled(lambda x: x * torch.rand(()))
     x = torch.ones(64, device="cuda")
-    for found, expected in zip(draw(compiled(function)), draw(function), strict=True):
-        assert torch.equal(found, expected)
+    drawn = [fast(x) for _ in range(8)]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(drawn, 2))
 
 
 def test_memory_of_a_failed_capture_comes_back(compiled: Compile, operators: Any) -> None:
