@@ -41,8 +41,10 @@ struct Times {
 };
 
 /// A region as the linker takes it: its two places (host addresses for the host end of a copy),
-/// what becomes of it, how many of its bytes are ever used (not for kOwn; the rest of a segment
-/// needs no room in the arena), and when it was there.
+/// what becomes of it, how many of its bytes were ever handed out (not for kOwn), and when it was
+/// there. A scratch region gets room for those bytes, and no more: no node may read or write
+/// others. A word may point there all the same, and stays as far from the region's start (kernels
+/// take pointers behind, or in front of, memory that they count back, or on, from).
 struct LinkRegion {
   Region place;
   RegionRole role = RegionRole::kOwn;

@@ -35,24 +35,6 @@ std::vector<Region> all_places(std::span<const LinkRegion> regions,
   return places;
 }
 
-/// How many bytes of each region need room in the arena. A word that points beyond the used bytes
-/// of a scratch region would point into its neighbour there, so that region gets room for all of
-/// it.
-std::vector<std::size_t> room_for(std::span<const LinkRegion> regions, const LinkTable& table) {
-  std::vector<std::size_t> room;
-  room.reserve(regions.size());
-  for (const LinkRegion& region : regions) {
-    room.push_back(region.used_bytes);
-  }
-  for (const Relocation& relocation : table.relocations) {
-    if (relocation.region < regions.size() &&
-        relocation.addend > static_cast<std::int64_t>(room[relocation.region])) {
-      room[relocation.region] = regions[relocation.region].place.bytes;
-    }
-  }
-  return room;
-}
-
 /// What needs memory when; nothing if the graph must not be cut.
 std::vector<Tenant> tenants(const LinkRequest& request, const LinkedGraph& linked,
                             const Scratch& scratch) {
@@ -120,7 +102,7 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
     }
   }
 
-  Scratch scratch(regions, room_for(regions, linked.table), request.copies, own, first_own);
+  Scratch scratch(regions, request.copies, own, first_own);
   scratch.find_nodes(linked.relocations, linked.image, request.operators);
   linked.last_nodes = scratch.last_nodes();
   linked.layout = lay_out(scratch.buffers(), NodeOrder(linked.image),

@@ -33,9 +33,8 @@ void add_node(std::vector<std::uint32_t>& nodes, std::uint32_t node) {
 
 }  // namespace
 
-Scratch::Scratch(std::span<const LinkRegion> regions, std::span<const std::size_t> room,
-                 std::span<const CopyOut> copies, std::span<const Region> own_memory,
-                 std::uint32_t first_own)
+Scratch::Scratch(std::span<const LinkRegion> regions, std::span<const CopyOut> copies,
+                 std::span<const Region> own_memory, std::uint32_t first_own)
     : buffer_of_(first_own + own_memory.size(), kNone),
       lender_of_(first_own + own_memory.size(), kNone),
       spent_of_(regions.size(), kNone) {
@@ -45,7 +44,7 @@ Scratch::Scratch(std::span<const LinkRegion> regions, std::span<const std::size_
   }
   for (std::size_t i = 0; i < regions.size(); ++i) {
     if (regions[i].role == RegionRole::kScratch) {
-      add_buffer(i, room[i]);
+      add_buffer(i, regions[i].used_bytes);
     } else if (regions[i].role == RegionRole::kFresh) {
       add_lender(i, regions[i].used_bytes);
     } else if (regions[i].role == RegionRole::kSpent) {

@@ -15,12 +15,10 @@ namespace pygraph {
 
 class Scratch {
  public:
-  /// `room`: bytes that each of `regions` needs. The destinations of `copies` are the regions
-  /// behind those. `own_memory` are the graph's own allocations, whose regions are numbered from
-  /// `first_own`.
-  Scratch(std::span<const LinkRegion> regions, std::span<const std::size_t> room,
-          std::span<const CopyOut> copies, std::span<const Region> own_memory,
-          std::uint32_t first_own);
+  /// The destinations of `copies` are the regions behind `regions`. `own_memory` are the graph's
+  /// own allocations, whose regions are numbered from `first_own`.
+  Scratch(std::span<const LinkRegion> regions, std::span<const CopyOut> copies,
+          std::span<const Region> own_memory, std::uint32_t first_own);
 
   /// Finds the nodes during which each is in use: those that mention it; the other nodes of the
   /// same operators, but for those that the times of regions rule out; and of a buffer, nodes that

@@ -203,8 +203,7 @@ constexpr std::size_t kBytes = 1024;
 struct Given {
   Given(std::vector<std::vector<std::uint32_t>> nodes, std::uint32_t chain, std::size_t lenders = 0)
       : image(chain_of(chain)),
-        scratch(regions_of(nodes.size(), lenders),
-                std::vector<std::size_t>(nodes.size() + lenders, kBytes), {}, {},
+        scratch(regions_of(nodes.size(), lenders), {}, {},
                 static_cast<std::uint32_t>(nodes.size() + lenders)) {
     std::vector<Relocation> relocations;
     for (std::uint32_t node = 0; node < chain; ++node) {

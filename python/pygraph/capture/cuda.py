@@ -28,6 +28,7 @@ from pygraph.capture.device import (
 )
 from pygraph.capture.hold import hold_buffers
 from pygraph.capture.internal import Internal
+from pygraph.capture.segments import SegmentIndex
 
 #: About 10 ms of a GPU's clock.
 _DELAY_CYCLES = 20_000_000
@@ -144,6 +145,7 @@ class Cuda(Device):
             _segment(address, size, uses.get(address, []), address in taken)
             for address, size in phantom.allocations_from(first_segment)
         ]
+        _require_whole_segments(segments, uses)
         return Recording(graph, outputs, segments, kept, pool, mode.operators, places)
 
 
@@ -194,12 +196,23 @@ class _Use:
 
 
 def _segment(address: int, size: int, uses: list[_Use], taken: bool) -> Segment:
-    """`taken`: the last of its uses is internal.py's."""
+    """A segment whose allocations all begin at its start (the pool does not split). `taken`: the
+    last of them is internal.py's."""
     uses = uses[:-1] if taken else uses
     if not uses:
         return Segment(address, size, size, 0)
     used = min(size, max(use.bytes for use in uses))
     return Segment(address, size, used, len(uses), uses[0].allocated, uses[-1].freed)
+
+
+def _require_whole_segments(segments: list[Segment], uses: Mapping[int, list[_Use]]) -> None:
+    """Raises CaptureFailed if an allocation begins inside of a segment: how much of it is used, and
+    when, would not be known."""
+    index = SegmentIndex(segments)
+    for address, made in uses.items():
+        segment = index.find(address)
+        if made and segment is not None and segments[segment].address != address:
+            raise CaptureFailed("torch's allocator has split a segment of the capture's pool")
 
 
 @contextlib.contextmanager
