@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
+import pytest
 import torch
 from places import Place
 
@@ -23,6 +25,9 @@ Program = Callable[[Compile], list[Any]]
 
 #: Calls of a graph that run uncaptured before one is replayed.
 UNGRAPHED = 2
+
+#: A mode of torch.compile that takes PyGraph's place in `agree` (conftest.py).
+instead_of_pygraph: str | None = None
 
 
 @contextlib.contextmanager
@@ -50,6 +55,8 @@ def generator_state(place: Place) -> torch.Tensor:
 def agree(place: Place, program: Program, **options: Any) -> Report:
     """Runs the program both ways and compares. Returns PyGraph's report. `options` are those of
     the backend."""
+    if instead_of_pygraph is not None:
+        _agree_with_torch(place, program, instead_of_pygraph)
     reset()
     compiled: list[Any] = []
 
@@ -77,6 +84,32 @@ def agree(place: Place, program: Program, **options: Any) -> Report:
     assert not wrong, f"values {wrong} of {len(found)} differ"
     assert torch.equal(generator_state(place), state), "the generator is elsewhere"
     return report
+
+
+def _agree_with_torch(place: Place, program: Program, candidate: str) -> NoReturn:
+    """Fails where `candidate` raises what torch.compile's default does not, or is wrong; else skips
+    the test, for what that says of PyGraph's report is nothing to it.
+    """
+
+    def run(mode: str) -> tuple[list[Any], float]:
+        def compiled(function: Any, **kwargs: Any) -> Any:
+            return torch.compile(function, **{"mode": mode, **kwargs})
+
+        reset()
+        started = time.perf_counter()
+        found = program(compiled)
+        return found, time.perf_counter() - started
+
+    if place.name != "cuda":
+        pytest.skip(f"{candidate} needs a GPU")
+    expected, seconds_of_default = run("default")
+    found, seconds = run(candidate)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4, equal_nan=True)
+    skips = torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]
+    pytest.skip(
+        f"{candidate} is right: {seconds:.1f} s, default {seconds_of_default:.1f} s, "
+        f"{skips} graphs left out"
+    )
 
 
 def is_ours(compiled: Compile) -> bool:
