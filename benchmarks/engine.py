@@ -48,6 +48,7 @@ from pygraph.bench.demo import terminal
 from pygraph.bench.environment import command_line
 from pygraph.bench.jobs import Job, Outcome, in_turn, together
 from pygraph.bench.memory import Figures
+from pygraph.bench.table import target_table
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "benchmarks" / "results" / "engine.json"
@@ -239,20 +240,6 @@ def packing_table(found: dict[str, dict[str, float | None]]) -> Table:
             for name, value in values.items()
         ]
         table.add_row(Text(model), *cells)
-    return table
-
-
-def target_table(found: list[targets.Target]) -> Table:
-    table = Table(title="targets", title_justify="left")
-    for name in ("target", "value", "limit", "met", "detail"):
-        table.add_column(name, justify="right" if name in ("value", "limit") else "left")
-    styles = {True: ("yes", "green"), False: ("NO", "bold red"), None: ("not measured", "yellow")}
-    for target in found:
-        numbers = [
-            "" if value is None else f"{value:,.3f}" for value in (target.value, target.limit)
-        ]
-        text, style = styles[target.met]
-        table.add_row(Text(target.name), *numbers, Text(text, style=style), Text(target.detail))
     return table
 
 

@@ -4,11 +4,11 @@
     ./run python benchmarks/training.py --models dcgan,BERT-base --parts time --out FILE
     ./run python benchmarks/training.py --tiny --device cpu --out FILE   # to try it; means nothing
 
-What is measured is told in pygraph/bench/training_*.py, from training_suite.py on; what the JSON
-holds in training_record.py. A file that exists is gone on with: what it has is not measured again,
-what failed is tried again, after all that was never tried; --again has models judged and timed
-anew whatever the file says of them. The exit status is 0 if everything ran and every mode was
-right; whether the targets are met is in the file and shown at the end, and counts with --strict.
+What is measured is told in pygraph/bench/training, from suite.py on; what the JSON holds in its
+record.py. A file that exists is gone on with: what it has is not measured again, what failed is
+tried again, after all that was never tried; --again has models judged and timed anew whatever the
+file says of them. The exit status is 0 if everything ran and every mode was right; whether the
+targets are met is in the file and shown at the end, and counts with --strict.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from pygraph.bench import training_models, training_table
 from pygraph.bench.demo import terminal
 from pygraph.bench.environment import command_line
-from pygraph.bench.training_record import Document
-from pygraph.bench.training_suite import Plan, Suite
+from pygraph.bench.table import target_table
+from pygraph.bench.training.models import MODELS, find
+from pygraph.bench.training.record import Document
+from pygraph.bench.training.suite import Plan, Suite
+from pygraph.bench.training.table import detail_table, latency_table
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "benchmarks" / "results" / "training.json"
@@ -53,11 +55,11 @@ def chosen_again(again: str | None, models: tuple[str, ...]) -> tuple[str, ...]:
 def show(suite: Suite) -> None:
     document, console = suite.document, suite.console
     if document.results:
-        console.print(training_table.latency_table(document.results, document.weights))
-        console.print(training_table.detail_table(document.results))
+        console.print(latency_table(document.results, document.weights))
+        console.print(detail_table(document.results))
     targets = suite.targets()
     if targets:
-        console.print(training_table.target_table(targets))
+        console.print(target_table(targets))
         met = sum(target.met is True for target in targets)
         console.print(f"targets met: {met} of {len(targets)}")
     for problem in suite.problems():
@@ -67,7 +69,7 @@ def show(suite: Suite) -> None:
 def main(
     out: Annotated[Path, typer.Option(help="The record; is gone on with if it exists.")] = OUT,
     models: Annotated[
-        str | None, typer.Option(help=f"Of {', '.join(training_models.MODELS)}. Default: all.")
+        str | None, typer.Option(help=f"Of {', '.join(MODELS)}. Default: all.")
     ] = None,
     parts: Annotated[str | None, typer.Option(help="Of time, memory. Default: both.")] = None,
     budget: Annotated[float, typer.Option(min=1.0, help="Seconds for everything.")] = 520.0,
@@ -93,7 +95,7 @@ def main(
 ) -> None:
     """Measure training; 0 if all ran right."""
     try:
-        names = tuple(each.name for each in training_models.find(models, tiny))
+        names = tuple(each.name for each in find(models, tiny))
         wanted = chosen_parts(parts, device, precompile)
         anew = chosen_again(again, names)
     except KeyError as error:

@@ -18,25 +18,27 @@ torch = pytest.importorskip("torch")
 
 from rich.console import Console  # noqa: E402
 
-from pygraph.bench import (  # noqa: E402
-    training_compiling,
-    training_floor,
-    training_memory,
-    training_models,
-    training_modes,
-    training_run,
-    training_suite,
-)
 from pygraph.bench.device import Device, Memory  # noqa: E402
 from pygraph.bench.measure import Effort  # noqa: E402
-from pygraph.bench.training_record import Document, Result, Weight  # noqa: E402
-from pygraph.bench.training_suite import Plan, Suite, TrainingJob  # noqa: E402
-from pygraph.bench.training_worker import Turns  # noqa: E402
+from pygraph.bench.training import floor  # noqa: E402
+from pygraph.bench.training.compiling import untold_choices, untuned  # noqa: E402
+from pygraph.bench.training.memory import note, weigh_training  # noqa: E402
+from pygraph.bench.training.models import MODELS, TINY, find  # noqa: E402
+from pygraph.bench.training.modes import (  # noqa: E402
+    MODES,
+    WARM_UP_STEPS,
+    Bench,
+    Trainer,
+    trained,
+)
+from pygraph.bench.training.record import Document, Result, Weight  # noqa: E402
+from pygraph.bench.training.run import run_training  # noqa: E402
+from pygraph.bench.training.suite import PARTS, STEPS, Plan, Suite, TrainingJob  # noqa: E402
+from pygraph.bench.training.worker import Turns  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = Device("cpu")
 QUICK = Effort(0.05, rounds=2, least=3, most=5)
-TINY = training_models.TINY
 
 
 @pytest.fixture(autouse=True)
@@ -54,13 +56,11 @@ def by_mode(results: list[Result]) -> dict[str, Result]:
 
 
 def test_a_mode_that_raises_costs_only_itself(monkeypatch: pytest.MonkeyPatch):
-    def broken(bench: training_modes.Bench) -> training_modes.Trainer:
+    def broken(bench: Bench) -> Trainer:
         raise OSError(f"no {__file__}")
 
-    monkeypatch.setitem(training_modes.MODES, "default", broken)
-    results, _ = training_run.run_training(
-        TINY["ResNet-50"], CPU, QUICK, modes=["eager", "default"]
-    )
+    monkeypatch.setitem(MODES, "default", broken)
+    results, _ = run_training(TINY["ResNet-50"], CPU, QUICK, modes=["eager", "default"])
     found = by_mode(results)
     assert found["eager"].timed and not found["default"].timed
     assert found["default"].error == "OSError: no test_bench_training.py"
@@ -70,24 +70,22 @@ def test_without_a_graph_of_the_step_kernels_are_summed(monkeypatch: pytest.Monk
     def no_capture(*_: Any) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(training_floor, "capture", no_capture)
-    monkeypatch.setattr(training_floor, "kernel_time_us", lambda step, inputs: 12.5)
-    results, _ = training_run.run_training(
-        TINY["ResNet-50"], CPU, QUICK, modes=["eager", "default", "floor"]
-    )
-    floor = by_mode(results)["floor"]
-    assert floor.timed and floor.is_bound and floor.latency_us == 12.5 and not floor.correct
-    assert floor.error == "RuntimeError: operation not permitted when stream is capturing"
+    monkeypatch.setattr(floor, "capture", no_capture)
+    monkeypatch.setattr(floor, "kernel_time_us", lambda step, inputs: 12.5)
+    results, _ = run_training(TINY["ResNet-50"], CPU, QUICK, modes=["eager", "default", "floor"])
+    found = by_mode(results)["floor"]
+    assert found.timed and found.is_bound and found.latency_us == 12.5 and not found.correct
+    assert found.error == "RuntimeError: operation not permitted when stream is capturing"
 
 
 def test_memory_is_of_the_steady_state():
-    found = training_memory.weigh_training(TINY["recommender"], "pygraph", CPU, shared=True)
+    found = weigh_training(TINY["recommender"], "pygraph", CPU, shared=True)
     assert found.peak_mib == 0.0 and found.driver_mib is None and found.own_mib > 0
     found = Weight("m", "pygraph")
-    training_memory.note(found, Memory(in_use=50), Memory(1, 2, 30, 40, 170, 5, 4), False)
+    note(found, Memory(in_use=50), Memory(1, 2, 30, 40, 170, 5, 4), False)
     assert (found.peak_mib, found.torch_reserved_mib, found.driver_mib) == (34, 40, 120)
     found = Weight("m", "reduce-overhead")
-    training_memory.note(found, Memory(), Memory(1, 2, 30, 40, 170, 5, 4), False)
+    note(found, Memory(), Memory(1, 2, 30, 40, 170, 5, 4), False)
     assert found.peak_mib == 30
 
 
@@ -103,7 +101,7 @@ def test_every_tiny_program_trains():
         loss = program(*inputs)
         loss.backward()
         assert loss.shape == () and math.isfinite(float(loss.detach())), training.name
-        assert all(each.grad is not None for each in training_modes.trained(program))
+        assert all(each.grad is not None for each in trained(program))
         # What TINY says of random numbers decides how torch's own modes are judged.
         torch.manual_seed(1)
         first = program(*inputs)
@@ -231,14 +229,14 @@ def test_what_is_tuned_in_a_crowd_is_forgotten(monkeypatch: pytest.MonkeyPatch):
         place = importlib.import_module(f"torch._inductor.runtime.{module}")
         monkeypatch.setattr(place, kind, kinds[kind])
     cache, tuner = kinds["AutotuneCache"](), kinds["CachingAutotuner"]()
-    with training_compiling.untold_choices() as forgotten:
+    with untold_choices() as forgotten:
         assert forgotten and cache.save() is None
         assert tuner.benchmark_all_configs() == "real ['a', 'b']"
-    with training_compiling.untuned():
+    with untuned():
         assert cache.save() is None and tuner.benchmark_all_configs() == {"a": 0.0, "b": 1.0}
     assert cache.save() == tuner.benchmark_all_configs() == "real ['a', 'b']"
     del kinds["AutotuneCache"].save  # then what is not tuned would be kept
-    with training_compiling.untuned():
+    with untuned():
         assert tuner.benchmark_all_configs() == "real ['a', 'b']"
 
 
@@ -304,7 +302,7 @@ def test_the_script_on_two_tiny_programs(script: Any, tmp_path: Path):
         assert each["correct"] and each["error"] is None and each["samples"] >= 40, each
         assert each["latency_p10_us"] <= each["latency_us"] <= each["latency_worst_us"]
         assert each["host_us"] and each["pipelined_us"]
-        assert len(each["first_steps_s"]) >= training_modes.WARM_UP_STEPS
+        assert len(each["first_steps_s"]) >= WARM_UP_STEPS
         assert sum(each["first_steps_s"]) <= each["compile_s"]
     for model in models:
         assert content["models"][model]["graph_breaks"] == []
@@ -330,19 +328,19 @@ def test_parts_and_models_are_checked(script: Any):
     with pytest.raises(KeyError, match="nonsense"):
         script.chosen_again("nonsense", ("b",))
     with pytest.raises(KeyError, match="nonsense"):
-        training_models.find("dcgan, nonsense")
-    assert [each.batch for each in training_models.find("dcgan,recommender")] == [32, 256]
-    assert set(training_models.MODELS) == set(TINY) and len(TINY) == 7
-    assert set(training_suite.STEPS) == set(training_suite.PARTS)
+        find("dcgan, nonsense")
+    assert [each.batch for each in find("dcgan,recommender")] == [32, 256]
+    assert set(MODELS) == set(TINY) and len(TINY) == 7
+    assert set(STEPS) == set(PARTS)
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_all_modes_on_a_gpu():
-    results, about = training_run.run_training(TINY["recommender"], Device(), QUICK)
-    assert [each.mode for each in results] == list(training_modes.MODES)
+    results, about = run_training(TINY["recommender"], Device(), QUICK)
+    assert [each.mode for each in results] == list(MODES)
     for each in results:
         assert each.correct and each.timed and not each.is_bound, (each, about)
-    weight = training_memory.weigh_training(TINY["recommender"], "default", Device(), False)
+    weight = weigh_training(TINY["recommender"], "default", Device(), False)
     assert weight.peak_mib and weight.driver_mib is not None

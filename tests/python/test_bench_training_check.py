@@ -16,25 +16,29 @@ from rich.console import Console  # noqa: E402
 import pygraph  # noqa: E402
 from pygraph.adapter import registry  # noqa: E402
 from pygraph.adapter.backend import backend  # noqa: E402
-from pygraph.bench import (  # noqa: E402
-    training_check,
-    training_models,
-    training_modes,
-    training_run,
-    training_table,
-    training_targets,
-    training_tracks,
-)
 from pygraph.bench.device import Device  # noqa: E402
 from pygraph.bench.measure import Effort  # noqa: E402
-from pygraph.bench.training_check import Reference, Served, judge  # noqa: E402
-from pygraph.bench.training_modes import Bench, Trainer  # noqa: E402
-from pygraph.bench.training_record import Result  # noqa: E402
-from pygraph.bench.training_tracks import Gap, Runs, Track  # noqa: E402
+from pygraph.bench.training import modes  # noqa: E402
+from pygraph.bench.training.check import STEPS, Reference, Served, judge  # noqa: E402
+from pygraph.bench.training.models import TINY  # noqa: E402
+from pygraph.bench.training.modes import Bench, Trainer  # noqa: E402
+from pygraph.bench.training.record import Result  # noqa: E402
+from pygraph.bench.training.run import run_training  # noqa: E402
+from pygraph.bench.training.table import detail_table  # noqa: E402
+from pygraph.bench.training.targets import bits, evaluate  # noqa: E402
+from pygraph.bench.training.tracks import (  # noqa: E402
+    RUNS,
+    Gap,
+    Runs,
+    Track,
+    copied,
+    gap,
+    take,
+    take_nudged,
+)
 
 CPU = Device("cpu")
 QUICK = Effort(0.05, rounds=2, least=3, most=5)
-TINY = training_models.TINY
 MODES = ("eager", "default", "pygraph")
 
 
@@ -57,8 +61,8 @@ def results_with(
     monkeypatch: pytest.MonkeyPatch, make: Make, model: str = "recommender"
 ) -> dict[str, Result]:
     """All modes of a tiny program, with another one in pygraph's place."""
-    monkeypatch.setitem(training_modes.MODES, "pygraph", make)
-    results, _ = training_run.run_training(TINY[model], CPU, QUICK, modes=MODES)
+    monkeypatch.setitem(modes.MODES, "pygraph", make)
+    results, _ = run_training(TINY[model], CPU, QUICK, modes=MODES)
     found = {each.mode: each for each in results}
     assert found["eager"].timed and found["default"].timed
     return found
@@ -88,7 +92,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def test_a_fault_of_graphs_alone_is_found(
     monkeypatch: pytest.MonkeyPatch, held: list[bool], factor: float
 ):
-    make = training_modes._pygraph
+    make = modes._pygraph
 
     def faulty(bench: Bench) -> Trainer:
         trainer = make(bench)
@@ -99,7 +103,7 @@ def test_a_fault_of_graphs_alone_is_found(
 
     own = results_with(monkeypatch, faulty)["pygraph"]
     verdict = own.verdict
-    assert verdict["served"]["replays"] == verdict["served"]["calls"] == 2 * training_check.STEPS
+    assert verdict["served"]["replays"] == verdict["served"]["calls"] == 2 * STEPS
     assert verdict["served"]["replays_uncaptured"] == 0
     assert verdict["tuning_distance"] == Gap().to_dict()
     if factor == 1.0:
@@ -125,7 +129,7 @@ class Otherwise(torch.nn.Module):
 @pytest.mark.parametrize("model", ["recommender", "ResNet-50"])
 def test_code_that_rounds_otherwise_is_right(monkeypatch: pytest.MonkeyPatch, model: str):
     def otherwise(bench: Bench) -> Trainer:
-        return training_modes._trainer("pygraph", bench, lambda m: on_twin(Otherwise(m)))
+        return modes._trainer("pygraph", bench, lambda m: on_twin(Otherwise(m)))
 
     own = results_with(monkeypatch, otherwise, model)["pygraph"]
     verdict = own.verdict
@@ -134,9 +138,9 @@ def test_code_that_rounds_otherwise_is_right(monkeypatch: pytest.MonkeyPatch, mo
     assert verdict["bit_equal_to_uncaptured"] is True
     assert verdict["tuning_distance"] == verdict["gap_to_default"]
     assert 0.0 < verdict["tuning_distance"]["gradients"] < 1e-3
-    assert training_targets.bits(own) == "uncaptured's"
+    assert bits(own) == "uncaptured's"
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(training_table.detail_table([own]))
+    console.print(detail_table([own]))
     assert "uncaptured's" in console.export_text()
 
 
@@ -149,7 +153,7 @@ def test_gross_faults_of_the_code_itself_are_found(
 
     def wrong(bench: Bench) -> Trainer:
         factor = 41.4 if mistake == "scaled" else 41.0
-        trainer = training_modes._trainer(
+        trainer = modes._trainer(
             "pygraph",
             bench,
             lambda m: on_twin(Otherwise(m, factor)) if graphs else Otherwise(m, factor),
@@ -171,14 +175,14 @@ def test_gross_faults_of_the_code_itself_are_found(
 def test_graphs_that_serve_no_call_are_not_judged_right(
     monkeypatch: pytest.MonkeyPatch, held: list[bool]
 ):
-    make = training_modes._pygraph
+    make = modes._pygraph
 
     def idle(bench: Bench) -> Trainer:
         trainer = make(bench)
         step = trainer.step
 
         def dodge(*inputs: Any) -> Any:
-            if len(trainer.first_steps_s) < training_modes.WARM_UP_STEPS or held:
+            if len(trainer.first_steps_s) < modes.WARM_UP_STEPS or held:
                 return step(*inputs)
             with registry.uncaptured():
                 return step(*inputs)
@@ -195,9 +199,9 @@ def test_graphs_that_serve_the_uncaptured_runs_are_not_judged_right(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(registry, "uncaptured", contextlib.nullcontext)
-    own = results_with(monkeypatch, training_modes._pygraph)["pygraph"]
+    own = results_with(monkeypatch, modes._pygraph)["pygraph"]
     assert own.verdict["bit_equal_to_uncaptured"] is True and not own.correct
-    assert own.error == f"graphs served {6 * training_tracks.RUNS} calls of the runs without graphs"
+    assert own.error == f"graphs served {6 * RUNS} calls of the runs without graphs"
 
 
 def track(loss: float, *weights: float) -> Track:
@@ -278,13 +282,13 @@ def test_what_was_served_is_told():
     found.verdict = judge(
         "pygraph", track(1.0, 1.0, 2.0), reference(served=Served(2, 6, 3))
     ).to_dict()
-    targets = training_targets.evaluate(["m"], [found], [])
+    targets = evaluate(["m"], [found], [])
     right = next(each for each in targets if each.name == "right, m")
     assert right.met and right.detail == "bits: default's; graphs served 3 of 6 calls"
     found.verdict["bit_equal_to_default"] = found.verdict["bit_equal_to_uncaptured"] = False
-    assert training_targets.bits(found) == "within spread"
+    assert bits(found) == "within spread"
     found.verdict = {}
-    assert training_targets.bits(found) is None
+    assert bits(found) is None
 
 
 def test_a_nudge_is_as_small_as_rounding_and_not_in_the_state():
@@ -294,18 +298,18 @@ def test_a_nudge_is_as_small_as_rounding_and_not_in_the_state():
         [TINY["ResNet-50"].make_inputs(n, CPU.torch) for n in range(2)],
         CPU,
     )
-    trainer = training_modes.begin("eager", bench)
-    start = training_tracks.copied(bench.program)
-    first = training_tracks.take(trainer, start, bench.inputs)
+    trainer = modes.begin("eager", bench)
+    start = copied(bench.program)
+    first = take(trainer, start, bench.inputs)
     gaps = []
     for unit in (0.0, 2.0**-18, 2.0**-9):
-        nudged = training_tracks.take_nudged(trainer, start, bench.inputs, unit, 1)
-        gaps.append(training_tracks.gap(nudged, first, start))
+        nudged = take_nudged(trainer, start, bench.inputs, unit, 1)
+        gaps.append(gap(nudged, first, start))
     assert gaps[0] == Gap()
     assert 0.0 < gaps[1].gradients < gaps[2].gradients < 0.1
     assert 0.0 < gaps[1].state < gaps[2].state < 1.0
     for group in trainer.optimizer.param_groups:
         group["lr"] = 0.0  # no step moves a weight: the nudge alone would be left
-    nudged = training_tracks.take_nudged(trainer, start, bench.inputs, 2.0**-9, 1)
+    nudged = take_nudged(trainer, start, bench.inputs, 2.0**-9, 1)
     for name, weight in bench.program.named_parameters():
         torch.testing.assert_close(nudged.state[name], weight.detach(), rtol=1e-6, atol=1e-7)

@@ -11,15 +11,18 @@ pytest.importorskip("torch")
 
 from rich.console import Console
 
-from pygraph.bench import training_modes, training_table, training_targets
-from pygraph.bench.training_record import Result, Weight
+from pygraph.bench.table import target_table
+from pygraph.bench.training.modes import MODES
+from pygraph.bench.training.record import Result, Weight
+from pygraph.bench.training.table import detail_table, latency_table
+from pygraph.bench.training.targets import evaluate
 
 
 def by_mode(results: list[Result]) -> dict[str, Result]:
     return {each.mode: each for each in results}
 
 
-TIMES = dict(zip(training_modes.MODES, (400.0, 200.0, 120.0, 105.0, 100.0), strict=True))
+TIMES = dict(zip(MODES, (400.0, 200.0, 120.0, 105.0, 100.0), strict=True))
 
 
 def figures(name: str, **times: float) -> list[Result]:
@@ -40,7 +43,7 @@ def weights(name: str, own: float = 101.0, **changed: Any) -> list[Weight]:
 
 
 def judged(names: list[str], results: list[Result], weighed: list[Weight]) -> dict[str, Any]:
-    return {each.name: each for each in training_targets.evaluate(names, results, weighed)}
+    return {each.name: each for each in evaluate(names, results, weighed)}
 
 
 def test_targets_met():
@@ -77,8 +80,8 @@ def test_what_was_not_measured_meets_nothing():
     met = {found[name].met for name in ("floor", "right, a", "latency, a", "copies, a")}
     assert met == {False}
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(training_table.latency_table(results, weights("a")))
-    console.print(training_table.detail_table(results))
-    console.print(training_table.target_table(list(found.values())))
+    console.print(latency_table(results, weights("a")))
+    console.print(detail_table(results))
+    console.print(target_table(list(found.values())))
     text = console.export_text()
     assert "failed" in text and "1.010" in text and "not measured" not in text

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from pygraph.bench.small_models import UNet
 from training.workload import Setup, Training
 
 # ------------------------------------------------------------------------------------------ MLP
@@ -195,45 +196,6 @@ def vit(setup: Setup) -> Training:
 
 
 # ---------------------------------------------------------------------------------------- U-Net
-
-
-def _twice(inputs: int, outputs: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(inplace=True),
-    )
-
-
-class UNet(nn.Module):
-    def __init__(self, width: int, depth: int, classes: int) -> None:
-        super().__init__()
-        widths = [width << level for level in range(depth + 1)]
-        self.down = nn.ModuleList(
-            _twice(widths[level - 1] if level else 3, widths[level]) for level in range(depth + 1)
-        )
-        self.up = nn.ModuleList(
-            nn.ConvTranspose2d(widths[level + 1], widths[level], 2, stride=2)
-            for level in reversed(range(depth))
-        )
-        self.merge = nn.ModuleList(
-            _twice(2 * widths[level], widths[level]) for level in reversed(range(depth))
-        )
-        self.head = nn.Conv2d(width, classes, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        skipped: list[torch.Tensor] = []
-        for level, block in enumerate(self.down):
-            x = block(F.max_pool2d(x, 2) if level else x)
-            skipped.append(x)
-        skipped.pop()
-        for up, merge in zip(self.up, self.merge, strict=True):
-            x = merge(torch.cat([skipped.pop(), up(x)], 1))
-        out: torch.Tensor = self.head(x)
-        return out
 
 
 def unet(setup: Setup) -> Training:

@@ -18,6 +18,8 @@ linktime    linking and proving beside one capture
 targets     the requirements, judged on stored figures
 jobs, worker    the processes
 
+training is the same for whole training steps (benchmarks/training.py), a package of its own.
+
 Absolute times move from host to host and from hour to hour. Everything here is therefore measured
 in rounds that visit each mode in turn, and what counts are the ratios within a run.
 """

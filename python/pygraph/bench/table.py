@@ -1,4 +1,4 @@
-"""The measurements as rich tables."""
+"""The measurements, and any targets, as rich tables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from pygraph.bench.modes import MODES
 from pygraph.bench.record import Record
+from pygraph.bench.targets import Target
 
 GOOD, BAD = 1.02, 0.98
 """A speed-up that is shown green from here, and red up to there; between is noise."""
@@ -113,6 +114,21 @@ def check_table(records: Sequence[Record]) -> Table:
         records,
         show,
     )
+
+
+def target_table(found: Sequence[Target]) -> Table:
+    """Of any benchmark."""
+    table = Table(title="targets", title_justify="left")
+    for name in ("target", "value", "limit", "met", "detail"):
+        table.add_column(name, justify="right" if name in ("value", "limit") else "left")
+    styles = {True: ("yes", "green"), False: ("NO", "bold red"), None: ("not measured", "yellow")}
+    for target in found:
+        numbers = [
+            "" if value is None else f"{value:,.3f}" for value in (target.value, target.limit)
+        ]
+        text, style = styles[target.met]
+        table.add_row(Text(target.name), *numbers, Text(text, style=style), Text(target.detail))
+    return table
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:

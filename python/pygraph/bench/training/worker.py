@@ -1,14 +1,15 @@
 """One measurement of the training benchmark in a process of its own.
 
-    python -m pygraph.bench.training_worker KIND MODEL [MODE] --out FILE [--gate] [--lock FILE] ...
+    python -m pygraph.bench.training.worker KIND MODEL [MODE] --out FILE [--gate] [--lock FILE] ...
 
 environment   what the figures depend on
 compile       fills Inductor's caches on disk for one mode
-time          all modes of a model: training_run.py
-memory        one mode of a model: training_memory.py
+time          all modes of a model: run.py
+memory        one mode of a model: memory.py
 
-The gate and the file are as in worker.py. Several "time" processes can prepare at once and take
-turns for the clocks, by a lock on one file: shared while preparing, exclusive from the clocks on.
+The gate and the file are as in bench/worker.py. Several "time" processes can prepare at once and
+take turns for the clocks, by a lock on one file: shared while preparing, exclusive from the clocks
+on.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from pygraph.bench import record, training_compiling, training_models, training_modes
+from pygraph.bench import record
 from pygraph.bench.device import Device
 from pygraph.bench.environment import environment
 from pygraph.bench.measure import Effort
-from pygraph.bench.training_memory import weigh_training
-from pygraph.bench.training_models import Training
-from pygraph.bench.training_run import message, run_training
+from pygraph.bench.training import compiling, models, modes
+from pygraph.bench.training.memory import weigh_training
+from pygraph.bench.training.models import Training
+from pygraph.bench.training.run import message, run_training
 
 LEAST_STEPS = 8
 """Per mode and round of the clocks, however long a step takes."""
@@ -79,16 +81,16 @@ def compile_only(given: Given) -> dict[str, Any]:
     training, device = given.training, given.device
     program = training.make_program(device.torch)
     inputs = training.make_inputs(0, device.torch)
-    bench = training_modes.Bench(training, program, [inputs], device)
-    with training_compiling.untuned():
-        training_modes.begin(given.mode, bench)
+    bench = modes.Bench(training, program, [inputs], device)
+    with compiling.untuned():
+        modes.begin(given.mode, bench)
     return {"workload": training.name, "mode": given.mode}
 
 
 def memory_of(given: Given) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         if given.shared:
-            stack.enter_context(training_compiling.untold_choices())
+            stack.enter_context(compiling.untold_choices())
         return asdict(weigh_training(given.training, given.mode, given.device, given.shared))
 
 
@@ -141,7 +143,7 @@ def main(
     lock: Annotated[Path | None, typer.Option()] = None,
     shared: bool = False,
 ) -> None:
-    (training,) = training_models.find(model, tiny)
+    (training,) = models.find(model, tiny)
     if gate:
         if kind != "environment":
             preload(training, compiler=device != "cpu")

@@ -21,7 +21,7 @@ has not seen. What it leaves, its *track*, is compared:
   rounding explains them. For that, default is run from weights that are off by what rounding makes.
   Other random numbers or a wrong gradient are farther off.
 
-All modes are compiled and were called before the first track is taken; see training_modes.py.
+All modes are compiled and were called before the first track is taken; see modes.py.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from typing import Any
 
 from pygraph.bench.compare import ROUNDING
 from pygraph.bench.modes import Tensors
-from pygraph.bench.training_models import precisely
-from pygraph.bench.training_modes import COMPILED, Bench
-from pygraph.bench.training_tracks import (
+from pygraph.bench.training.models import precisely
+from pygraph.bench.training.modes import COMPILED, Bench
+from pygraph.bench.training.tracks import (
     KINDS,
     SAME,
     SEED,

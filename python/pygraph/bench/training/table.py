@@ -1,4 +1,4 @@
-"""The training benchmark's figures and targets as rich tables."""
+"""The training benchmark's figures as rich tables."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from pygraph.bench.targets import Target
-from pygraph.bench.training_modes import MODES
-from pygraph.bench.training_record import Result, Weight
-from pygraph.bench.training_targets import (
+from pygraph.bench.training.modes import MODES
+from pygraph.bench.training.record import Result, Weight
+from pygraph.bench.training.targets import (
     bits,
     by_mode,
     by_weight,
@@ -77,17 +76,3 @@ def _times(result: Result | None) -> Text:
     if result is None or result.host_us is None or result.pipelined_us is None:
         return Text("-", style="dim")
     return Text(f"{result.host_us:,.0f} / {result.pipelined_us:,.0f}")
-
-
-def target_table(found: Sequence[Target]) -> Table:
-    table = Table(title="targets", title_justify="left")
-    for name in ("target", "value", "limit", "met", "detail"):
-        table.add_column(name, justify="right" if name in ("value", "limit") else "left")
-    styles = {True: ("yes", "green"), False: ("NO", "bold red"), None: ("not measured", "yellow")}
-    for target in found:
-        numbers = [
-            "" if value is None else f"{value:,.3f}" for value in (target.value, target.limit)
-        ]
-        text, style = styles[target.met]
-        table.add_row(Text(target.name), *numbers, Text(text, style=style), Text(target.detail))
-    return table

@@ -17,13 +17,33 @@ from typing import Any
 
 import torch
 
-from pygraph.bench import measure, training_check, training_floor, training_modes, training_tracks
+from pygraph.bench import measure
 from pygraph.bench.device import Device, young_heap
 from pygraph.bench.models import Unavailable
-from pygraph.bench.training_compiling import Spent
-from pygraph.bench.training_models import Training
-from pygraph.bench.training_modes import Bench, Trainer
-from pygraph.bench.training_record import Result
+from pygraph.bench.training import floor
+from pygraph.bench.training.check import (
+    STEPS,
+    Reference,
+    Verdict,
+    judge,
+    learn_default,
+    learn_eager,
+    learn_pygraph,
+)
+from pygraph.bench.training.compiling import Spent
+from pygraph.bench.training.models import Training
+from pygraph.bench.training.modes import (
+    COMPILED,
+    INPUTS,
+    Bench,
+    Trainer,
+    available,
+    begin,
+    finish,
+    graph_breaks,
+)
+from pygraph.bench.training.record import Result
+from pygraph.bench.training.tracks import copied, take
 from pygraph.reporting import Report
 
 log = logging.getLogger(__name__)
@@ -44,7 +64,7 @@ def run_training(
 
     `alone` is entered for the clocks: nothing else shall use the GPU meanwhile.
     """
-    names = training_modes.available(device) if modes is None else list(modes)
+    names = available(device) if modes is None else list(modes)
     results = {mode: Result(training.name, training.batch, mode) for mode in names}
     phases = measure.Phases()
     about: dict[str, Any] = {
@@ -59,7 +79,7 @@ def run_training(
             _prepare(bench, results, phases)
             with phases.time("check"):
                 about["check"] = check(bench, results)
-            about["graph_breaks"] = list(training_modes.graph_breaks())
+            about["graph_breaks"] = list(graph_breaks())
             with ExitStack() as turn:
                 with phases.time("wait"):
                     turn.enter_context(alone())
@@ -77,9 +97,7 @@ def _build(training: Training, device: Device, phases: measure.Phases) -> Bench:
     torch._dynamo.utils.counters.clear()
     with phases.time("model"):
         program = training.make_program(device.torch)
-        inputs = [
-            training.make_inputs(1000 + n, device.torch) for n in range(training_modes.INPUTS)
-        ]
+        inputs = [training.make_inputs(1000 + n, device.torch) for n in range(INPUTS)]
         device.synchronize()
     return Bench(training, program, inputs, device)
 
@@ -93,7 +111,7 @@ def _prepare(bench: Bench, results: dict[str, Result], phases: measure.Phases) -
             try:
                 with phases.time(f"prepare {mode}"):
                     stage(mode, bench)
-                if stage is _begin and mode in training_modes.COMPILED:
+                if stage is _begin and mode in COMPILED:
                     result.extra["compiling"] = Spent.now().since(spent)
                 if mode == "reduce-overhead":
                     _note_skips(result, skips)
@@ -119,17 +137,17 @@ def _note_skips(result: Result, before: dict[str, int]) -> None:
 
 def _begin(mode: str, bench: Bench) -> None:
     if mode != "floor":  # it captures what default runs by the end of all compiling
-        bench.trainers[mode] = training_modes.begin(mode, bench)
+        bench.trainers[mode] = begin(mode, bench)
 
 
 def _finish(mode: str, bench: Bench) -> None:
     if mode != "floor":
-        training_modes.finish(bench.trainers[mode], bench)
+        finish(bench.trainers[mode], bench)
         return
     try:
-        bench.trainers[mode] = training_modes.begin(mode, bench)
+        bench.trainers[mode] = begin(mode, bench)
     except Exception as error:
-        if bench.device.is_cuda and training_floor.heal_random_numbers():
+        if bench.device.is_cuda and floor.heal_random_numbers():
             error.add_note(GENERATOR_LOST)
         raise
 
@@ -137,8 +155,8 @@ def _finish(mode: str, bench: Bench) -> None:
 def check(bench: Bench, results: dict[str, Result]) -> dict[str, Any]:
     """Takes the modes that are wrong out of the bench; returns how the others were compared."""
     training, device = bench.training, bench.device
-    inputs = [training.make_inputs(n, device.torch) for n in range(training_check.STEPS)]
-    reference = training_check.Reference(training_tracks.copied(bench.program))
+    inputs = [training.make_inputs(n, device.torch) for n in range(STEPS)]
+    reference = Reference(copied(bench.program))
     for mode in list(bench.trainers):
         try:
             verdict = _verdict(mode, bench, reference, inputs)
@@ -157,21 +175,19 @@ def check(bench: Bench, results: dict[str, Result]) -> dict[str, Any]:
     return reference.to_dict()
 
 
-def _verdict(
-    mode: str, bench: Bench, reference: training_check.Reference, inputs: Sequence[Any]
-) -> training_check.Verdict:
+def _verdict(mode: str, bench: Bench, reference: Reference, inputs: Sequence[Any]) -> Verdict:
     track = None
     if mode == "eager":
-        training_check.learn_eager(reference, bench, inputs)
+        learn_eager(reference, bench, inputs)
         track = reference.eager
     elif mode == "default":
-        training_check.learn_default(reference, bench, inputs)
+        learn_default(reference, bench, inputs)
         track = reference.default.first if reference.default is not None else None
     elif mode == "pygraph":
-        track = training_check.learn_pygraph(reference, bench, inputs)
+        track = learn_pygraph(reference, bench, inputs)
     if track is None:
-        track = training_tracks.take(bench.trainers[mode], reference.start, inputs)
-    return training_check.judge(mode, track, reference, bench.training.random)
+        track = take(bench.trainers[mode], reference.start, inputs)
+    return judge(mode, track, reference, bench.training.random)
 
 
 def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> None:
@@ -185,18 +201,18 @@ def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> N
         result.bytes_copied = trainer.bytes_per_call
         if before is not None and trainer.mode == "pygraph":
             note_graphs(result, before, read_report(), samples["pygraph"].calls)
-    floor = results.get("floor")
-    if floor is not None and not floor.timed and "default" in bench.trainers:
-        _bound(floor, bench.trainers["default"], bench)
+    limit = results.get("floor")
+    if limit is not None and not limit.timed and "default" in bench.trainers:
+        _bound(limit, bench.trainers["default"], bench)
 
 
-def _bound(floor: Result, default: Trainer, bench: Bench) -> None:
+def _bound(result: Result, default: Trainer, bench: Bench) -> None:
     """Where no graph of a step is to be had."""
     try:
-        floor.latency_us = training_floor.kernel_time_us(default.step, bench.inputs)
-        floor.is_bound = True
+        result.latency_us = floor.kernel_time_us(default.step, bench.inputs)
+        result.is_bound = True
     except Exception as error:
-        floor.extra["no_bound"] = message(error)
+        result.extra["no_bound"] = message(error)
 
 
 @dataclass(frozen=True)

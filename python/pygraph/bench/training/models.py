@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from pygraph.bench import models  # keeps transformers off the network
-from pygraph.bench.training_nets import DCGAN, DeepRecommender, TinyConvNet
+from pygraph.bench.training.nets import DCGAN, DeepRecommender, TinyConvNet
 
 Tensors = tuple[Any, ...]
 Loss = Callable[..., Any]

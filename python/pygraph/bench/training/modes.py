@@ -2,7 +2,7 @@
 
 A step sets the gradients to None, runs forward, loss and backward, and lets a fused AdamW update
 the weights. What is compiled is the module from inputs to loss; the optimizer is eager in every
-mode but the floor's graph, where the whole step is captured (training_floor.py).
+mode but the floor's graph, where the whole step is captured (floor.py).
 
 Every mode trains a copy of its own of one program, except the floor, which runs default's compiled
 code on default's weights. That is not only cheaper: compiling once more would, in torch 2.11, let
@@ -20,11 +20,11 @@ from typing import Any
 import torch
 import torch._dynamo
 
-from pygraph.bench import training_floor
 from pygraph.bench.device import Device, nbytes
 from pygraph.bench.isolate import isolated
 from pygraph.bench.modes import MOST_WARM_UP_CALLS, Runner, Tensors
-from pygraph.bench.training_models import Training, TrainingProgram
+from pygraph.bench.training import floor
+from pygraph.bench.training.models import Training, TrainingProgram
 from pygraph.reporting import WARMING
 
 LEARNING_RATE = 1e-4
@@ -156,9 +156,7 @@ def _floor(bench: Bench) -> Trainer:
     if default is None:
         raise RuntimeError("no floor without the default mode, whose step it captures")
     optimizer = adamw(default.parameters(), capturable=True)
-    captured = training_floor.capture(
-        default.keep, default.parameters(), optimizer, bench.inputs[0]
-    )
+    captured = floor.capture(default.keep, default.parameters(), optimizer, bench.inputs[0])
     return Trainer(
         "floor",
         captured.step,
@@ -181,7 +179,7 @@ MODES: dict[str, Callable[[Bench], Trainer]] = {
 
 ON_CPU = ("eager", "default", "pygraph")
 COMPILED = ("default", "reduce-overhead", "pygraph", "floor")
-"""Those that run Inductor's kernels, though not always the same; see training_check.py."""
+"""Those that run Inductor's kernels, though not always the same; see check.py."""
 WEIGHED = ("default", "reduce-overhead", "pygraph")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pygraph.bench.measure import geomean
 from pygraph.bench.targets import PEAK_LIMIT, Target
-from pygraph.bench.training_record import Result, Weight
+from pygraph.bench.training.record import Result, Weight
 
 FLOOR_LIMIT = 1.10
 TORCH_MODES = ("default", "reduce-overhead")

@@ -16,7 +16,7 @@ import torch
 
 from pygraph.bench.compare import same_bits
 from pygraph.bench.modes import Tensors
-from pygraph.bench.training_modes import Trainer, state
+from pygraph.bench.training.modes import Trainer, state
 
 SEED = 7
 RUNS = 6

@@ -26,10 +26,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from pygraph.bench import training_targets
 from pygraph.bench.jobs import Job, Outcome, in_turn, together
 from pygraph.bench.targets import Target
-from pygraph.bench.training_record import Document, Result, Weight
+from pygraph.bench.training.record import Document, Result, Weight
+from pygraph.bench.training.targets import evaluate
 
 PRECOMPILED = ("default", "reduce-overhead")
 """One per configuration of Inductor: pygraph compiles as reduce-overhead does."""
@@ -41,10 +41,10 @@ LIMITS_S = {"environment": 60.0, "compile": 240.0, "time": 420.0, "memory": 120.
 
 @dataclass(frozen=True)
 class TrainingJob(Job):
-    """A call of pygraph.bench.training_worker."""
+    """A call of pygraph.bench.training.worker."""
 
     def command(self) -> list[str]:
-        worker = [sys.executable, "-m", "pygraph.bench.training_worker"]
+        worker = [sys.executable, "-m", "pygraph.bench.training.worker"]
         return [*worker, self.kind, self.model, self.mode]
 
 
@@ -93,7 +93,7 @@ class Suite:
         if self.plan.device != "cuda" or self.plan.tiny:
             return []
         document = self.document
-        return training_targets.evaluate(self.plan.models, document.results, document.weights)
+        return evaluate(self.plan.models, document.results, document.weights)
 
     def save(self) -> None:
         self.document.save([target.to_dict() for target in self.targets()])

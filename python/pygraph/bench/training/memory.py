@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pygraph.bench import training_modes
 from pygraph.bench.device import MIB, Device, Memory, nbytes
-from pygraph.bench.training_models import Training
-from pygraph.bench.training_modes import Bench, Trainer
-from pygraph.bench.training_record import Weight
-from pygraph.bench.training_run import fallbacks, read_report
+from pygraph.bench.training import modes
+from pygraph.bench.training.models import Training
+from pygraph.bench.training.modes import Bench, Trainer
+from pygraph.bench.training.record import Weight
+from pygraph.bench.training.run import fallbacks, read_report
 
 STEPS = 8
 
@@ -26,13 +26,13 @@ def weigh_training(training: Training, mode: str, device: Device, shared: bool) 
     bench = Bench(
         training,
         training.make_program(device.torch),
-        [training.make_inputs(1000 + n, device.torch) for n in range(training_modes.INPUTS)],
+        [training.make_inputs(1000 + n, device.torch) for n in range(modes.INPUTS)],
         device,
     )
-    trainer = training_modes.begin(mode, bench)
+    trainer = modes.begin(mode, bench)
     # The copy that it trains is enough.
     bench.program = trainer.program
-    training_modes.finish(trainer, bench)
+    modes.finish(trainer, bench)
     device.tidy()
     device.restart_peaks()
     for n in range(STEPS):
@@ -61,7 +61,7 @@ def note(found: Weight, before: Memory, after: Memory, shared: bool) -> None:
 
 
 def _own(trainer: Trainer, bench: Bench) -> float:
-    tensors: list[Any] = [*training_modes.state(trainer.program).values()]
+    tensors: list[Any] = [*modes.state(trainer.program).values()]
     tensors += [tensor for each in trainer.optimizer.state.values() for tensor in each.values()]
     tensors += [tensor for inputs in bench.inputs for tensor in inputs]
     return nbytes(tensors) / MIB

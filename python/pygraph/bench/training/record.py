@@ -48,7 +48,7 @@ class Result(Timed):
     is_bound: bool = False
     """The floor is the sum of kernel times, since there is no graph of a step; `error` says why."""
     verdict: dict[str, Any] = field(default_factory=dict)
-    """training_check.Verdict."""
+    """check.Verdict."""
     graphs: int | None = None
     """pygraph: compiled graphs that run as CUDA graphs."""
     fallbacks: list[dict[str, str]] = field(default_factory=list)
