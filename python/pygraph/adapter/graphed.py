@@ -40,8 +40,6 @@ log = logging.getLogger("pygraph")
 _COUNTERS = ("replays", "bytes_copied", "copies", "updates")
 #: Calls from one repeated proof to the next with `debug="paranoid"`.
 PARANOID_INTERVAL = 100
-#: The share of free memory that copies for a proof may take.
-_MEMORY_SHARE = 0.8
 
 _EXPECTED = (CaptureFailed, _engine.UnsupportedGraph, _engine.DriverError)
 
@@ -200,19 +198,8 @@ class Graphed:
         return shortage is None
 
     def _shortage(self, arguments: Sequence[Any]) -> str | None:
-        """What a proof lacks of the memory for the copies that it makes of the arguments."""
         changing = self._changing(arguments)
-        indices = reference.candidates(arguments, changing, self.mutated, self.device)
-        needed = 2 * reference.bytes_needed(arguments, indices)  # as they were, and moved
-        if not needed:
-            return None
-        free = self.device.free_bytes()
-        if needed <= _MEMORY_SHARE * free:
-            return None
-        return (
-            f"linking needs {needed >> 20} MiB for copies of the arguments, {free >> 20} MiB are "
-            "free"
-        )
+        return reference.shortage(arguments, changing, self.mutated, self.device)
 
     def _deploy(self, signature: Signature, arguments: list[Any]) -> Any:
         """Runs the callable once for the caller, and then tries to get a proven graph."""

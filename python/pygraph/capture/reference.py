@@ -17,6 +17,9 @@ import torch
 from pygraph.capture import numbers, tensors
 from pygraph.capture.device import Device, Function, is_strided
 
+#: The share of free memory that copies for a proof may take.
+_MEMORY_SHARE = 0.8
+
 
 @dataclasses.dataclass
 class Reference:
@@ -79,9 +82,20 @@ def candidates(
     ]
 
 
-def bytes_needed(arguments: Sequence[Any], indices: Iterable[int]) -> int:
-    """Memory that copies of some arguments take."""
-    return sum(tensors.extent_bytes(arguments[index]) for index in indices)
+def shortage(
+    arguments: Sequence[Any], changing: Iterable[int], declared: Iterable[int], device: Device
+) -> str | None:
+    """What a proof lacks of the memory for the copies that it makes of the arguments; None:
+    nothing."""
+    copied = candidates(arguments, changing, declared, device)
+    # As they were, and moved.
+    needed = 2 * sum(tensors.extent_bytes(arguments[index]) for index in copied)
+    free = device.free_bytes() if needed else 0
+    if needed <= _MEMORY_SHARE * free:
+        return None
+    return (
+        f"linking needs {needed >> 20} MiB for copies of the arguments, {free >> 20} MiB are free"
+    )
 
 
 def take(
