@@ -20,14 +20,15 @@ _SMALL = 1 << 20
 
 
 class Internal:
-    """Of one capture with a pool over `phantom`, in which every allocation has a segment of its
-    own. Used by the capturing thread alone."""
+    """Of one capture on `stream` with a pool over `phantom`, in which every allocation has a
+    segment of its own. Used by the capturing thread alone."""
 
-    def __init__(self, phantom: _engine.PhantomSpace, device: int) -> None:
+    def __init__(self, phantom: _engine.PhantomSpace, device: int, stream: int) -> None:
         self._phantom = phantom
-        self._device = torch.device("cuda", device)
+        self._device = device
+        self._stream = stream
         self._before = 0
-        self._held: list[torch.Tensor] = []
+        self.places: list[int] = []  #: where what is held stands
 
     def enter(self) -> None:
         """An operator begins."""
@@ -44,16 +45,15 @@ class Internal:
                 self._take(address, size)
 
     def _take(self, address: int, size: int) -> None:
+        """Past torch.empty, which fills what it makes where algorithms must be deterministic."""
         asked = _SMALL if size <= _SMALL_SEGMENT else size
-        tensor = torch.empty(asked, dtype=torch.uint8, device=self._device)
-        if tensor.data_ptr() == address:  # else the operator still holds it
-            self._held.append(tensor)
+        found = torch.cuda.caching_allocator_alloc(asked, self._device, self._stream)
+        if found == address:
+            self.places.append(found)
+        else:  # the operator still holds it
+            torch.cuda.caching_allocator_delete(found)
 
     def release(self) -> None:
         """Lets go of all of it, at the end of the capture."""
-        self._held.clear()
-
-    @property
-    def places(self) -> set[int]:
-        """Where it stands."""
-        return {tensor.data_ptr() for tensor in self._held}
+        while self.places:
+            torch.cuda.caching_allocator_delete(self.places.pop())
