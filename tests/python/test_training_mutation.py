@@ -194,6 +194,33 @@ def test_writing_what_is_saved_is_an_error_as_without_us(place: Place, written: 
     serves(agree(place, program), *TRAINED, replays=4)
 
 
+def test_a_result_of_one_graph_that_another_one_writes(place: Place) -> None:
+    """pytorch#121861: a cache that one compiled function makes and the next one updates in place.
+    Earlier ones, which the caller keeps, stay."""
+
+    def program(compiled: Compile) -> list[Any]:
+        def make(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.sin(x), torch.zeros_like(x)
+
+        def update(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            cache[1].add_(x.sum(0))
+            cache.mul_(0.5)
+            return cache.sum(1)
+
+        begin, go_on = compiled(make), compiled(update)
+        kept: list[Any] = []
+        with torch.no_grad():
+            for _ in range(5):
+                x, cache = begin(place.randn(4, 6))
+                for row in (1, 1, 2):
+                    kept.append(go_on(cache, x))
+                    cache[row] += 1
+                kept += [x, cache]
+        return kept
+
+    serves(agree(place, program), "inference", "inference", replays=3)
+
+
 # ------------------------------------------------------------------- optimizers
 
 
