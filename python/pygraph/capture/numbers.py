@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
@@ -18,13 +18,17 @@ from pygraph import _engine
 from pygraph.capture import tensors
 from pygraph.capture.device import CaptureFailed, Device, is_strided
 
-if TYPE_CHECKING:
-    from pygraph.capture.record import Capture
-
 #: Of the widest number that the engine compares and makes.
 _MOST_BYTES = 8
 #: Tensors that have memory, whatever their dispatch.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class Call(Protocol):
+    """What a capture took and returned (record.Capture)."""
+
+    inputs: list[Any]
+    outputs: list[Any]
 
 
 def is_number(value: Any, device: Device) -> bool:
@@ -91,7 +95,7 @@ def argument_spec(spec: _engine.ArgumentSpec, number: torch.Tensor) -> None:
 
 
 def result_spec(
-    result: _engine.ResultSpec, position: int, a: Capture, b: Capture, reference: Sequence[Any]
+    result: _engine.ResultSpec, position: int, a: Call, b: Call, reference: Sequence[Any]
 ) -> None:
     """Plans output `position` of capture `a`, whose probe is `b`, as a new number in each call, or
     as the argument that it is. Raises CaptureFailed unless it is the same in the real run, whose
