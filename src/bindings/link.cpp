@@ -200,6 +200,7 @@ void bind_link(nb::module_& module) {
           [](const Linked& self) {
             std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>>
                 words;
+            words.reserve(self.graph.table.strays.size());
             for (const StrayWord& word : self.graph.table.strays) {
               words.emplace_back(word.node, word.offset, word.in_a, word.in_b);
             }
