@@ -24,7 +24,10 @@ class LSTMModel(nn.Module):
         self.head = nn.Linear(width, words)
 
     def forward(self, tokens: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
-        out, state = self.lstm(self.dropout(self.embedding(tokens)), state)
+        out, (hidden, cell) = self.lstm(self.dropout(self.embedding(tokens)), state)
+        # In a graph, torch 2.11 returns them with a dimension too many on a GPU.
+        shape = state[0].shape
+        state = hidden.reshape(shape), cell.reshape(shape)
         return self.head(self.dropout(out)), state
 
 
