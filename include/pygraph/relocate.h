@@ -52,17 +52,6 @@ struct ForeignWord {
   bool operator==(const ForeignWord&) const = default;
 };
 
-/// A word that differs and no region explains, and looks like a phantom address. What it stands in
-/// may be padding.
-struct StrayWord {
-  std::uint32_t node;
-  std::uint32_t offset;
-  std::uint64_t in_a;
-  std::uint64_t in_b;
-
-  bool operator==(const StrayWord&) const = default;
-};
-
 /// Whether a number is an address of device memory. Asked once per distinct number, never for
 /// numbers below 64 KiB or beyond what any device addresses (57 bits).
 using IsDeviceMemory = std::function<bool(CUdeviceptr)>;
@@ -72,8 +61,8 @@ struct LinkTable {
   std::vector<Relocation> relocations;  ///< by node, then offset
   std::size_t words = 0;                ///< words compared
   std::size_t coincidences = 0;         ///< in a region in A, unchanged in B
+  std::size_t strays = 0;               ///< of the noise: words that look like phantom addresses
   std::size_t noise = 0;                ///< words that differ and no region explains
-  std::vector<StrayWord> strays;        ///< of the noise: by node, then offset
   std::vector<ForeignWord> foreign;     ///< by node, then offset
   /// Why the two captures do not describe the same work, or a phantom word no region explains.
   /// Not empty: do not use the relocations.

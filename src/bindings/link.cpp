@@ -195,20 +195,7 @@ void bind_link(nb::module_& module) {
             return addresses;
           },
           "Addresses of device memory in no region, the same in both captures; one per word.")
-      .def_prop_ro(
-          "strays",
-          [](const Linked& self) {
-            std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>>
-                words;
-            words.reserve(self.graph.table.strays.size());
-            for (const StrayWord& word : self.graph.table.strays) {
-              words.emplace_back(word.node, word.offset, word.in_a, word.in_b);
-            }
-            return words;
-          },
-          "Words that look like phantom addresses and that no region explains: (node, offset, "
-          "value "
-          "in A, value in B).")
+      .def_prop_ro("strays", [](const Linked& self) { return self.graph.table.strays; })
       .def_prop_ro("nodes", [](const Linked& self) { return self.graph.image.nodes.size(); })
       .def_prop_ro("kernels",
                    [](const Linked& self) { return self.graph.image.count(NodeKind::kKernel); })

@@ -235,9 +235,7 @@ class Comparison {
                       node, offset, in_a, in_b));
     } else if (in_a != in_b) {
       ++table_.noise;
-      if (phantom(in_a)) {
-        table_.strays.push_back({node, offset, in_a, in_b});
-      }
+      table_.strays += phantom(in_a) ? 1 : 0;
     } else if (region.has_value()) {
       ++table_.coincidences;
     } else if (!phantom(in_a) && is_device_memory_(in_a)) {

@@ -122,7 +122,7 @@ TEST(Relocate, OldAddressesInThePaddingOfAStructAreNoise) {
   const LinkTable in_struct = compared({24});
   EXPECT_TRUE(in_struct.sound());
   EXPECT_EQ(in_struct.noise, 1U);
-  EXPECT_EQ(in_struct.strays.size(), 1U);
+  EXPECT_EQ(in_struct.strays, 1U);
   EXPECT_EQ(in_struct.relocations.size(), 1U);
   // A parameter of 8 bytes has no padding: what it holds is used.
   EXPECT_FALSE(compared({8, 8, 8}).sound());
