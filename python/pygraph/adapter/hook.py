@@ -98,62 +98,63 @@ def observed_metadata() -> Iterator[list[Any]]:
         _active.metadata = previous
 
 
-def _observe_runtime_wrapper() -> None:
-    from torch._functorch._aot_autograd.runtime_wrappers import RuntimeWrapper
-
-    original = RuntimeWrapper.post_compile
+def _surround(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Calls of torch's `owner.name(…)` become `around(original, …)`, from now on. Once."""
+    original = getattr(owner, name)
     if getattr(original, "_pygraph_hook", False):
         return
 
     @functools.wraps(original)
-    def post_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    replacement._pygraph_hook = True  # type: ignore[attr-defined]
+    setattr(owner, name, replacement)
+
+
+def _observe_runtime_wrapper() -> None:
+    from torch._functorch._aot_autograd.runtime_wrappers import RuntimeWrapper
+
+    def post_compile(original: Any, *args: Any, **kwargs: Any) -> Any:
         found = getattr(_active, "metadata", None)
         if found is not None:
             found.append(kwargs.get("runtime_metadata"))
-        return original(self, *args, **kwargs)
+        return original(*args, **kwargs)
 
-    post_compile._pygraph_hook = True  # type: ignore[attr-defined]
-    RuntimeWrapper.post_compile = post_compile
+    _surround(RuntimeWrapper, "post_compile", post_compile)
 
 
 def _replace_cudagraphify() -> None:
     from torch._inductor import compile_fx
 
-    original = compile_fx.cudagraphify
-    if getattr(original, "_pygraph_hook", False):
-        return
-
-    @functools.wraps(original)
     def cudagraphify(
-        model: Callable[..., Any], static_input_idxs: Sequence[int] = (), **kwargs: Any
+        original: Any,
+        model: Callable[..., Any],
+        static_input_idxs: Sequence[int] = (),
+        **kwargs: Any,
     ) -> Any:
         wrap = _current()
         if wrap is None:
             return original(model, static_input_idxs, **kwargs)
         return _call(wrap, model, static_input_idxs, kwargs)
 
-    cudagraphify._pygraph_hook = True  # type: ignore[attr-defined]
-    compile_fx.cudagraphify = cudagraphify
+    _surround(compile_fx, "cudagraphify", cudagraphify)
 
 
 def _observe_partitions() -> None:
     """Keeps a graph's partition maps at hand while its partitions are handed to cudagraphify."""
     from torch._inductor import output_code
 
-    original = output_code.cudagraph_partition_post_compile
-    if getattr(original, "_pygraph_hook", False):
-        return
-
-    @functools.wraps(original)
-    def post_compile(example_inputs: Any, compiled_graph: Any, *args: Any, **kwargs: Any) -> None:
+    def post_compile(
+        original: Any, example_inputs: Any, compiled_graph: Any, *args: Any, **kwargs: Any
+    ) -> None:
         _active.partitions = iter(compiled_graph.partition_maps or ())
         try:
             original(example_inputs, compiled_graph, *args, **kwargs)
         finally:
             _active.partitions = None
 
-    post_compile._pygraph_hook = True  # type: ignore[attr-defined]
-    output_code.cudagraph_partition_post_compile = post_compile
+    _surround(output_code, "cudagraph_partition_post_compile", post_compile)
 
 
 def _next_partition() -> Partition | None:
@@ -166,17 +167,11 @@ def _spare_the_tree_manager() -> None:
     a backward runs, and asserts that there is one. Under this hook there is none."""
     from torch._inductor import output_code
 
-    original = output_code.maybe_handle_backward_generation
-    if getattr(original, "_pygraph_hook", False):
-        return
-
-    @functools.wraps(original)
-    def maybe_handle_backward_generation(*args: Any, **kwargs: Any) -> None:
+    def maybe_handle_backward_generation(original: Any, *args: Any, **kwargs: Any) -> None:
         if _current() is None:
             original(*args, **kwargs)
 
-    maybe_handle_backward_generation._pygraph_hook = True  # type: ignore[attr-defined]
-    output_code.maybe_handle_backward_generation = maybe_handle_backward_generation
+    _surround(output_code, "maybe_handle_backward_generation", maybe_handle_backward_generation)
 
 
 def _call(
