@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pygraph.adapter.partition import Partition, Position, graph_inputs, graph_outputs
-from pygraph.capture import blocks, tensors
+from pygraph.capture import blocks, numbers, tensors
 from pygraph.capture.device import Device, is_strided
 from pygraph.capture.linker import LinkedCall
 from pygraph.capture.reference import Reference
@@ -218,8 +218,8 @@ class Side:
         return _beyond(outputs, self._pair.returned if self._pair is not None else None)
 
     def _saved_arguments(self, arguments: Sequence[Any]) -> list[Position]:
-        """Which saved tensor each of a backward's arguments is, those behind the last one counted
-        on: sizes come first, then what the forward saved, then gradients."""
+        """Which saved tensor each of a backward's arguments is: sizes come first, then what the
+        forward saved. Gradients stand behind, with the numbers that follow."""
         inputs = graph_inputs(self._partition, arguments)
         if self._partition is None:
             first: int | None = _sizes_in_front(arguments)
@@ -242,7 +242,7 @@ class Side:
     def saves_on_host(self, run: Reference) -> str | None:
         """Settles which of what a forward's callable saved in a real run is on the host. Returns
         why that cannot be settled; "" if it may be later."""
-        found = _numbers_on_host(run.outputs, self._device)
+        found = _seeds_on_host(run.outputs, self._device)
         if self.role is not Role.FORWARD or self._pair is None or not found:
             return None
         if not self._pair.backward_is_compiled:
@@ -276,16 +276,9 @@ def _sizes_in_front(arguments: Sequence[Any]) -> int:
     return next((i for i, value in enumerate(arguments) if type(value) is not int), 0)
 
 
-def _numbers_on_host(values: Sequence[Any], device: Device) -> frozenset[int]:
-    return frozenset(
-        index
-        for index, value in enumerate(values)
-        if isinstance(value, torch.Tensor)
-        and value.dtype == torch.int64
-        and value.dim() == 0
-        and value.device.type == "cpu"
-        and not device.owns(value)
-    )
+def _seeds_on_host(values: Sequence[Any], device: Device) -> frozenset[int]:
+    found = numbers.among(values, device)
+    return frozenset(index for index in found if values[index].dtype == torch.int64)
 
 
 def _has_memory(value: Any) -> bool:
