@@ -134,13 +134,12 @@ class Cuda(Device):
             # Whatever happens, phantom tensors die before their pool does.
             stack.push(functools.partial(_forget_on_error, kept, inputs))
             count = functools.partial(_engine.captured_nodes, stream.cuda_stream)
-            inside = None if private_pool else Internal(phantom, self.index, stream.cuda_stream)
+            inside = Internal(phantom, self.index, stream.cuda_stream)
             mode = stack.enter_context(hold_buffers(function, kept, count, inside))
-            if inside is not None:
-                stack.callback(inside.release)
+            stack.callback(inside.release)
             graph, outputs = _capture(function, list(inputs), stream.cuda_stream, mode)
             uses = events()
-            taken = set(inside.places) if inside is not None else set()
+            taken = frozenset(inside.places)
         segments = [
             _segment(address, size, uses.get(address, []), address in taken)
             for address, size in phantom.allocations_from(first_segment)

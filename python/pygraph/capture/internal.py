@@ -21,7 +21,8 @@ _SMALL = 1 << 20
 
 class Internal:
     """Of one capture on `stream` with a pool over `phantom`, in which every allocation has a
-    segment of its own. Used by the capturing thread alone."""
+    segment of its own; what comes from another pool is left alone. Used by the capturing thread
+    alone."""
 
     def __init__(self, phantom: _engine.PhantomSpace, device: int, stream: int) -> None:
         self._phantom = phantom
