@@ -130,6 +130,10 @@ class Regions {
     list_[region].role = RegionRole::kSpent;
     return *this;
   }
+  Regions& times(std::size_t region, Times times) {
+    list_[region].times = times;
+    return *this;
+  }
   /// One more region: host memory, at its places in both captures.
   Regions& host(const void* a, const void* b, std::size_t bytes) {
     at_[0].push_back(reinterpret_cast<CUdeviceptr>(a));

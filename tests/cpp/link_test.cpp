@@ -314,6 +314,16 @@ Regions::Make chain_of_five(const testing::Testbed& bed) {
   };
 }
 
+TEST_P(Link, MemoryThatAnOperatorFreesBeforeItTakesMoreIsNotInUseAnyMore) {
+  Regions given(driver(), 6, kBytes);
+  given.scratch(1).scratch(2).scratch(3).scratch(4);
+  const auto make = chain_of_five(bed());
+  constexpr std::size_t kBuffer = 1024;
+  EXPECT_EQ(given.link(make, {}, {}, {{0, 5}}).layout.bytes, 4 * kBuffer);
+  given.times(1, {1, 3}).times(2, {2, 5}).times(3, {4, Times::kNever}).times(4, {6, 7});
+  EXPECT_EQ(given.link(make, {}, {}, {{0, 5}}).layout.bytes, 2 * kBuffer);
+}
+
 TEST_P(Link, MemoryOfAnOperatorIsInUseUntilAllOfItIsDone) {
   Regions given(driver(), 6, kBytes);
   given.scratch(1).scratch(2).scratch(3).scratch(4);

@@ -69,6 +69,16 @@ TEST(PossibleUse, EndsWhereLaterMemoryIsMentionedAndBeginsBehindEarlier) {
   EXPECT_EQ(found[2].end, CreationSpan{}.end);
 }
 
+TEST(PossibleUse, TheEarliestMentionOfAnythingLaterTellsAndTheLastOfAnythingEarlier) {
+  const Image image = created_in_order(8);
+  const std::vector<Times> times = {{1, 2}, {3, Times::kNever}, {5, Times::kNever}, {4, 6}, {4, 8},
+                                    {9, 10}};
+  const std::vector<Nodes> mentions = {{0}, {6}, {4}, {5}, {4}, {7}};
+  const std::vector<CreationSpan> found = possible_use(image, times, mentions);
+  EXPECT_EQ(found[0].end, 4U) << "by the region that was allocated at 5, not at 3";
+  EXPECT_EQ(found[5].begin, 6U) << "by the region that was freed at 6, not at 8";
+}
+
 TEST(PossibleUse, MemoryThatWasThereAtTheSameTimeTellsNothing) {
   const Image image = created_in_order(8);
   const std::vector<Times> times = {{1, 4}, {2, 6}, {3, Times::kNever}, {5, Times::kNever}};

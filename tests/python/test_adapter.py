@@ -229,12 +229,13 @@ def test_partitions_that_are_replaced_come_with_their_maps(monkeypatch: pytest.M
     from torch._inductor.utils import GraphPartitionMap
 
     def post_compile(example_inputs: Any, compiled_graph: Any, *_: Any) -> None:
-        for _ in compiled_graph.partition_maps:
+        for _ in compiled_graph.partition_maps[:-1]:  # as if it stopped in between
             compile_fx.cudagraphify(lambda arguments: arguments, (), **kwargs)
 
     kwargs: dict[str, Any] = {"device_index": 0, "is_backward": True, "is_inference": False}
     monkeypatch.setattr(output_code, "cudagraph_partition_post_compile", post_compile)
     maps = [GraphPartitionMap(0, [2, 0], [None], []), GraphPartitionMap(1, [None], [1, 0], [])]
+    maps.append(maps[0])
     made: list[dict[str, Any]] = []
     with hook.installed(recording(made)):
         output_code.cudagraph_partition_post_compile(

@@ -47,3 +47,12 @@ def test_a_block_that_the_caller_has_a_result_in_is_left_alone() -> None:
     )
     blocks.merge(call, dict.fromkeys((1, 2, 3, 4), SOON))
     assert made == [[[1, 2]]]
+
+
+def test_a_block_whose_results_are_given_up_at_different_times_is_left_alone() -> None:
+    made: list[Any] = []
+    call: Any = types.SimpleNamespace(
+        blocks=[(64, 0)] * 3, block_of_result=[0, 0, 1, 1, 2], merge_blocks=made.append
+    )
+    blocks.merge(call, {0: SOON, 1: LATER, 2: LATER, 3: SOON, 4: SOON})
+    assert made == [[]]
