@@ -10,6 +10,7 @@
 #include "../torch/dispatcher.h"
 #include "../torch/entry.h"
 #include "../torch/graph_call.h"
+#include "../torch/random_state.h"
 #include "../torch/torch_api.h"
 #include "bindings.h"
 #include "linked.h"
@@ -75,6 +76,7 @@ void bind_specs(nb::module_& module) {
       .value("FIXED", ArgumentSpec::Kind::kFixed)
       .value("INTEGER", ArgumentSpec::Kind::kInteger)
       .value("NUMBER", ArgumentSpec::Kind::kNumber)
+      .value("GENERATOR", ArgumentSpec::Kind::kGenerator)
       .value("IGNORED", ArgumentSpec::Kind::kIgnored);
   nb::class_<ArgumentSpec>(module, "ArgumentSpec", "See graph_call.h.")
       .def(nb::init<>())
@@ -122,14 +124,15 @@ void bind_specs(nb::module_& module) {
       .def("set_dtype_of", &set_dtype_of<ResultSpec>, "Takes the dtype of a tensor.");
 }
 
-/// The regions of seed and offset, the increment, the generator.
-using RandomTuple = std::tuple<std::uint32_t, std::uint32_t, std::int64_t, nb::object>;
+/// See Draw: the regions of seed and offset, the increment, the argument.
+using DrawTuple = std::tuple<std::uint32_t, std::uint32_t, std::int64_t, std::uint32_t>;
 
 std::shared_ptr<GraphCall> make_call(Linked& linked, bool twin, int device_index,
                                      std::vector<ArgumentSpec> arguments,
                                      std::vector<OutputBlock> blocks,
                                      std::vector<ResultSpec> results, const nb::list& objects,
-                                     const std::optional<RandomTuple>& random) {
+                                     const std::vector<DrawTuple>& draws,
+                                     const nb::object& generator) {
   (void)calibrated_api();
   for (std::size_t i = 0; i < results.size(); ++i) {
     const nb::handle object = objects[i];
@@ -154,15 +157,15 @@ std::shared_ptr<GraphCall> make_call(Linked& linked, bool twin, int device_index
       block.first_part = std::min(block.first_part, parts[placed.region].first);
     }
   }
-  torch_bridge::RandomSpec draws;
-  if (random) {
-    const auto& [seed, offset, increment, generator] = *random;
-    draws = {seed, offset, increment, generator.ptr()};
+  torch_bridge::RandomSpec random;
+  random.generator = generator.is_none() ? nullptr : generator.ptr();
+  for (const auto& [seed, offset, increment, argument] : draws) {
+    random.draws.push_back({seed, offset, increment, argument});
   }
   return std::make_shared<GraphCall>(*linked.driver, Chain(linked.take_programs()),
                                      twin ? GraphCall::Device::kTwin : GraphCall::Device::kCuda,
                                      device_index, std::move(arguments), std::move(blocks),
-                                     std::move(results), std::move(arena), draws);
+                                     std::move(results), std::move(arena), std::move(random));
 }
 
 }  // namespace
@@ -223,6 +226,17 @@ void bind_calls(nb::module_& module) {
       },
       "The address of a tensor's first element, the way the host path reads it.");
   module.attr("NO_REGION") = torch_bridge::kNoRegion;
+  module.attr("DEFAULT_GENERATOR") = torch_bridge::Draw::kDefault;
+  module.def(
+      "twin_generator",
+      [](std::uint64_t address) {
+        PyObject* generator = torch_bridge::generator_of_calls(address);
+        if (generator == nullptr) {
+          throw nb::value_error("this is no generator that a call of the twin draws from");
+        }
+        return nb::borrow(generator);
+      },
+      nb::arg("address"), "The generator object of a running call that has this address.");
   bind_specs(module);
 
   // The object registers the type and is not needed any more.
@@ -235,9 +249,12 @@ void bind_calls(nb::module_& module) {
   nb::class_<GraphCall>(module, "GraphCall", "One linked graph, called with tensors.")
       .def_static("make", &make_call, nb::arg("linked"), nb::arg("twin"), nb::arg("device_index"),
                   nb::arg("arguments"), nb::arg("blocks"), nb::arg("results"), nb::arg("objects"),
-                  nb::arg("random") = nb::none(),
-                  "Instantiates `linked` and makes it callable. `objects[i]` belongs to result i; "
-                  "`random` is (region of the seed, region of the offset, increment, generator).")
+                  nb::arg("draws") = std::vector<DrawTuple>(), nb::arg("generator") = nb::none(),
+                  "Instantiates `linked` and makes it callable. `objects[i]` belongs to result i. "
+                  "`draws` are the generators that it draws from: (region of the seed, region of "
+                  "the offset or NO_REGION, increment, number of the argument or "
+                  "DEFAULT_GENERATOR). `generator` is the device's default one, needed if there is "
+                  "any.")
       .def("accepts",
            [](const GraphCall& self, nb::handle arguments) {
              require_list(arguments);

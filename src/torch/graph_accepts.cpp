@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "graph_call.h"
+#include "random_state.h"
 
 namespace pygraph::torch_bridge {
 namespace {
@@ -34,7 +35,14 @@ bool GraphCall::accepts(const Arguments& arguments) const noexcept {
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     PyObject* argument = arguments[i];
     const ArgumentSpec& spec = arguments_[i];
-    if (spec.kind == ArgumentSpec::Kind::kInteger) {
+    if (spec.is_tensor()) {
+      if (!is_tensor(argument) ||
+          (spec.stays() && address_of(api.data(argument)) != spec.address) ||
+          (spec.elsewhere && api.on_cpu(argument)) ||
+          (spec.storage_offset >= 0 && api.storage_offset(argument) != spec.storage_offset)) {
+        return false;
+      }
+    } else if (spec.kind == ArgumentSpec::Kind::kInteger) {
       int overflow = 0;
       if (!PyLong_Check(argument) ||
           PyLong_AsLongLongAndOverflow(argument, &overflow) != spec.value || overflow != 0) {
@@ -44,16 +52,9 @@ bool GraphCall::accepts(const Arguments& arguments) const noexcept {
       if (!is_tensor(argument) || !is_number(api, argument, spec)) {
         return false;
       }
-    } else if (spec.kind != ArgumentSpec::Kind::kIgnored) {
-      if (!is_tensor(argument) ||
-          (spec.stays() && address_of(api.data(argument)) != spec.address) ||
-          (spec.elsewhere && api.on_cpu(argument)) ||
-          (spec.storage_offset >= 0 && api.storage_offset(argument) != spec.storage_offset)) {
-        return false;
-      }
     }
   }
-  return true;
+  return random_ == nullptr || random_->accepts(arguments);
 }
 
 bool GraphCall::moved(const Arguments& arguments) const noexcept {

@@ -194,8 +194,9 @@ GraphCall::GraphCall(const Driver& driver, Chain program, Device device, int dev
       results_(std::move(results)),
       whole_of_block_(blocks_.size(), -1),
       arena_(std::move(arena)),
-      random_(random.generator == nullptr ? nullptr
-                                          : std::make_unique<RandomState>(driver, random)) {
+      random_(random.generator == nullptr
+                  ? nullptr
+                  : std::make_unique<RandomState>(driver, device, arguments_, std::move(random))) {
   driver.check(driver.api.cuCtxGetCurrent(&context_), "cuCtxGetCurrent");
   for (const ArgumentSpec& argument : arguments_) {
     require_small(argument, argument.kind == ArgumentSpec::Kind::kNumber);
@@ -360,12 +361,13 @@ PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
   std::vector<Borrowed> borrowed;
   std::vector<OwnedTensor> blocks(blocks_.size());
   std::optional<Workspaces> arena;
+  RandomState::Turn turn;
   const NothingQueued on_leaving(*driver_, device_, stream);
 
   bind_arguments(arguments, stream, borrowed);
   arena.emplace(*this);
   if (random_ != nullptr) {
-    random_->set(program_, stream);
+    random_->set(arguments, program_, stream, turn);
   }
   run_part(0, trial, stream, *arena, blocks);
   ++statistics_.replays;
@@ -380,7 +382,7 @@ PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
       run_part(part, trial, stream, *arena, blocks);
     }
     if (random_ != nullptr) {
-      random_->advance();
+      random_->advance(turn);
     }
     copy_behind(blocks, borrowed, stream);
     if (device_ == Device::kTwin) {

@@ -24,19 +24,24 @@ inline constexpr std::uint32_t kNoRegion = ~0U;
 /// How one argument of the call reaches the graph.
 struct ArgumentSpec {
   enum class Kind : std::uint8_t {
-    kPatched,  ///< a tensor; its region is bound to the tensor's address
-    kCopied,   ///< a tensor; its bytes are copied to the static buffer at `address`
-    kFixed,    ///< a tensor that must stand at `address`
-    kInteger,  ///< a Python int that must equal `value`
-    kNumber,   ///< a CPU tensor without dimensions that must have the bits `value`, and `dtype`
-    kIgnored,  ///< nothing in the graph depends on it
+    // Tensors of the graph's device.
+    kPatched,  ///< its region is bound to its address
+    kCopied,   ///< its bytes are copied to the static buffer at `address`
+    kFixed,    ///< it must stand at `address`
+    // Others.
+    kInteger,    ///< a Python int that must equal `value`
+    kNumber,     ///< a CPU tensor without dimensions that must have the bits `value`, and `dtype`
+    kGenerator,  ///< a random generator of the device: the same object as argument number `value`,
+                 ///< itself or an earlier one, and as no other; negative: the default generator
+    kIgnored,    ///< nothing in the graph depends on it
   };
   Kind kind = Kind::kIgnored;
   std::uint32_t region = kNoRegion;  ///< kPatched
   std::uint64_t alignment_mask = 0;  ///< bits that must be 0 in a new address (kPatched)
   std::uint64_t address = 0;         ///< kCopied: the static buffer; kFixed; guarded
   std::uint64_t bytes = 0;           ///< from the tensor's first element to behind its last
-  std::int64_t value = 0;            ///< kInteger; kNumber: `bytes` of it, at most 8, zeros behind
+  std::int64_t value = 0;            ///< kInteger; kGenerator; kNumber: `bytes` of it, at most 8,
+                                     ///< zeros behind
   std::int32_t dtype = -1;           ///< kNumber
   bool mutated = false;              ///< the graph writes it: a copy must be copied back
   bool guarded = false;              ///< kPatched: must stand at `address` all the same
@@ -46,6 +51,7 @@ struct ArgumentSpec {
   /// negative: at the end.
   std::int32_t spent_after = -1;
 
+  [[nodiscard]] bool is_tensor() const noexcept { return kind <= Kind::kFixed; }
   /// Whether it must stand at `address`.
   [[nodiscard]] bool stays() const noexcept { return kind == Kind::kFixed || guarded; }
 };
@@ -97,15 +103,24 @@ struct ArenaSpec {
   std::vector<Piece> pieces;
 };
 
-/// Where a graph that draws random numbers finds its generator's state: two regions of 8 bytes, the
-/// seed and the offset, as torch's kernels read them when they were captured (torch,
-/// aten/src/ATen/cuda/PhiloxCudaState.h). `generator` is a torch.Generator; a call moves its offset
-/// on by `increment`.
-struct RandomSpec {
+/// Where a graph that draws random numbers finds the state of one generator: two regions of 8
+/// bytes, the seed and the offset, as torch's kernels read them when they were captured (torch,
+/// aten/src/ATen/cuda/PhiloxCudaState.h). A call moves the generator's offset on by `increment`.
+/// Without a region for the offset, the other one has the address of the generator's Python object:
+/// the twin's operators draw from that themselves.
+struct Draw {
+  static constexpr std::uint32_t kDefault = ~0U;
+
   std::uint32_t seed_region = kNoRegion;
   std::uint32_t offset_region = kNoRegion;
   std::int64_t increment = 0;
-  PyObject* generator = nullptr;  ///< owned by the GraphCall; null: the graph draws nothing
+  std::uint32_t argument = kDefault;  ///< which one the generator is; kDefault: the device's own
+};
+
+/// The random generators of a graph.
+struct RandomSpec {
+  PyObject* generator = nullptr;  ///< the device's default one; null: the graph has none
+  std::vector<Draw> draws;        ///< one for each generator that is drawn from
 };
 
 /// The arguments of one call, borrowed: an array of objects, and optionally which of them is which
@@ -274,7 +289,7 @@ class GraphCall {
   std::vector<std::int32_t> whole_of_block_;  ///< result that is the whole block, or -1
   ArenaSpec arena_;
   std::uint64_t arena_floor_ = 0;
-  std::unique_ptr<RandomState> random_;
+  std::unique_ptr<RandomState> random_;  ///< null: no random numbers and no generators
   bool writes_arguments_ = false;
   CUcontext context_ = nullptr;
   CallStatistics statistics_;

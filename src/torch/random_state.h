@@ -1,13 +1,13 @@
-// The state of a generator, where the kernels of a graph read it.
+// The states of random generators, where the kernels of a graph read them.
 //
-// A kernel of torch that draws random numbers is captured with two pointers, to the generator's
+// A kernel of torch that draws random numbers is captured with two pointers, to its generator's
 // seed and to its offset at the start of the graph (torch, aten/src/ATen/cuda/CUDAGeneratorImpl.h,
 // "Note [CUDA Graph-safe RNG states]"). torch's own replay fills both with a kernel each and moves
-// the generator on; the same is done here, with 4-byte fills of the words that have changed: as a
-// rule one, the lower half of the offset.
+// the generator on; the same is done here for all generators, with 4-byte fills of the words that
+// have changed (as a rule one for each, the lower half of the offset), or one copy of many.
 #pragma once
 
-#include <array>
+#include <cstdint>
 #include <vector>
 
 #include "graph_call.h"
@@ -19,37 +19,78 @@ namespace pygraph::torch_bridge {
 /// numbers.
 class GraphCall::RandomState {
  public:
-  RandomState(const Driver& driver, const RandomSpec& spec);
+  /// The generators that one call draws from, in the order of the draws, and the states that they
+  /// were found in.
+  class Turn {
+   public:
+    Turn() = default;
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    friend class RandomState;
+
+    struct Drawn {
+      PyObject* generator;  ///< owned
+      bool by_address;      ///< its operators find it by generator_of_calls()
+      std::uint64_t seed;
+      std::uint64_t offset;
+    };
+    std::vector<Drawn> drawn_;
+  };
+
+  /// Throws std::invalid_argument for a draw from an argument that is no generator.
+  RandomState(const Driver& driver, Device device, const std::vector<ArgumentSpec>& arguments,
+              RandomSpec spec);
   ~RandomState();
   RandomState(const RandomState&) = delete;
   RandomState& operator=(const RandomState&) = delete;
 
-  /// Brings the state in the device's memory up to the generator's, on `stream`, and binds the
-  /// regions to it. Throws DriverError, MemoryShort, std::runtime_error (the generator refused).
-  void set(Chain& program, CUstream stream);
+  /// Whether the generators among `arguments` are generators of the device, and the same object
+  /// where the linked call had one.
+  [[nodiscard]] bool accepts(const Arguments& arguments) const noexcept;
 
-  /// Moves the generator on, as the graph's kernels would have. Throws std::runtime_error.
-  void advance();
+  /// Brings the states in the device's memory up to the generators', on `stream`, and binds the
+  /// regions to them. Throws DriverError, MemoryShort, CallRefused (two of the generators share a
+  /// state, as torch's graphsafe_get_state() makes them), std::runtime_error (a generator refused).
+  void set(const Arguments& arguments, Chain& program, CUstream stream, Turn& turn);
+
+  /// Moves the generators on, as the graph's kernels would have. Throws std::runtime_error.
+  void advance(const Turn& turn);
 
   int traverse(visitproc visit, void* arg) const;
 
  private:
-  static constexpr std::size_t kWords = 4;  ///< of 4 bytes: seed, offset; lower half first
+  static constexpr std::size_t kWords = 4;      ///< of 4 bytes: seed, offset; lower half first
+  static constexpr std::size_t kMostFills = 8;  ///< of words; more are copied together
 
+  struct Generator {
+    std::uint32_t argument;
+    std::int64_t same_as;  ///< an argument up to this one; negative: the default generator
+  };
   struct Place {
     CUstream stream;
     void* memory;
-    std::array<std::uint32_t, kWords> words;
+    std::vector<std::uint32_t> words;
     bool filled;
   };
 
+  [[nodiscard]] bool accepts(const Arguments& arguments, const Generator& generator) const;
+  void look(const Arguments& arguments, Turn& turn) const;
   Place& place_on(CUstream stream);
-  [[nodiscard]] std::uint64_t ask(const char* method) const;
+  void fill(Place& place, const std::vector<std::uint32_t>& words);
 
   const Driver* driver_;
+  Device device_;
   RandomSpec spec_;
-  std::uint64_t offset_ = 0;  ///< of the generator, at the last set()
+  PyObject* torch_device_;  ///< of the default generator
+  std::vector<Generator> generators_;
   std::vector<Place> places_;
 };
+
+/// The generator object at `address`, borrowed, if a running call draws from it by its address (see
+/// Draw); else null. Needs the GIL.
+PyObject* generator_of_calls(std::uint64_t address) noexcept;
 
 }  // namespace pygraph::torch_bridge

@@ -277,7 +277,7 @@ REFUSED: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
     "equal": (lambda x: torch.equal(x, x), "aten.equal.default"),
     "repeats": (lambda x: x.repeat_interleave(x.long()), "aten.repeat_interleave.Tensor"),
     "generator": (
-        lambda x: torch.randperm(4, generator=torch.default_generator),
+        lambda x: torch.randperm(4, generator=torch.Generator()),
         "aten.randperm.generator",
     ),
     "list": (lambda x: x.tolist(), "Tensor.tolist"),

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import gc
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,27 +63,25 @@ class Cuda(Device):
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.index)
 
-    def random_state(self) -> Any:
-        generator = torch.cuda.default_generators[self.index]
+    def default_generator(self) -> torch.Generator:
+        return torch.cuda.default_generators[self.index]
+
+    def generator_state(self, generator: torch.Generator) -> Any:
         return generator.initial_seed(), generator.get_offset()
 
-    def restore_random(self, state: Any) -> None:
-        generator = torch.cuda.default_generators[self.index]
+    def restore_generator(self, generator: torch.Generator, state: Any) -> None:
         seed, offset = state
         if generator.initial_seed() != seed:
             generator.manual_seed(seed)
         generator.set_offset(offset)
 
-    def random_spec(self, places: Mapping[str, int], before: Any, after: Any) -> Any:
-        if before == after:
-            return None
+    def draw(self, regions: Sequence[int], before: Any, after: Any) -> tuple[int, int, int] | None:
         (seed, offset), (seed_after, offset_after) = before, after
         if seed != seed_after or offset_after < offset:
-            raise CaptureFailed("it gives the random generator another seed")
-        if set(places) != {random.SEED, random.OFFSET}:
-            raise CaptureFailed("it draws random numbers, and no capture was made for that")
-        generator = torch.cuda.default_generators[self.index]
-        return places[random.SEED], places[random.OFFSET], offset_after - offset, generator
+            raise CaptureFailed("it is given another seed, or is set back")
+        if len(regions) != random.PLACES:
+            raise CaptureFailed("it is drawn from, and no capture was made for that")
+        return regions[0], regions[1], offset_after - offset
 
     def free_bytes(self) -> int:
         reserve = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
@@ -109,7 +107,11 @@ class Cuda(Device):
         return bool((block == pattern).all())
 
     def record(
-        self, function: Function, inputs: list[Any], private_pool: bool, draws: bool
+        self,
+        function: Function,
+        inputs: list[Any],
+        private_pool: bool,
+        draws: Mapping[int, torch.Generator],
     ) -> Recording:
         if draws and private_pool:
             raise CaptureFailed("random numbers are not served with a private pool")
@@ -126,9 +128,11 @@ class Cuda(Device):
                 if private_pool
                 else space.phantom_pool(phantom, self.index)
             )
-            places: dict[str, tuple[int, int]] = {}
+            places: random.Places = {}
             if draws:
-                places = stack.enter_context(random.generator_in_capture(self.index, phantom))
+                places = stack.enter_context(
+                    random.generators_in_capture(self.index, phantom, draws)
+                )
             first_segment = phantom.allocated
             stack.enter_context(torch.cuda.stream(stream))
             # Whatever happens, phantom tensors die before their pool does.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,9 @@ class CaptureFailed(RuntimeError):
         self.operator = operator
         self.source = source
 
+
+#: What stands for the device's default generator where others are known by an argument's number.
+DEFAULT = -1
 
 #: When memory was freed that was not, before the capture's end (include/pygraph/link.h).
 NEVER = (1 << 64) - 1
@@ -62,8 +65,9 @@ class Recording:
     pool: Any = None
     #: (nodes before, nodes after) of operators that launched several nodes
     operators: list[tuple[int, int]] = dataclasses.field(default_factory=list)
-    #: phantom memory that stands for the state of the generator, by name: (address, bytes)
-    random: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    #: phantom memory that stands for the states of generators, by source (generators.py): for each
+    #: a list of (address, bytes)
+    random: dict[int, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
 
 
 class Device(abc.ABC):
@@ -87,11 +91,15 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def record(
-        self, function: Function, inputs: list[Any], private_pool: bool, draws: bool
+        self,
+        function: Function,
+        inputs: list[Any],
+        private_pool: bool,
+        draws: Mapping[int, torch.Generator],
     ) -> Recording:
         """Captures `function(inputs)`; what it allocates comes from phantom memory, or from a pool
-        of ordinary memory. `draws`: it draws random numbers. Executes nothing. Raises
-        CaptureFailed; transactional."""
+        of ordinary memory. `draws`: the generators that it draws from, by source: the default one,
+        and such among `inputs`. Executes nothing. Raises CaptureFailed; transactional."""
 
     @abc.abstractmethod
     def intact(self, poison: int) -> bool:
@@ -111,18 +119,23 @@ class Device(abc.ABC):
         """Waits until nothing runs on the device."""
 
     @abc.abstractmethod
-    def random_state(self) -> Any:
-        """The state of the device's default generator; equal (==) if nothing was drawn between."""
+    def default_generator(self) -> torch.Generator:
+        """The generator of those who name none."""
 
     @abc.abstractmethod
-    def restore_random(self, state: Any) -> None:
-        """Brings the default generator back to a `random_state()`."""
+    def generator_state(self, generator: torch.Generator) -> Any:
+        """The state of one of the device's; equal (==) if nothing was drawn between."""
 
     @abc.abstractmethod
-    def random_spec(self, places: Mapping[str, int], before: Any, after: Any) -> Any:
-        """What a GraphCall needs to draw random numbers like a run that began with the generator in
-        state `before` and left it in state `after` (its `random`), None when it needs nothing.
-        `places`: the regions of the generator's state in the capture, by name."""
+    def restore_generator(self, generator: torch.Generator, state: Any) -> None:
+        """Brings it back to a `generator_state()`."""
+
+    @abc.abstractmethod
+    def draw(self, regions: Sequence[int], before: Any, after: Any) -> tuple[int, int, int] | None:
+        """What a GraphCall needs to draw random numbers like a run that began with a generator in
+        state `before` and left it in state `after`: the regions of its seed and offset, and how far
+        to move it on (see Draw in src/torch/graph_call.h). None when it needs nothing. `regions`:
+        those of the generator's state in the capture. Raises CaptureFailed."""
 
     @abc.abstractmethod
     def free_bytes(self) -> int:

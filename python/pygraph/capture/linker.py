@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capture import blocks, foreign, numbers, outputs, record, space, tensors
+from pygraph.capture import blocks, foreign, generators, numbers, outputs, record, space, tensors
 from pygraph.capture.device import NEVER, CaptureFailed, Device
 from pygraph.capture.policy import Policy
 from pygraph.capture.record import Capture
@@ -52,8 +52,9 @@ class Request:
     results: Sequence[Any]  #: what the real call returned
     device: Device
     arena_in_pieces: bool  #: none larger than the callable's largest piece of scratch
-    random_before: Any = None  #: state of the device's generator before the real call, and after
-    random_after: Any = None
+    #: states of the generators before the real call, and after, by source (generators.py)
+    random_before: generators.States = dataclasses.field(default_factory=dict)
+    random_after: generators.States = dataclasses.field(default_factory=dict)
     drew_on_host: bool = False  #: the real call drew random numbers on the host
     #: arguments that a call may have on the host, in place of the device
     elsewhere: frozenset[int] = frozenset()
@@ -64,9 +65,9 @@ class Request:
     keep_offsets: bool = False
 
     @property
-    def draws(self) -> bool:
-        """Whether the callable draws random numbers."""
-        return bool(self.random_before != self.random_after)
+    def draws(self) -> list[int]:
+        """The generators that the callable draws from, by source."""
+        return generators.drawn(self.random_before, self.random_after)
 
 
 def link(request: Request, policy: Policy) -> LinkedCall:
@@ -74,7 +75,7 @@ def link(request: Request, policy: Policy) -> LinkedCall:
     arguments' memory. Raises CaptureFailed, UnsupportedGraph or DriverError; leaves nothing behind
     then."""
     device = request.device
-    _require_known(request.arguments)
+    _require_known(request.arguments, device)
     numbers.require_served(
         request.arguments, request.mutated, request.results, request.drew_on_host, device
     )
@@ -99,7 +100,9 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         for spec, argument in zip(specs, request.arguments, strict=True):
             if isinstance(argument, torch.Tensor) and spec.kind != _engine.ArgumentKind.NUMBER:
                 spec.storage_offset = argument.storage_offset()
-    random = device.random_spec(pair.random, request.random_before, request.random_after)
+    before, after = request.random_before, request.random_after
+    draws = generators.draws(pair.random, before, after, device)
+    passed = generators.among(request.arguments, device)
     call = _engine.GraphCall.make(
         linked,
         device.twin,
@@ -108,7 +111,8 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         planned.blocks,
         planned.results,
         planned.objects,
-        random,
+        draws,
+        device.default_generator() if draws or passed else None,
     )
     blocks.merge(call, dict.fromkeys(request.gradients, blocks.GivenUp(0, 0)))
     on_host = [pair.a.inputs[index] for index in numbers.among(request.arguments, device)]
@@ -199,7 +203,7 @@ class _Pair:
         regions, self.region_of_argument, of_segment = _regions(
             self.a, b, arguments, self.planned, self.spent
         )
-        self.random = _add_random(regions, self.a, b)
+        self.random = generators.add_regions(regions, self.a, b)
         self.regions = len(regions)
         phantom = device.space()
         self.linked = _engine.link(
@@ -307,22 +311,14 @@ def _times(a: Capture, of_segment: Mapping[int, int], regions: int) -> list[tupl
     return times
 
 
-def _add_random(regions: list[RegionTuple], a: Capture, b: Capture) -> dict[str, int]:
-    """Adds the places of the generator's state to the regions; says which is which."""
-    found: dict[str, int] = {}
-    for name, (address, nbytes) in a.random.items():
-        found[name] = len(regions)
-        regions.append((address, b.random[name][0], nbytes, _engine.RegionRole.OWN, 0))
-    return found
-
-
-def _require_known(arguments: Sequence[Any]) -> None:
+def _require_known(arguments: Sequence[Any], device: Device) -> None:
     for index, argument in enumerate(arguments):
         known = argument is None or isinstance(argument, (int, torch.Tensor))
+        known = known or generators.is_generator(argument, device)
         if not known or isinstance(argument, bool):
             raise CaptureFailed(
                 f"argument {index} is a {type(argument).__name__}; "
-                "a graph takes tensors of its device and integers"
+                "a graph takes tensors and random generators of its device, and integers"
             )
 
 
@@ -341,6 +337,9 @@ def _argument_specs(
         specs.append(spec)
         if numbers.is_number(argument, request.device):
             numbers.argument_spec(spec, capture.inputs[index])
+            continue
+        if isinstance(argument, torch.Generator):
+            generators.argument_spec(spec, request.arguments, index, request.device)
             continue
         if isinstance(argument, torch.Tensor):
             spec.bytes = tensors.extent_bytes(argument)

@@ -159,6 +159,9 @@ def _run_graph(
     except RuntimeError as error:  # a kernel stumbled over what it read
         return f"{FAILED}: the graph did not run to its end: {error}"
     elapsed = 1e3 * (time.perf_counter() - started)
+    astray = reference.astray()
+    if astray is not None:
+        return f"{FAILED}: the graph left {astray} in another state than the uncaptured callable"
     timings_ms["proof_runs"] = timings_ms.get("proof_runs", 0.0) + elapsed
     found = [
         result.cpu() if index in reference.on_host else result

@@ -19,8 +19,15 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capture import numbers, tensors
-from pygraph.capture.device import CaptureFailed, Device, Function, Segment, is_strided
+from pygraph.capture import generators, numbers, tensors
+from pygraph.capture.device import (
+    DEFAULT,
+    CaptureFailed,
+    Device,
+    Function,
+    Segment,
+    is_strided,
+)
 
 __all__ = ["Capture", "CaptureFailed", "Segment", "record"]
 
@@ -43,7 +50,8 @@ class Capture:
     keep: list[Any]
     pool: Any
     operators: list[tuple[int, int]]  #: nodes that one operator launched together
-    random: dict[str, tuple[int, int]]  #: where the generator's state stands, and its bytes
+    #: where the states of generators stand, by source: for each a list of (address, bytes)
+    random: dict[int, list[tuple[int, int]]]
     drew_on_host: bool  #: random numbers, from torch's CPU generator
 
 
@@ -55,20 +63,26 @@ def record(
     placement: _engine.Placement,
     device: Device,
     shifted: bool = True,
-    draws: bool = False,
+    draws: Sequence[int] = (),
 ) -> Capture:
     """Captures `function(arguments)` with the tensors of `in_place` standing in for their
-    arguments, numbers on the host by copies, and every other tensor by a phantom one. What is
-    allocated is phantom too, unless it comes from a private pool. `draws`: the function draws
-    random numbers. Raises CaptureFailed."""
+    arguments, copies for numbers on the host and random generators, and a phantom one for every
+    other tensor. What is allocated is phantom too, unless it comes from a private pool. `draws`:
+    the generators that the function draws from, by source. Raises CaptureFailed."""
     phantom = device.space()
     phantom.begin(placement)
     shift = _OFFSET_IN_B if shifted and placement == _engine.Placement.B else 0
     copies = numbers.stand_ins(arguments, device)
     places, inputs = _place(arguments, in_place, copies, phantom, device, shift)
+    for index, stand_in in generators.stand_ins(arguments, device).items():
+        inputs[index] = stand_in
+    drawn = {
+        source: device.default_generator() if source == DEFAULT else inputs[source]
+        for source in draws
+    }
     host = torch.get_rng_state()
     try:
-        made = device.record(function, inputs, private_pool, draws)
+        made = device.record(function, inputs, private_pool, drawn)
     except RuntimeError as error:
         if _OUT_OF_BOUNDS not in str(error):
             raise

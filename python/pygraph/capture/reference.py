@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pygraph.capture import numbers, tensors
+from pygraph.capture import generators, numbers, tensors
 from pygraph.capture.device import Device, Function, is_strided
 
 #: The share of free memory that copies for a proof may take.
@@ -32,16 +32,16 @@ class Reference:
     before: dict[int, torch.Tensor]  #: values of the mutated arguments
     after: dict[int, torch.Tensor]
     device: Device
-    random_before: Any  #: state of the device's generator
-    random_after: Any
+    random_before: generators.States  #: of the device's generator and those among the arguments
+    random_after: generators.States
     drew_on_host: bool  #: random numbers, from torch's CPU generator
     #: outputs that are numbers on the host, and in a graph on the device
     on_host: frozenset[int] = frozenset()
 
     @property
-    def draws(self) -> bool:
-        """Whether the callable draws random numbers on the device."""
-        return bool(self.random_before != self.random_after)
+    def draws(self) -> list[int]:
+        """The generators that the callable draws from, by source (generators.py)."""
+        return generators.drawn(self.random_before, self.random_after)
 
     def again(self, function: Function) -> list[Any]:
         """The values of another real run: those of the results, then those of `after`. It gets the
@@ -54,17 +54,21 @@ class Reference:
         return [*(_safe(output, storages, self.device) for output in outputs), *written]
 
     def rewind(self) -> None:
-        """Gives mutated arguments the values from before the run, and the generator its state."""
+        """Gives mutated arguments the values from before the run, and generators their states."""
         self._write(self.before)
-        if self.draws:
-            self.device.restore_random(self.random_before)
+        generators.restore(self.arguments, self.device, self.draws, self.random_before)
 
     def finish(self) -> None:
         """Gives the mutated arguments (and outputs that share their memory) the values from after
-        the run, and the generator its state: as if it had happened once."""
+        the run, and generators their states: as if it had happened once."""
         self._write(self.after)
-        if self.draws:
-            self.device.restore_random(self.random_after)
+        generators.restore(self.arguments, self.device, self.draws, self.random_after)
+
+    def astray(self) -> str | None:
+        """A generator that the run drew from and that is not in the state that it left it in."""
+        states = generators.states(self.arguments, self.device) if self.draws else {}
+        wrong = (s for s in self.draws if states[s] != self.random_after[s])
+        return next(map(generators.name, wrong), None)
 
     def _write(self, values: dict[int, torch.Tensor]) -> None:
         for index, value in values.items():
@@ -114,9 +118,9 @@ def take(
             *numbers.among(arguments, device),
         )
     }
-    random_before, host_before = device.random_state(), torch.get_rng_state()
+    random_before, host_before = generators.states(arguments, device), torch.get_rng_state()
     outputs = list(function(list(arguments)))
-    random_after, host_after = device.random_state(), torch.get_rng_state()
+    random_after, host_after = generators.states(arguments, device), torch.get_rng_state()
     mutated = frozenset(
         index
         for index, value in before.items()

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from pygraph import _engine
-from pygraph.capture.device import CaptureFailed, Device, Function, Recording, Segment
+from pygraph.capture.device import (
+    DEFAULT,
+    CaptureFailed,
+    Device,
+    Function,
+    Recording,
+    Segment,
+)
+from pygraph.twin import generator_state
 from pygraph.twin.recorder import NotRecordable, record
 
 #: Address space for both placements, and the one block behind all of it.
@@ -52,18 +60,31 @@ class Twin(Device):
         self._space = self._stream = None
 
     def record(
-        self, function: Function, inputs: list[Any], private_pool: bool, draws: bool
+        self,
+        function: Function,
+        inputs: list[Any],
+        private_pool: bool,
+        draws: Mapping[int, torch.Generator],
     ) -> Recording:
         if private_pool:
             raise CaptureFailed("the twin has no private pools")
         if self._stream is None:
             self._stream = _engine.Stream(twin=True)
+        places = {
+            source: self.space().allocate(generator_state.ADDRESS_BYTES)
+            for source in draws
+            if source != DEFAULT
+        }
+        known = [(draws[source], place) for source, place in places.items()]
         try:
-            made = record(function, inputs, self.space(), self._stream)
+            made = record(function, inputs, self.space(), self._stream, known)
         except NotRecordable as error:
             raise CaptureFailed(str(error), error.operator) from error
         segments = [Segment(address, size, size, 1) for address, size in made.buffers]
-        return Recording(made.graph, made.outputs, segments, made.keep)
+        random = {
+            source: [(place, generator_state.ADDRESS_BYTES)] for source, place in places.items()
+        }
+        return Recording(made.graph, made.outputs, segments, made.keep, random=random)
 
     def intact(self, poison: int) -> bool:
         return bool(self.space().intact(poison))
@@ -77,15 +98,19 @@ class Twin(Device):
     def synchronize(self) -> None:
         """Calls wait for the twin by themselves."""
 
-    def random_state(self) -> Any:
-        return torch.get_rng_state().numpy().tobytes()
+    def default_generator(self) -> torch.Generator:
+        return torch.random.default_generator
 
-    def restore_random(self, state: Any) -> None:
-        torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    def generator_state(self, generator: torch.Generator) -> Any:
+        return generator.get_state().numpy().tobytes()
 
-    def random_spec(self, places: Mapping[str, int], before: Any, after: Any) -> Any:
-        """Nothing: the operators of a replay draw from the generator themselves."""
-        return None
+    def restore_generator(self, generator: torch.Generator, state: Any) -> None:
+        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+    def draw(self, regions: Sequence[int], before: Any, after: Any) -> tuple[int, int, int] | None:
+        """The operators of a replay draw from the generators themselves: from the default one, or
+        from that whose address stands in its region."""
+        return (regions[0], _engine.NO_REGION, 0) if regions else None
 
     def free_bytes(self) -> int:
         """Of the host's memory, which tensors come from."""

@@ -2,12 +2,14 @@
 
 Equal operations have one number, so that capture and probe launch the same kernel. What may differ
 between two launches of one operation stands in the parameter block: the addresses of all tensors,
-and the numbers. A replay gets them back from there and from nowhere else (`Operation.run`).
+and the numbers; of a random generator the address of a place that has the address of its object. A
+replay gets them back from there and from nowhere else (`Operation.run`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import ctypes
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -50,10 +52,31 @@ class _Empty:
 class Call:
     """The arguments of one call of an operator, taken apart."""
 
-    __slots__ = ("_places", "args", "key", "kinds", "kwargs", "layouts", "tensors", "words")
+    __slots__ = (
+        "_generators",
+        "_places",
+        "args",
+        "generators",
+        "key",
+        "kinds",
+        "kwargs",
+        "layouts",
+        "tensors",
+        "words",
+    )
 
-    def __init__(self, free: tuple[bool, ...], names: dict[str, bool], args: Any, kwargs: Any):
-        """`free`, by position, and `names` say of which arguments `value_arguments` is true."""
+    def __init__(
+        self,
+        free: tuple[bool, ...],
+        names: dict[str, bool],
+        args: Any,
+        kwargs: Any,
+        generators: Mapping[int, int],
+    ):
+        """`free`, by position, and `names` say of which arguments `value_arguments` is true.
+        `generators`: the places of random generators, by identity (torch's `_cdata`)."""
+        self._generators = generators
+        self.generators: set[int] = set()  #: words that are places of generators
         self.words: list[Any] = []
         self.kinds: list[str] = []
         self.layouts: dict[int, Layout] = {}  #: per word that is an address
@@ -90,7 +113,7 @@ class Call:
                 return value
             return [self._take(item, free) for item in value]
         if isinstance(value, torch.Generator):
-            raise Unsupported("takes a random generator")
+            return self._take_generator(value)
         if kind is torch.device and value.type != "cpu":
             raise Unsupported(f"goes to {value}")
         self.key.append(value)
@@ -112,6 +135,18 @@ class Call:
         self.tensors.append(tensor)
         self._places[id(tensor)] = place
         return place
+
+    def _take_generator(self, generator: torch.Generator) -> Any:
+        if generator._cdata == torch.random.default_generator._cdata:
+            self.key.append("default generator")
+            return torch.random.default_generator
+        place = self._generators.get(generator._cdata)
+        if place is None:
+            raise Unsupported("takes a random generator that is no argument, or is not drawn from")
+        self.key.append("generator")
+        word = self._word("p", place)
+        self.generators.add(word)
+        return word
 
     def number_of(self, place: Any) -> int | None:
         """The number of the tensor that a part of the arguments stands for, if it does."""
@@ -136,7 +171,16 @@ class Operation:
     (fresh memory, whose addresses are the last words of the block), an Alias, or what is no
     tensor."""
 
-    __slots__ = ("_addresses", "_args", "_func", "_kwargs", "_out", "number", "results")
+    __slots__ = (
+        "_addresses",
+        "_args",
+        "_func",
+        "_generators",
+        "_kwargs",
+        "_out",
+        "number",
+        "results",
+    )
 
     def __init__(self, func: Any, call: Call, results: tuple[Any, ...]) -> None:
         self._func = func
@@ -146,6 +190,7 @@ class Operation:
         self.number = -1
         nbytes = [(word, layout, layout.nbytes()) for word, layout in call.layouts.items()]
         self._addresses: list[tuple[int, Layout, int]] = nbytes
+        self._generators = sorted(call.generators)
         self._out: list[tuple[int, int | None, int, Layout, int]] = []
         word = len(call.words)
         for index, result in enumerate(results):
@@ -166,6 +211,9 @@ class Operation:
         with layouts.below():
             for word, layout, nbytes in self._addresses:
                 values[word] = layouts.at_address(values[word], layout, nbytes)
+            for word in self._generators:
+                address = ctypes.c_uint64.from_address(values[word]).value
+                values[word] = _engine.twin_generator(address)
             args = [_fill(value, values) for value in self._args]
             kwargs = {name: _fill(value, values) for name, value in self._kwargs.items()}
             found = self._func(*args, **kwargs)
@@ -243,6 +291,8 @@ def _substitute(call: Call) -> Substitute:
             if isinstance(value, list):
                 return [visit(item) for item in value]
             number = call.number_of(value)
+            if type(value) is _Word and value in call.generators:
+                return torch.Generator()
             if number is None:
                 return call.words[value] if type(value) is _Word else value
             if number not in made:

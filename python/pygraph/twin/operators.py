@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -90,8 +91,8 @@ class Operator:
     undeclared: tuple[tuple[str, ...], str] | None
     keeps_offset: bool  #: in its result, that of its first argument
 
-    def call(self, args: Any, kwargs: Any) -> Call:
-        return Call(self.free, self.free_names, args, kwargs)
+    def call(self, args: Any, kwargs: Any, generators: Mapping[int, int]) -> Call:
+        return Call(self.free, self.free_names, args, kwargs, generators)
 
     def argument(self, name: str, args: Any, kwargs: Any) -> Any:
         position = self.names.index(name)

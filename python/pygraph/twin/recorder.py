@@ -6,8 +6,9 @@ driver's own nodes; views really run, because they touch no data. Nothing is com
 tensors on phantom addresses, one buffer each, never used again. A replay rebuilds the tensors from
 the addresses in the block, wherever they point by then, and runs the operator.
 
-A replay draws its random numbers when it runs, from torch's default generator, like the operators
-that it runs. What needs the values in a tensor raises NotRecordable, and so does writing to memory
+A replay draws its random numbers when it runs, like the operators that it runs: from torch's
+default generator, or from one that was passed, whose address it finds in memory that the capture
+had for it. What needs the values in a tensor raises NotRecordable, and so does writing to memory
 that is neither an argument nor made by the capture.
 """
 
@@ -57,13 +58,16 @@ def record(
     inputs: Sequence[Any],
     space: _engine.PhantomSpace,
     stream: _engine.Stream,
+    generators: Sequence[tuple[torch.Generator, int]] = (),
 ) -> Recorded:
     """Captures `function(inputs)` on a stream of the twin. Tensors among the inputs stand on
-    phantom or on real memory; nothing of theirs is read or written. Raises NotRecordable, or what
-    the function or the driver raises; the stream is not capturing any more then."""
+    phantom or on real memory; nothing of theirs is read or written. `generators` among them, other
+    than the default one, may be drawn from: where a replay finds their addresses. Raises
+    NotRecordable, or what the function or the driver raises; the stream is not capturing any more
+    then."""
     faults.begin_capture()
     _engine.begin_capture(stream.handle, twin=True)
-    mode = _Recorder(inputs, space, stream.handle)
+    mode = _Recorder(inputs, space, stream.handle, generators)
     try:
         with _reads_refused(), mode:
             outputs = function(list(inputs))
@@ -113,8 +117,16 @@ def _reads_refused() -> Iterator[None]:
 class _Recorder(TorchDispatchMode):
     supports_higher_order_operators = True
 
-    def __init__(self, inputs: Sequence[Any], space: _engine.PhantomSpace, stream: int) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[Any],
+        space: _engine.PhantomSpace,
+        stream: int,
+        generators: Sequence[tuple[torch.Generator, int]],
+    ) -> None:
         super().__init__()
+        # An operator may be given another object for the same generator.
+        self._generators = {generator._cdata: place for generator, place in generators}
         self.buffers: list[tuple[int, int]] = []
         self.keep: list[Any] = []
         self._space = space
@@ -152,7 +164,7 @@ class _Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, operator: Operator, args: Any, kwargs: Any) -> Any:
         args, kwargs = operator.from_tensor(args, kwargs)
-        call = operator.call(args, kwargs)
+        call = operator.call(args, kwargs, self._generators)
         for tensor in call.tensors:
             if tensor.numel() and not self._space.contains(tensor.data_ptr()):
                 self.keep.append(tensor)
