@@ -9,33 +9,8 @@ import torch
 from families.registry import FALLS_BACK, Make, Tensor, simple
 
 F = torch.nn.functional
-RANDOM = "random"
 NOT_ALLOWED = "not allow during a capture"
 
-simple(
-    "dropout",
-    "draws random numbers",
-    lambda x: F.dropout(x, 0.4, training=True),
-    lambda make: [make.randn(40, 50)],
-    expect=FALLS_BACK,
-    reason=RANDOM,
-)
-simple(
-    "random numbers",
-    "draws random numbers",
-    lambda x: [x + torch.rand_like(x), torch.bernoulli(x.sigmoid()), torch.randn_like(x)],
-    lambda make: [make.randn(40, 50)],
-    expect=FALLS_BACK,
-    reason=RANDOM,
-)
-simple(
-    "attention with dropout",
-    "draws random numbers in the kernel",
-    lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.3).contiguous(),
-    lambda make: [make.randn(2, 4, 32, 32, dtype=torch.float16)],
-    expect=FALLS_BACK,
-    reason=RANDOM,
-)
 simple(
     ".item()",
     "the host waits for a value",
