@@ -73,6 +73,17 @@ void set_offset(PyObject* generator, std::uint64_t offset) {
   Py_DECREF(done);
 }
 
+/// torch.device("cuda") for torch.device("cuda", 0); null, with an error set, for what is no
+/// device.
+PyObject* without_number(PyObject* device) {
+  PyObject* type = PyObject_GetAttrString(device, "type");
+  PyObject* made = type == nullptr
+                       ? nullptr
+                       : PyObject_CallOneArg(reinterpret_cast<PyObject*>(Py_TYPE(device)), type);
+  Py_XDECREF(type);
+  return made;
+}
+
 /// Whether two generators with the same seed and `offset` have their state in common.
 bool share_state(PyObject* left, PyObject* right, std::uint64_t offset) {
   set_offset(left, offset + kOffsetStep);
@@ -120,8 +131,10 @@ GraphCall::RandomState::RandomState(const Driver& driver, Device device,
     }
   }
   torch_device_ = PyObject_GetAttrString(spec_.generator, "device");
-  if (torch_device_ == nullptr) {
+  unnumbered_ = torch_device_ == nullptr ? nullptr : without_number(torch_device_);
+  if (unnumbered_ == nullptr) {
     PyErr_Clear();
+    Py_XDECREF(torch_device_);
     throw std::invalid_argument("the default generator is no torch.Generator");
   }
   Py_INCREF(spec_.generator);
@@ -135,6 +148,7 @@ GraphCall::RandomState::~RandomState() {
       torch_api().raw_delete(place.memory);
     }
   }
+  Py_DECREF(unnumbered_);
   Py_DECREF(torch_device_);
   Py_DECREF(spec_.generator);
 }
@@ -142,6 +156,7 @@ GraphCall::RandomState::~RandomState() {
 int GraphCall::RandomState::traverse(visitproc visit, void* arg) const {
   Py_VISIT(spec_.generator);
   Py_VISIT(torch_device_);
+  Py_VISIT(unnumbered_);
   return 0;
 }
 
@@ -167,7 +182,10 @@ bool GraphCall::RandomState::accepts(const Arguments& arguments, const Generator
     }
   }
   PyObject* device = PyObject_GetAttrString(object, "device");
-  const int same = device == nullptr ? -1 : PyObject_RichCompareBool(device, torch_device_, Py_EQ);
+  int same = device == nullptr ? -1 : PyObject_RichCompareBool(device, torch_device_, Py_EQ);
+  if (same == 0) {
+    same = PyObject_RichCompareBool(device, unnumbered_, Py_EQ);
+  }
   Py_XDECREF(device);
   if (same < 0) {
     PyErr_Clear();

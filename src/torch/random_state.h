@@ -85,6 +85,7 @@ class GraphCall::RandomState {
   Device device_;
   RandomSpec spec_;
   PyObject* torch_device_;  ///< of the default generator
+  PyObject* unnumbered_;    ///< what torch.Generator("cuda") has as its device
   std::vector<Generator> generators_;
   std::vector<Place> places_;
 };

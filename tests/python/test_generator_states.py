@@ -200,6 +200,18 @@ def test_which_objects_a_call_accepts() -> None:
     assert not call.accepts([lost, lost, b, default])
 
 
+def test_a_generator_without_a_number_is_any_devices() -> None:
+    default, own = Philox(1), Philox(4)
+    default.place = torch.device("cuda", 0)
+    call = states([0], passed(0), default)
+    for place, accepted in (("cuda:0", True), ("cuda", True), ("cuda:1", False), ("cpu", False)):
+        own.place = torch.device(place)
+        assert call.accepts([own]) is accepted, place
+    default.place = 3
+    with pytest.raises(ValueError, match=r"no torch\.Generator"):
+        states([0], passed(0), default)
+
+
 class Unequal:
     """Compares with nothing."""
 

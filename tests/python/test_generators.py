@@ -49,7 +49,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def generator(place: Place, seed: int) -> torch.Generator:
-    return torch.Generator(place.torch).manual_seed(seed)
+    return torch.Generator(default_of(place).device).manual_seed(seed)
 
 
 def default_of(place: Place) -> torch.Generator:
@@ -238,6 +238,14 @@ def test_no_generator_is_found_by_its_address_behind_a_call(place: Place) -> Non
     linked(place, DRAWING["one"], lambda: [place.randn(N), own])
     with pytest.raises(ValueError, match="no generator"):
         _engine.twin_generator(id(own))
+
+
+def test_a_generator_without_a_number_is_any_devices(place: Place) -> None:
+    if place.name == "twin":
+        pytest.skip("the CPU has no number")
+    own = generator(place, 1), torch.Generator("cuda").manual_seed(2)
+    _, again = linked(place, DRAWING["two"], lambda: [place.randn(N), *own])
+    again(place.randn(N), *own[::-1])
 
 
 def test_another_device_is_named(place: Place) -> None:

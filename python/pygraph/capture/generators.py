@@ -28,8 +28,12 @@ Draw = tuple[int, int, int, int]
 
 
 def is_generator(value: Any, device: Device) -> bool:
-    """Whether it is a random generator of the device."""
-    return isinstance(value, torch.Generator) and value.device == device.default_generator().device
+    """Whether it is a random generator of the device, or of any one of its type, which
+    torch.Generator("cuda") is."""
+    if not isinstance(value, torch.Generator):
+        return False
+    own = device.default_generator().device
+    return value.device == own or value.device == torch.device(own.type)
 
 
 def among(values: Sequence[Any], device: Device) -> list[int]:
