@@ -91,6 +91,7 @@ void bind_specs(nb::module_& module) {
       .def_rw("spent", &ArgumentSpec::spent_after, "0: the call may let go of it early.")
       .def_rw("elsewhere", &ArgumentSpec::elsewhere)
       .def_rw("storage_offset", &ArgumentSpec::storage_offset)
+      .def_rw("front", &ArgumentSpec::front)
       .def("set_dtype_of", &set_dtype_of<ArgumentSpec>, "Takes the dtype of a tensor.");
   nb::class_<OutputBlock>(module, "OutputBlock", "See graph_call.h.")
       .def(nb::init<>())
@@ -287,6 +288,16 @@ void bind_calls(nb::module_& module) {
       .def("merge_blocks", &GraphCall::merge_blocks, nb::arg("groups"))
       .def("set_arena_floor", &GraphCall::set_arena_floor, nb::arg("bytes"))
       .def_prop_ro("arena_floor", &GraphCall::arena_floor)
+      .def_prop_ro(
+          "fronts",
+          [](const GraphCall& self) {
+            std::vector<std::uint64_t> fronts;
+            for (const ArgumentSpec& argument : self.arguments()) {
+              fronts.push_back(argument.front);
+            }
+            return fronts;
+          },
+          "Of each argument, the bytes in front of it that the graph may address.")
       .def_prop_ro("arena_in_one_piece", &GraphCall::arena_in_one_piece)
       .def_prop_ro(
           "blocks",

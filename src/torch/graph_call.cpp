@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "pygraph/layout.h"
+
 namespace pygraph::torch_bridge {
 namespace {
 
@@ -246,15 +248,16 @@ void GraphCall::refuse_visible_copy(const Arguments& arguments, std::size_t inde
     return;
   }
   const TorchApi& api = torch_api();
-  const CUdeviceptr start = address_of(api.data(arguments[index]));
-  const CUdeviceptr end = start + arguments_[index].bytes;
+  const CUdeviceptr first = address_of(api.data(arguments[index]));
+  const CUdeviceptr start = first - arguments_[index].front;
+  const CUdeviceptr end = first + arguments_[index].bytes;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     const ArgumentSpec& other = arguments_[i];
     if (i == index || other.bytes == 0 || !(other.mutated || arguments_[index].mutated)) {
       continue;
     }
     const CUdeviceptr address = address_of(api.data(arguments[i]));
-    if (address < end && start < address + other.bytes) {
+    if (address - other.front < end && start < address + other.bytes) {
       throw CallRefused(fmt::format(
           "argument {} would be copied, and shares memory that is written with argument {}", index,
           i));
@@ -290,10 +293,13 @@ void GraphCall::bind_arguments(const Arguments& arguments, CUstream stream,
         continue;
       }
       refuse_visible_copy(arguments, i);
-      OwnedTensor aligned = bytes(spec.bytes);
-      const CUdeviceptr replacement = data_of(aligned);
+      const std::uint64_t front =
+          (spec.front + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+      OwnedTensor aligned = bytes(front + spec.bytes);
+      const CUdeviceptr replacement = data_of(aligned) + front;
       program_.bind(spec.region, replacement);
-      borrow({i, std::move(aligned), address, replacement, spec.bytes, spec.mutated});
+      borrow({i, std::move(aligned), address - spec.front, replacement - spec.front,
+              spec.front + spec.bytes, spec.mutated});
     } else if (spec.kind == ArgumentSpec::Kind::kCopied && spec.bytes != 0) {
       refuse_visible_copy(arguments, i);
       const CUdeviceptr address = address_of(api.data(arguments[i]));

@@ -47,6 +47,9 @@ struct ArgumentSpec {
   bool guarded = false;              ///< kPatched: must stand at `address` all the same
   bool elsewhere = false;            ///< kPatched: may come as a CPU tensor, which is not accepted
   std::int64_t storage_offset = -1;  ///< in elements, which it must have; negative: any will do
+  /// In front of the tensor's first element, memory of its storage that the graph may address: a
+  /// copy of the argument has it too. Not 0 only with a storage offset.
+  std::uint64_t front = 0;
   /// The part behind which the call lets go of the argument, where its list is given away;
   /// negative: at the end.
   std::int32_t spent_after = -1;

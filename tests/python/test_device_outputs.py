@@ -307,6 +307,24 @@ def test_a_write_counted_from_the_start_of_a_storage(place: Place) -> None:
     assert report.replays == 4
 
 
+@pytest.mark.parametrize("offset", [3, 8])  # less aligned than kernels ask for, and aligned
+def test_memory_in_front_of_an_argument_goes_with_it(place: Place, offset: int) -> None:
+    """What a callable that counts from the start of a storage reads there, and writes."""
+
+    def function(arguments: list[Any]) -> list[Any]:
+        (x,) = arguments
+        return [x.as_strided((offset,), (1,), 0) * 2, x + 1]
+
+    graph = place.graphed(function)
+    for _ in range(6):
+        x = place.randn(20)[offset:]
+        assert_bits(graph.dispatcher([x]), [x._base[:offset] * 2, x + 1])
+    report = graph.refresh_report()
+    assert (report.state, report.proof) == ("graphed", "bit-equal"), report.reason
+    assert report.replays == 4
+    assert report.bytes_copied == (4 * 20 * 4 if offset == 3 else 0)
+
+
 def test_a_callable_is_run_again_on_its_very_arguments(place: Place) -> None:
     """Whatever it makes of their offsets, alignments and neighbours, it makes each time."""
 
@@ -353,6 +371,12 @@ def test_copies_share_memory_as_the_arguments_do(place: Place) -> None:
     moved[0].fill_(7.0)
     assert moved[2].t().flatten()[:4].tolist() == [7.0] * 4
     assert moved[8].item() == 7.0 and base[2].item() != 7.0
+    fronts = {3: 30, 5: 4}
+    together = tensors.groups({3: items[3], 5: alone}, [base[1:2]], fronts)
+    assert sorted(map(sorted, together)) == [[5]], "in front of 3 there is one that stays"
+    copy = tensors.moved(together, fronts)[5]
+    assert_bits([copy._base if copy._is_view() else copy], [alone])
+    assert_bits([copy.as_strided((5,), (1,), copy.storage_offset() - 1)], [alone._base])
     assert tensors.groups({}, []) == []
     assert tensors.moved([]) == {}
 

@@ -100,6 +100,8 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         for spec, argument in zip(specs, request.arguments, strict=True):
             if isinstance(argument, torch.Tensor) and spec.kind != _engine.ArgumentKind.NUMBER:
                 spec.storage_offset = argument.storage_offset()
+                if spec.kind == _engine.ArgumentKind.PATCHED:
+                    spec.front = spec.storage_offset * argument.element_size()
     before, after = request.random_before, request.random_after
     draws = generators.draws(pair.random, before, after, device)
     passed = generators.among(request.arguments, device)

@@ -65,7 +65,8 @@ def prove(
     are the arguments that differ from call to call. The time of the runs alone, until the device
     is idle, is added to `timings_ms["proof_runs"]`."""
     timings_ms = {} if timings_ms is None else timings_ms
-    movable = _movable(reference.arguments, changing, device)
+    fronts = dict(enumerate(call.fronts))
+    movable = _movable(reference.arguments, changing, device, fronts)
     verdicts = []
     try:
         for run in RUNS:
@@ -115,7 +116,7 @@ def _compare(
 
 
 def _movable(
-    arguments: Sequence[Any], changing: Sequence[int], device: Device
+    arguments: Sequence[Any], changing: Sequence[int], device: Device, fronts: tensors.Fronts
 ) -> list[tensors.Group]:
     """The arguments that runs of the graph are given elsewhere."""
     moving = {
@@ -131,7 +132,7 @@ def _movable(
         and value.layout == torch.strided
         and value.numel()
     )
-    return tensors.groups(moving, staying)
+    return tensors.groups(moving, staying, fronts)
 
 
 def _run_graph(
@@ -146,7 +147,7 @@ def _run_graph(
     reference.rewind()
     inputs = list(reference.arguments)
     if run.move:
-        for index, copy in tensors.moved(movable).items():
+        for index, copy in tensors.moved(movable, dict(enumerate(call.fronts))).items():
             inputs[index] = copy
     device.space().poison(run.poison)
     device.synchronize()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -109,11 +110,12 @@ def describe(tensor: torch.Tensor) -> str:
     return "a " + "".join(text for applies, text in kinds if applies) + f"{tensor.device} tensor"
 
 
-def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a strided tensor as bytes, from its first element to behind its last."""
-    start = tensor.storage_offset() * tensor.element_size()
+def bytes_of(tensor: torch.Tensor, front: int = 0) -> torch.Tensor:
+    """The memory of a strided tensor as bytes, from its first element to behind its last, and so
+    many in front of it."""
+    start = tensor.storage_offset() * tensor.element_size() - front
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
-        tensor.untyped_storage(), start, (extent_bytes(tensor),), (1,)
+        tensor.untyped_storage(), start, (front + extent_bytes(tensor),), (1,)
     )
 
 
@@ -130,11 +132,21 @@ def static_copy(tensor: torch.Tensor) -> torch.Tensor:
 Group = Mapping[int, torch.Tensor]
 
 
-def groups(items: Mapping[int, torch.Tensor], others: Iterable[torch.Tensor]) -> list[Group]:
+#: Bytes in front of a tensor that belong to it, by its number; none for one that is not there.
+Fronts = Mapping[int, int]
+
+
+def groups(
+    items: Mapping[int, torch.Tensor],
+    others: Iterable[torch.Tensor],
+    fronts: Fronts = MappingProxyType({}),
+) -> list[Group]:
     """Those of `items` that can be moved: not one that shares memory with one of `others`, which
     stay where they are. Items and others are strided and have elements."""
-    spans: list[tuple[int, int, int | None]]
-    spans = [(item.data_ptr(), extent_bytes(item), index) for index, item in items.items()]
+    spans: list[tuple[int, int, int | None]] = []
+    for number, item in items.items():
+        front = fronts.get(number, 0)
+        spans.append((item.data_ptr() - front, front + extent_bytes(item), number))
     spans += [(other.data_ptr(), extent_bytes(other), None) for other in others]
     found: list[list[int | None]] = []
     end = 0
@@ -150,21 +162,25 @@ def groups(items: Mapping[int, torch.Tensor], others: Iterable[torch.Tensor]) ->
     ]
 
 
-def moved(groups: Iterable[Group]) -> dict[int, torch.Tensor]:
+def moved(
+    groups: Iterable[Group], fronts: Fronts = MappingProxyType({})
+) -> dict[int, torch.Tensor]:
     """Copies of the tensors of some groups on fresh memory, which share it with each other as the
     tensors do. A group that no memory of another place can hold alike stays out."""
     copies: dict[int, torch.Tensor] = {}
     for group in groups:
-        if len(group) == 1:
+        if len(group) == 1 and not any(fronts.get(index) for index in group):
             copies.update({index: static_copy(item) for index, item in group.items()})
         elif all(item.data_ptr() % item.element_size() == 0 for item in group.values()):
-            copies.update(_copied_together(group))
+            copies.update(_copied_together(group, fronts))
     return copies
 
 
-def _copied_together(members: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+def _copied_together(
+    members: Mapping[int, torch.Tensor], fronts: Fronts
+) -> dict[int, torch.Tensor]:
     """As far apart as they are, and as aligned."""
-    first = min(member.data_ptr() for member in members.values())
+    first = min(member.data_ptr() - fronts.get(index, 0) for index, member in members.items())
     start = first // _ALLOCATED_ALIGNMENT * _ALLOCATED_ALIGNMENT
     end = max(member.data_ptr() + extent_bytes(member) for member in members.values())
     device = next(iter(members.values())).device
@@ -172,7 +188,9 @@ def _copied_together(members: Mapping[int, torch.Tensor]) -> dict[int, torch.Ten
     copies = {}
     for index, member in members.items():
         offset = member.data_ptr() - start
-        memory[offset : offset + extent_bytes(member)].copy_(bytes_of(member))
+        copied = bytes_of(member, fronts.get(index, 0))
+        behind = offset + extent_bytes(member)
+        memory[behind - copied.numel() : behind].copy_(copied)
         copies[index] = torch.empty(0, dtype=member.dtype, device=device).set_(
             memory.untyped_storage(),
             offset // member.element_size(),
