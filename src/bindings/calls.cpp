@@ -195,7 +195,7 @@ void bind_entry(nb::module_& module) {
         }
       },
       nb::arg("entry"), nb::arg("dispatcher"), nb::arg("argument_count"), nb::arg("order"),
-      nb::arg("results"));
+      nb::arg("results").none());
   module.def(
       "set_entry_slow",
       [](nb::handle entry, nb::handle slow) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 namespace pygraph::torch_bridge {
 namespace {
@@ -110,17 +111,13 @@ PyObject* Dispatcher::failed(const Arguments& arguments, const std::shared_ptr<G
   return result;
 }
 
-bool Dispatcher::try_call(const Arguments& arguments, PyObject*& result) {
-  const std::shared_ptr<GraphCall> chosen = choose(arguments);
-  if (chosen == nullptr) {
-    return false;
-  }
-  ++count_;
+template <typename Step>
+bool Dispatcher::guarded(const Arguments& arguments, const std::shared_ptr<GraphCall>& chosen,
+                         PyObject*& result, Step step) {
   try {
     const Busy busy(busy_);
-    result = chosen->run(arguments);
+    step();
   } catch (const CallRefused&) {
-    --count_;
     return false;
   } catch (const MemoryShortAfterLaunch& error) {
     result = out_of_memory(error.what());
@@ -132,9 +129,54 @@ bool Dispatcher::try_call(const Arguments& arguments, PyObject*& result) {
   return true;
 }
 
-PyObject* Dispatcher::call(PyObject* arguments) {
+bool Dispatcher::try_call(const Arguments& arguments, PyObject*& result) {
+  const std::shared_ptr<GraphCall> chosen = choose(arguments);
+  if (chosen == nullptr ||
+      !guarded(arguments, chosen, result, [&] { result = chosen->run(arguments); })) {
+    return false;
+  }
+  ++count_;
+  return true;
+}
+
+Dispatcher::Start Dispatcher::start(const Arguments& arguments, Flight& flight) {
+  const std::shared_ptr<GraphCall> chosen = choose(arguments);
   PyObject* result = nullptr;
-  if (!try_call(Arguments::of_given(arguments), result)) {
+  bool launched = false;
+  const auto launch = [&] {
+    flight.depart(chosen, chosen->launch(arguments));
+    launched = true;
+  };
+  if (chosen == nullptr || !guarded(arguments, chosen, result, launch)) {
+    return Start::kMiss;
+  }
+  ++count_;
+  if (!launched && result == nullptr) {
+    return Start::kError;
+  }
+  if (!launched) {
+    flight.depart(result);
+  }
+  return Start::kDeparted;
+}
+
+PyObject* Dispatcher::land(Flight& flight, const Arguments& arguments) {
+  flight.landed_ = true;
+  PyObject* result = std::exchange(flight.result_, nullptr);
+  if (result == nullptr) {
+    guarded(arguments, flight.call_, result,
+            [&] { result = flight.call_->finish(arguments, flight.launched_); });
+    flight.launched_ = {};
+  }
+  return result;
+}
+
+PyObject* Dispatcher::call(PyObject* arguments) {
+  const Arguments given = Arguments::of_given(arguments);
+  PyObject* result = nullptr;
+  if (Flight* flight = Flight::arriving(*this, given); flight != nullptr) {
+    result = land(*flight, given);
+  } else if (!try_call(given, result)) {
     ++count_;
     return PyObject_CallOneArg(miss_, arguments);
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "flight.h"
 #include "graph_call.h"
 
 namespace pygraph::torch_bridge {
@@ -41,6 +42,12 @@ class Dispatcher {
   /// null with a Python error set.
   PyObject* call(PyObject* arguments);
 
+  /// The first half of a call that only a graph may serve: `flight` departs, and call() with the
+  /// same arguments will be its arrival. kMiss: no graph accepts them, and nothing was done.
+  /// kError: a Python error is set.
+  enum class Start : std::uint8_t { kMiss, kDeparted, kError };
+  Start start(const Arguments& arguments, Flight& flight);
+
   /// One call that only a graph may serve. False: no graph accepts the arguments, and nothing was
   /// done. True: `result` is a new reference, or null with a Python error set.
   bool try_call(const Arguments& arguments, PyObject*& result);
@@ -51,6 +58,12 @@ class Dispatcher {
   void release() noexcept;
 
  private:
+  /// Runs `step`, which calls `chosen`, and turns what it throws into what the caller gets: false
+  /// for a call that must be made another way.
+  template <typename Step>
+  bool guarded(const Arguments& arguments, const std::shared_ptr<GraphCall>& chosen,
+               PyObject*& result, Step step);
+  PyObject* land(Flight& flight, const Arguments& arguments);
   std::shared_ptr<GraphCall> choose(const Arguments& arguments);
   PyObject* failed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
                    const std::string& message);

@@ -22,6 +22,7 @@ struct EntryObject {
   Py_ssize_t argument_count;
   std::vector<std::uint32_t> order;
   std::vector<std::uint32_t> results;  ///< empty: the dispatcher's results as they are
+  bool ahead;                          ///< the graph is launched, and `slow` makes the call
   PyObject* weak_references;
 };
 
@@ -37,11 +38,34 @@ PyObject* pick(PyObject* tuple, const std::vector<std::uint32_t>& results) {
   return picked;
 }
 
+PyObject* never_arrived(PyObject* result) {
+  Py_DECREF(result);
+  PyErr_SetString(
+      PyExc_RuntimeError,
+      "a CUDA graph was launched that writes its arguments or draws random numbers, and "
+      "the call that it was launched for has not come; please report this");
+  return nullptr;
+}
+
+PyObject* call_ahead(EntryObject* self, const Arguments& view, PyObject* const* arguments,
+                     std::size_t flags) {
+  Flight flight(*self->dispatcher, view);
+  if (self->dispatcher->start(view, flight) == Dispatcher::Start::kError) {
+    return nullptr;
+  }
+  PyObject* result = PyObject_Vectorcall(self->slow, arguments, flags, nullptr);
+  const bool lost = result != nullptr && !flight.landed() && flight.leaves_traces();
+  return lost ? never_arrived(result) : result;
+}
+
 PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags, PyObject* names) {
   EntryObject* self = cast(callable);
   if (self->dispatcher != nullptr && names == nullptr &&
       PyVectorcall_NARGS(flags) == self->argument_count) {
     const Arguments view{arguments, self->order.data(), self->order.size()};
+    if (self->ahead) {
+      return call_ahead(self, view, arguments, flags);
+    }
     PyObject* result = nullptr;
     if (self->dispatcher->try_call(view, result)) {
       return result == nullptr || self->results.empty() ? result : pick(result, self->results);
@@ -138,9 +162,12 @@ bool connect_entry(PyObject* self, PyObject* owner, Dispatcher& dispatcher,
   EntryObject* entry = cast(self);
   std::vector<std::uint32_t> arguments;
   std::vector<std::uint32_t> picked;
-  if (!read_indices(order, argument_count, arguments) || !read_indices(results, -1, picked)) {
+  const bool ahead = results == Py_None;
+  if (!read_indices(order, argument_count, arguments) ||
+      (!ahead && !read_indices(results, -1, picked))) {
     return false;
   }
+  entry->ahead = ahead;
   entry->order = std::move(arguments);
   entry->results = std::move(picked);
   entry->argument_count = argument_count;

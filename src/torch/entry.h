@@ -20,8 +20,10 @@ PyObject* make_entry(PyObject* slow);
 
 /// From now on calls with `argument_count` positional arguments go to `dispatcher` (which `owner`
 /// keeps alive): its argument i is the caller's number order[i], its result number results[j] is
-/// the caller's result j. `order` and `results` are sequences of integers. False with a Python
-/// error set when they are not, or refer to arguments that do not exist.
+/// the caller's result j. `order` and `results` are sequences of integers. Without `results`
+/// (None), the graph is launched ahead of `slow`, which calls the dispatcher with the same
+/// arguments. False with a Python error set when they are neither, or refer to arguments that do
+/// not exist.
 bool connect_entry(PyObject* entry, PyObject* owner, Dispatcher& dispatcher,
                    Py_ssize_t argument_count, PyObject* order, PyObject* results);
 

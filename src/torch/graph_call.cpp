@@ -361,11 +361,12 @@ void GraphCall::let_go(const Arguments& arguments, std::uint32_t part,
   }
 }
 
-PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
+GraphCall::Launched GraphCall::launch(const Arguments& arguments, Trial trial) {
   const CallScope scope(*driver_, device_, device_index_, context_);
   const CUstream stream = scope.stream();
   std::vector<Borrowed> borrowed;
-  std::vector<OwnedTensor> blocks(blocks_.size());
+  Launched launched{std::vector<OwnedTensor>(blocks_.size())};
+  std::vector<OwnedTensor>& blocks = launched.blocks;
   std::optional<Workspaces> arena;
   RandomState::Turn turn;
   const NothingQueued on_leaving(*driver_, device_, stream);
@@ -394,7 +395,17 @@ PyObject* GraphCall::run(const Arguments& arguments, Trial trial) {
     if (device_ == Device::kTwin) {
       finish_on_twin(*driver_, stream);
     }
-    return make_results(arguments, blocks);
+  } catch (const MemoryShort& error) {
+    throw MemoryShortAfterLaunch(error.what());
+  } catch (const std::exception& error) {
+    throw FailedAfterLaunch(error.what());
+  }
+  return launched;
+}
+
+PyObject* GraphCall::finish(const Arguments& arguments, const Launched& launched) const {
+  try {
+    return make_results(arguments, launched.blocks);
   } catch (const MemoryShort& error) {
     throw MemoryShortAfterLaunch(error.what());
   } catch (const std::exception& error) {

@@ -219,14 +219,30 @@ class GraphCall {
   /// their graph, with memory that is only ours for the length of this call.
   [[nodiscard]] bool being_captured() const noexcept;
 
+  /// What a launched call has of its own, until its results are made of it.
+  struct Launched {
+    std::vector<OwnedTensor> blocks;
+  };
+
   /// Runs the graph on the current stream and returns a new tuple of results, or null with a
   /// Python error set. Throws DriverError, std::runtime_error, CallRefused, FailedAfterLaunch.
-  PyObject* run(const Arguments& arguments, Trial trial = {});
+  PyObject* run(const Arguments& arguments, Trial trial = {}) {
+    return finish(arguments, launch(arguments, trial));
+  }
+
+  /// The two halves of run(): all that the GPU needs, and all that the caller needs. What
+  /// `arguments` refers to must be the same objects in both.
+  Launched launch(const Arguments& arguments, Trial trial = {});
+  PyObject* finish(const Arguments& arguments, const Launched& launched) const;
 
   /// Whether a call that failed behind its launch may be made once more by the callable: not if it
   /// has written arguments, or let go of some.
   [[nodiscard]] bool repeatable() const noexcept {
     return !writes_arguments_ && program_.size() == 1;
+  }
+  /// Whether a call whose results nobody gets leaves everything as it was.
+  [[nodiscard]] bool without_trace() const noexcept {
+    return !writes_arguments_ && random_ == nullptr;
   }
 
   /// Puts the memory of several results into one block, one behind the other: `groups` are the

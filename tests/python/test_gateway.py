@@ -39,7 +39,41 @@ def outer(tmp_path: Any, source: str, partitions: int = 1) -> Any:
 
 
 def test_an_outer_function_that_moves_names_is_inert(tmp_path: Any) -> None:
-    assert gateway.covers_everything(outer(tmp_path, INERT))
+    model = outer(tmp_path, INERT)
+    assert gateway.covers_everything(model) and gateway.comes_first(model)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "first"),
+    [
+        ("return (buf1, buf2, )", "return (buf1, torch.relu(buf2), )", True),
+        ("        del partition0_args\n", "        (b,) = self.partitions[1]([buf1])\n", True),
+        ("        args.clear()\n", "        args.clear()\n        arg0_1.add_(1)\n", False),
+        ("        args.clear()\n", "        buf0 = torch.relu(arg0_1)\n", False),
+        ("        args.clear()\n", "        (b,) = self.partitions[1]([arg0_1])\n", False),
+        ("= [arg2_1, arg0_1, arg1_1]", "= [arg2_1 + 1, arg0_1, arg1_1]", False),
+        ("(partition0_args)\n", "(partition0_args + [arg0_1])\n", False),
+        ("(partition0_args)\n", "(partition0_args, flag=1)\n", False),
+        ("self.partitions[0](", "self.partitions[1](", False),
+        ("(buf1, buf2) = ", "self.buf1, buf2 = ", False),
+    ],
+)
+def test_what_a_partition_comes_behind(tmp_path: Any, old: str, new: str, first: bool) -> None:
+    """Behind it, anything may happen in its turn."""
+    assert old in INERT
+    model = outer(tmp_path, INERT.replace(old, new), partitions=2)
+    assert gateway.comes_first(model) is first
+    assert not gateway.covers_everything(model)
+
+
+def test_only_the_first_partition_comes_first(tmp_path: Any) -> None:
+    partition = outer(tmp_path, INERT, partitions=2)
+    runner = partition.__globals__["runner"]
+    runner.partitions[1] = types.FunctionType(partition.__code__, partition.__globals__)
+    assert not gateway.comes_first(runner.partitions[1])
+    assert gateway.comes_first(partition) and gateway.comes_first(runner.call)
+    assert gateway.comes_first(lambda arguments: arguments)
+    assert not gateway.comes_first(lambda arguments: partition(arguments))
 
 
 def test_code_that_was_not_partitioned_is_whole(tmp_path: Any) -> None:
@@ -137,17 +171,18 @@ def test_metadata_is_observed_on_a_cache_miss_and_on_a_hit(
     assert metadata == []
 
 
-def test_routes_need_every_object_to_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+def test_routes_need_every_object_to_be_found() -> None:
     a, b, c, r, s = (torch.randn(2) for _ in range(5))
-    between = functools.partial(gateway.routes_between, torch.is_tensor)
-    assert between((a, b, c), (r, s), [c, a], [r, s]) == ([2, 0], [])
-    assert between((a, b), [s, r], [b, a], [r, s]) == ([1, 0], [1, 0])
-    assert between((a, b), (r,), [a, c], [r]) is None  # c is not the caller's
-    assert between((a, a), (r,), [a], [r]) is None  # which of the two?
-    assert between((a, b), (r.clone(),), [a], [r]) is None  # the result was rebuilt
-    assert between((a, 3), (r,), [a], [r]) is None  # an integer may be computed with
-    assert between((a, b), r, [a], [r]) is None
+    route = functools.partial(gateway.route_between, torch.is_tensor)
+    assert route((a, b, c), [c, a]) == [2, 0]
+    assert route((a, b), [a, c]) is None  # c is not the caller's
+    assert route((a, a), [a]) is None  # which of the two?
+    assert route((a, 3), [a]) is None  # an integer may be computed with
+    assert gateway.results_between((r, s), [r, s]) == []
+    assert gateway.results_between([s], [r, s]) == [1]
+    assert gateway.results_between((r, s), [s, r]) == [1, 0]
+    assert gateway.results_between((r.clone(),), [r]) is None  # the result was rebuilt
+    assert gateway.results_between(r, [r]) is None
 
 
 def test_dynamo_takes_an_entry_for_a_compiled_function() -> None:

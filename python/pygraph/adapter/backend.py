@@ -88,6 +88,7 @@ def backend(
     sizes = Policy(ours.max_programs, ours.capture_at, sizes_of(ours.capture_sizes))
     graphs: list[Graphed] = []
     whole: list[bool] = []
+    first: list[bool] = []
 
     def wrap(
         model: Callable[..., Any],
@@ -122,6 +123,7 @@ def backend(
             return graph.entry()
         graphs.append(graph)
         whole.append(gateway.covers_everything(model))
+        first.append(gateway.comes_first(model))
         return graph.entry()
 
     with hook.observed_metadata() as metadata:
@@ -132,10 +134,12 @@ def backend(
             with hook.installed(wrap) as routed:
                 compiled = _compile(gm, example_inputs, "inductor", inductor, routed)
     inert = len(metadata) == 1 and gateway.wrappers_are_inert(metadata[0])
-    if inert and whole == [True] and graphs[0].direct_calls_allowed:
+    log.debug("wrappers: inert %s of %d, whole %s, first %s", inert, len(metadata), whole, first)
+    if not graphs or not graphs[0].direct_calls_allowed:
+        return compiled
+    if inert and whole == [True] and graphs[0].role is Role.INFERENCE:
         return gateway.through(compiled, graphs[0])
-    log.debug("wrappers stay: inert %s of %d, whole %s", inert, len(metadata), whole)
-    return compiled
+    return gateway.ahead(compiled, graphs[0]) if first[0] else compiled
 
 
 def _split_options(options: dict[str, Any], mode: str | None) -> tuple[Options, dict[str, Any]]:

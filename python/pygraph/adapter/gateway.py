@@ -14,6 +14,13 @@ when three things hold:
 
 1 and 2 make 3 a property of the function and not of that one call. Where any of them fails, the
 whole stack stays in place.
+
+In front of a forward, 1 never holds: its wrappers make an autograd.Function of it. There the Entry
+launches the graph and calls the wrappers then, which find it launched when they come to it
+(src/torch/flight.h). That needs of 2 only what comes before the graph, and of 3 only the
+arguments. Wrappers that replace one (detached, as a
+base of views, as a part of a subclass) do so in every call of the function, so 2 and 3 make it a
+property of the function again; and each call is compared with what was launched, object by object.
 """
 
 from __future__ import annotations
@@ -22,7 +29,7 @@ import ast
 import inspect
 import logging
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from pygraph import _engine
@@ -33,15 +40,22 @@ log = logging.getLogger("pygraph")
 
 
 def through(compiled: Callable[..., Any], graph: Graphed) -> Callable[..., Any]:
-    """What to give Dynamo in place of `compiled`, whose only graph is `graph`."""
-    return _Gateway(compiled, graph).entry
+    """What to give Dynamo in place of `compiled`, whose only graph is `graph`, if the wrappers
+    between them are inert."""
+    return _Gateway(compiled, graph, ahead=False).entry
+
+
+def ahead(compiled: Callable[..., Any], graph: Graphed) -> Callable[..., Any]:
+    """The same whatever the wrappers do: they run, behind the launch of the graph."""
+    return _Gateway(compiled, graph, ahead=True).entry
 
 
 class _Gateway:
     """Watches the slow path until the graph is deployed, then connects the entry."""
 
-    def __init__(self, compiled: Callable[..., Any], graph: Graphed) -> None:
+    def __init__(self, compiled: Callable[..., Any], graph: Graphed, ahead: bool) -> None:
         self._compiled = compiled
+        self._ahead = ahead
         self._dispatcher = graph.dispatcher
         self._owns = graph.device.owns
         self._report = graph.report
@@ -56,36 +70,38 @@ class _Gateway:
         results = self._compiled(*arguments)
         if self._deployed is not None:
             deployed, self._deployed = self._deployed, None
-            routes = routes_between(self._owns, arguments, results, *deployed)
-            if routes is not None:
-                _engine.connect_entry(self.entry, self._dispatcher, len(arguments), *routes)
-                self._report.direct = True
-            else:
-                log.debug("%s: wrappers stay, an object was replaced on its way", self._report.name)
+            self._connect(arguments, results, *deployed)
             _engine.set_entry_slow(self.entry, self._compiled)
         return results
 
+    def _connect(self, outer: Any, outer_results: Any, inner: Any, inner_results: Any) -> None:
+        order = route_between(self._owns, outer, inner)
+        results = None if self._ahead else results_between(outer_results, inner_results)
+        if order is None or (results is None and not self._ahead):
+            log.debug("%s: wrappers stay, an object was replaced on its way", self._report.name)
+            return
+        _engine.connect_entry(self.entry, self._dispatcher, len(outer), order, results)
+        self._report.direct, self._report.ahead = not self._ahead, self._ahead
 
-def routes_between(
-    owns: Callable[[Any], bool],
-    outer_arguments: Sequence[Any],
-    outer_results: Any,
-    inner_arguments: Sequence[Any],
-    inner_results: Sequence[Any],
-) -> tuple[list[int], list[int]] | None:
-    """Which of the caller's arguments is each of the graph's, and which of the graph's results is
-    each of the caller's; by identity. None when some object is nowhere, or is there twice, or is
-    not a tensor of the graph's device (`owns`)."""
-    if not isinstance(outer_results, (list, tuple)):
+
+def route_between(
+    owns: Callable[[Any], bool], outer: Sequence[Any], inner: Sequence[Any]
+) -> list[int] | None:
+    """Which of the caller's arguments is each of the graph's, by identity. None when one of the
+    graph's is nowhere, or is there twice, or the caller has one that is not a tensor of the graph's
+    device (`owns`)."""
+    return _positions(outer, inner) if all(map(owns, outer)) else None
+
+
+def results_between(outer: Any, inner: Sequence[Any]) -> list[int] | None:
+    """Which of the graph's results is each of the caller's; [] for all of them in their order. None
+    when one is nowhere, or is there twice."""
+    if not isinstance(outer, (list, tuple)):
         return None
-    if not all(map(owns, outer_arguments)):
+    results = _positions(inner, outer)
+    if results is None:
         return None
-    arguments = _positions(outer_arguments, inner_arguments)
-    results = _positions(inner_results, outer_results)
-    if arguments is None or results is None:
-        return None
-    in_order = results == list(range(len(inner_results)))
-    return arguments, [] if in_order else results
+    return [] if results == list(range(len(inner))) else results
 
 
 def _positions(among: Sequence[Any], wanted: Sequence[Any]) -> list[int] | None:
@@ -121,28 +137,50 @@ def covers_everything(model: Callable[..., Any]) -> bool:
     """Whether `model`, as Inductor gave it to the hook, is the whole compiled graph: code that was
     not partitioned, the outer function itself, or the only partition of an outer function that
     does nothing else."""
+    return all(
+        len(partitions) == 1 and model is partitions[0] and _only_moves_names(statements)
+        for partitions, statements in _around(model)
+    )
+
+
+def comes_first(model: Callable[..., Any]) -> bool:
+    """Whether nothing happens in a call of the compiled graph before `model` runs: it is all of it,
+    or the first partition of an outer function that does nothing in front of that."""
+    return all(
+        model is partitions[0] and _only_moves_names(_up_to_the_first_call(statements))
+        for partitions, statements in _around(model)
+    )
+
+
+def _around(model: Callable[..., Any]) -> Iterator[tuple[Sequence[Any], list[ast.stmt]]]:
+    """The partitions that `model` is one of, and the outer function's statements (none if they
+    cannot be had). Nothing where there is no outer function around it."""
     for names in generated_globals(model):
         runner: Any = names.get("runner")
         partitions = getattr(runner, "partitions", None)
-        if partitions is None or model == runner.call:
-            continue
-        only = len(partitions) == 1 and model is partitions[0]
-        if not only or not _only_moves_names(type(runner).call):
-            return False
-    return True
+        if partitions is not None and model != runner.call:
+            yield partitions, _statements(type(runner).call)
 
 
-def _only_moves_names(function: Callable[..., Any]) -> bool:
+def _statements(function: Callable[..., Any]) -> list[ast.stmt]:
     try:
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     except (OSError, TypeError, SyntaxError, ValueError):
-        return False
-    if not isinstance(definition, ast.FunctionDef):
-        return False
-    calls = sum(isinstance(node, ast.Call) for node in ast.walk(definition))
-    clears = sum(_is_clear(statement) for statement in definition.body)
-    # One call of the partition, one args.clear(), and otherwise no call of anything.
-    return calls - clears == 1 and all(_is_inert(statement) for statement in definition.body)
+        return []
+    return definition.body if isinstance(definition, ast.FunctionDef) else []
+
+
+def _up_to_the_first_call(statements: list[ast.stmt]) -> list[ast.stmt]:
+    for index, statement in enumerate(statements):
+        if _is_call_of_first(statement):
+            return statements[: index + 1]
+    return []
+
+
+def _only_moves_names(statements: list[ast.stmt]) -> bool:
+    """But for one call of the first partition, and at most clearing the list of arguments."""
+    calls = sum(_is_call_of_first(statement) for statement in statements)
+    return calls == 1 and all(_is_inert(statement) for statement in statements)
 
 
 def _is_clear(statement: ast.stmt) -> bool:
@@ -157,9 +195,20 @@ def _is_inert(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Assign):
         value = statement.value
         if isinstance(value, ast.Call):
-            return ast.unparse(value.func) == "self.partitions[0]"
+            return _is_call_of_first(statement)
         return _only_names(value) and all(_only_names(target) for target in statement.targets)
     return False
+
+
+def _is_call_of_first(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Assign)
+        and all(_only_names(target) for target in statement.targets)
+        and isinstance(statement.value, ast.Call)
+        and ast.unparse(statement.value.func) == "self.partitions[0]"
+        and not statement.value.keywords
+        and all(_only_names(argument) for argument in statement.value.args)
+    )
 
 
 def _only_names(expression: ast.expr) -> bool:

@@ -93,8 +93,13 @@ class Graphed:
 
     @property
     def direct_calls_allowed(self) -> bool:
-        """Whether calls may go to the dispatcher past everything else."""
-        return not self._paranoid and self._side.role is Role.INFERENCE
+        """Whether calls may go to the dispatcher past everything else. `entry` is not the
+        dispatcher itself where proofs are repeated."""
+        return not self._paranoid
+
+    @property
+    def role(self) -> Role:
+        return self._side.role
 
     def entry(self) -> Callable[[list[Any]], Any]:
         """What Inductor calls. Keeps this object alive."""

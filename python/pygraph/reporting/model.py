@@ -105,6 +105,8 @@ class GraphReport:
     copies: int = 0
     direct: bool = False
     """Calls go from Dynamo straight to the graph, past wrappers that have nothing to do."""
+    ahead: bool = False
+    """Calls launch the graph before the wrappers that lead to it run."""
     timings_ms: dict[str, float] = field(default_factory=dict)
     """What building it took, by step."""
 

@@ -1,0 +1,57 @@
+// A graph that was launched before the wrappers around it ran.
+//
+// Between Dynamo's bytecode and the graph of a forward stand AOTAutograd's wrappers and an
+// autograd.Function. They have work to do that cannot be skipped, and most of it the GPU need not
+// wait for. So the Entry of such a function launches the graph first (adapter/gateway.py says when
+// that is allowed) and calls the wrappers then. When they arrive at the graph's place, the
+// dispatcher makes the results of the flight that it finds, and launches nothing.
+#pragma once
+
+#include <Python.h>
+
+#include <memory>
+
+#include "graph_call.h"
+
+namespace pygraph::torch_bridge {
+
+class Dispatcher;
+
+/// One call, on the stack of who launched it. Its thread alone knows of it. Needs the GIL.
+class Flight {
+ public:
+  /// `arguments` must outlive the flight.
+  Flight(const Dispatcher& dispatcher, const Arguments& arguments) noexcept;
+  ~Flight();
+  Flight(const Flight&) = delete;
+  Flight& operator=(const Flight&) = delete;
+
+  /// The flight of this thread that a call of `dispatcher` with `arguments`, the very same
+  /// objects, is the arrival of; null if there is none.
+  static Flight* arriving(const Dispatcher& dispatcher, const Arguments& arguments) noexcept;
+
+  /// From now on it can arrive: it was launched, or has its result already.
+  void depart(std::shared_ptr<GraphCall> call, GraphCall::Launched launched) noexcept;
+  void depart(PyObject* result) noexcept;
+
+  [[nodiscard]] bool landed() const noexcept { return landed_; }
+  /// Whether a flight that never arrives has left a trace: written arguments, or random numbers
+  /// drawn.
+  [[nodiscard]] bool leaves_traces() const noexcept;
+
+ private:
+  friend class Dispatcher;
+
+  bool is(const Arguments& arguments) const noexcept;
+
+  const Dispatcher& dispatcher_;
+  const Arguments& arguments_;
+  Flight* outer_;  ///< of this thread
+  std::shared_ptr<GraphCall> call_;
+  GraphCall::Launched launched_;
+  PyObject* result_ = nullptr;  ///< owned: of a call that the callable served
+  bool departed_ = false;
+  bool landed_ = false;
+};
+
+}  // namespace pygraph::torch_bridge

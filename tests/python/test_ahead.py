@@ -1,0 +1,394 @@
+"""Graphs that are launched before the wrappers around them run (src/torch/flight.h)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from places import PLACES, Place, assert_bits
+from training_support import agree, fresh
+
+import pygraph
+from pygraph import _engine
+from pygraph.adapter.graphed import Graphed
+
+N = 12
+
+Function = Callable[[list[Any]], list[Any]]
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    with fresh(request.param) as here:
+        yield here
+
+
+class Wrapped:
+    """A graph of `function`, the wrappers around it, and the Entry that launches it ahead. The
+    caller's arguments reach the graph in the opposite order."""
+
+    def __init__(self, place: Place, function: Function, arguments: list[Any]) -> None:
+        self.graph: Graphed = place.graphed(function)
+        for _ in range(3):
+            with torch.no_grad():
+                self.graph.dispatcher(list(arguments))
+        assert self.graph.refresh_report().state == "graphed", self.graph.report.blame
+        self.wrappers: Callable[..., Any] = self.arrive
+        self.seen: list[int] = []
+        self.entry: Any = _engine.make_entry(lambda *given: self._called(*given))
+        order = list(range(len(arguments)))[::-1]
+        _engine.connect_entry(self.entry, self.graph.dispatcher, len(order), order, None)
+
+    def _called(self, *given: Any) -> Any:
+        self.seen.append(self.replays)
+        return self.wrappers(*given)
+
+    def arrive(self, *given: Any) -> Any:
+        with torch.no_grad():
+            return self.graph.dispatcher(list(given[::-1]))
+
+    @property
+    def replays(self) -> int:
+        return self.graph.refresh_report().replays
+
+
+def plain(given: list[Any]) -> list[Any]:
+    x, y = given
+    return [x * 2 + y, y - x]
+
+
+def writing(given: list[Any]) -> list[Any]:
+    x, y = given
+    y.add_(1)
+    return [x * y]
+
+
+def drawing(given: list[Any]) -> list[Any]:
+    x, y = given
+    return [torch.rand_like(x) + y]
+
+
+def pair(place: Place) -> list[Any]:
+    return [place.randn(N), place.randn(N)]
+
+
+def test_the_graph_is_launched_before_the_wrappers_run(place: Place) -> None:
+    wrapped = Wrapped(place, plain, pair(place))
+    before = wrapped.replays
+    calls = wrapped.graph.report.calls
+    for call in range(1, 4):
+        y, x = pair(place)
+        assert_bits(wrapped.entry(y, x), plain([x, y]))
+        assert wrapped.seen[-1] == wrapped.replays == before + call
+        assert wrapped.graph.report.calls == calls + call
+
+
+@pytest.mark.parametrize("function", [writing, drawing])
+def test_what_it_writes_and_draws_happens_once(place: Place, function: Function) -> None:
+    wrapped = Wrapped(place, function, pair(place))
+    for _ in range(3):
+        y, x = pair(place)
+        other = y.clone()
+        torch.manual_seed(7)
+        found = wrapped.entry(y, x)
+        after = torch.rand(3, device=x.device)
+        torch.manual_seed(7)
+        assert_bits(found, function([x, other]))
+        assert_bits([y, after], [other, torch.rand(3, device=x.device)])
+
+
+def test_results_are_made_where_the_call_arrives(place: Place) -> None:
+    """Under the wrappers' grad mode, and of what they hand over."""
+
+    def viewing(given: list[Any]) -> list[Any]:
+        return [given[0][2:], given[0], given[0] * given[1]]
+
+    wrapped = Wrapped(place, viewing, pair(place))
+    y, x = pair(place)
+    x.requires_grad_()
+    for call in (wrapped.entry, wrapped.arrive):
+        view, same, product = call(y, x)
+        assert same is x
+        assert view.grad_fn is None and not product.requires_grad
+        assert view.data_ptr() == x.data_ptr() + 8
+        assert_bits([product], [(x * y).detach()])
+
+
+def test_arguments_are_let_go_of(place: Place) -> None:
+    wrapped = Wrapped(place, plain, pair(place))
+    y, x = pair(place)
+    before = sys.getrefcount(x), sys.getrefcount(y)
+    inner = [x, y]
+    wrapped.wrappers = lambda *_: wrapped.graph.dispatcher(inner)
+    wrapped.entry(y, x)
+    assert inner == [], "the callee of a boxed call drops its arguments"
+    wrapped.wrappers = wrapped.arrive
+    for _ in range(3):
+        wrapped.entry(y, x)
+    assert (sys.getrefcount(x), sys.getrefcount(y)) == before
+
+
+def lost(*_: Any) -> Any:
+    return "the wrappers' own"
+
+
+def test_a_call_that_does_not_arrive_is_the_wrappers(place: Place) -> None:
+    wrapped = Wrapped(place, plain, pair(place))
+    wrapped.wrappers = lost
+    assert wrapped.entry(*pair(place)) == "the wrappers' own"
+    wrapped.wrappers = wrapped.arrive
+    y, x = pair(place)
+    assert_bits(wrapped.entry(y, x), plain([x, y]))
+
+
+@pytest.mark.parametrize("function", [writing, drawing])
+def test_a_call_that_leaves_traces_must_arrive(place: Place, function: Function) -> None:
+    if place.name == "twin" and function is drawing:
+        pytest.skip("the twin's operators draw from torch's generator by themselves")
+    wrapped = Wrapped(place, function, pair(place))
+    wrapped.wrappers = lost
+    with pytest.raises(RuntimeError, match="has not come"):
+        wrapped.entry(*pair(place))
+
+
+def test_an_error_of_the_wrappers_is_told_as_it_is(place: Place) -> None:
+    wrapped = Wrapped(place, writing, pair(place))
+
+    def fail(*_: Any) -> Any:
+        raise KeyError("theirs")
+
+    def fail_behind(*given: Any) -> Any:
+        wrapped.arrive(*given)
+        raise KeyError("later")
+
+    for wrappers, text in ((fail, "theirs"), (fail_behind, "later")):
+        wrapped.wrappers = wrappers
+        with pytest.raises(KeyError, match=text):
+            wrapped.entry(*pair(place))
+    wrapped.wrappers = wrapped.arrive
+    y, x = pair(place)
+    other = y.clone()
+    assert_bits(wrapped.entry(y, x), writing([x, other]))
+
+
+def test_other_arguments_are_another_call(place: Place) -> None:
+    wrapped = Wrapped(place, plain, pair(place))
+    wrapped.wrappers = lambda *given: wrapped.arrive(*(each.clone() for each in given))
+    before = wrapped.replays
+    y, x = pair(place)
+    assert_bits(wrapped.entry(y, x), plain([x, y]))
+    assert wrapped.replays == before + 2
+    wrapped.wrappers = lambda *given: [wrapped.arrive(*given), wrapped.arrive(*given)]
+    for found in wrapped.entry(y, x):
+        assert_bits(found, plain([x, y]))
+    assert wrapped.replays == before + 4, "a second call with the same arguments is its own"
+
+
+def test_calls_within_calls(place: Place) -> None:
+    """Of the same graph with others, and of another one."""
+    one, two = (Wrapped(place, function, pair(place)) for function in (plain, writing))
+    inside: list[Any] = []
+
+    def nested(*given: Any) -> Any:
+        one.wrappers = one.arrive
+        y, x = pair(place)
+        other = y.clone()
+        inside.append((one.entry(y, x), plain([x, other])))
+        inside.append((two.entry(y, x), writing([x, other])))
+        return one.arrive(*given)
+
+    one.wrappers = nested
+    y, x = pair(place)
+    assert_bits(one.entry(y, x), plain([x, y]))
+    assert len(inside) == 2
+    for found, expected in inside:
+        assert_bits(found, expected)
+
+
+def test_each_thread_has_calls_of_its_own(place: Place) -> None:
+    wrapped = Wrapped(place, plain, pair(place))
+    both = threading.Barrier(2, timeout=30)
+
+    def meet(*given: Any) -> Any:
+        both.wait()  # both are launched, neither has arrived
+        return wrapped.arrive(*given)
+
+    wrapped.wrappers = meet
+    given = [pair(place) for _ in range(2)]
+    found: list[Any] = [None, None]
+
+    def call(number: int) -> None:
+        found[number] = wrapped.entry(*given[number])
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for (y, x), results in zip(given, found, strict=True):
+        assert_bits(results, plain([x, y]))
+
+
+def test_what_no_graph_accepts_goes_the_long_way(place: Place) -> None:
+    wrapped = Wrapped(place, plain, pair(place))
+    before = wrapped.replays
+    y, x = pair(place)
+    wrapped.graph.hold(True)
+    assert_bits(wrapped.entry(y, x), plain([x, y]))
+    wrapped.graph.hold(False)
+    assert wrapped.replays == before
+    assert wrapped.seen == [before]
+    assert_bits(wrapped.entry(y, x), plain([x, y]))
+    assert wrapped.replays == before + 1
+
+
+def test_a_launch_that_fails_is_served_by_the_callable_once() -> None:
+    from pygraph.twin import faults
+
+    with fresh("twin") as place:
+        calls: list[int] = []
+
+        def counted(given: list[Any]) -> list[Any]:
+            calls.append(1)
+            return writing(given)
+
+        wrapped = Wrapped(place, counted, pair(place))
+        y, x = pair(place)
+        other = y.clone()
+        made = len(calls)
+        with faults.failing_call("cuGraphLaunch"):
+            found = wrapped.entry(y, x)
+        assert_bits(found, writing([x, other]))
+        assert_bits([y], [other])
+        assert len(calls) == made + 1
+        assert wrapped.graph.refresh_report().state == "fallback"
+
+
+def test_results_that_cannot_be_made_are_an_error_where_arguments_were_written() -> None:
+    def viewing(given: list[Any]) -> list[Any]:
+        x, y = given
+        y.add_(1)
+        return [x[1:]]
+
+    with fresh("twin") as place:
+        wrapped = Wrapped(place, viewing, pair(place))
+
+        class Unviewable(torch.Tensor):
+            @classmethod
+            def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+                raise KeyError("no view of this one")
+
+        y, x = pair(place)
+        with pytest.raises(KeyError, match="no view"):
+            wrapped.entry(y, x.as_subclass(Unviewable))
+
+
+# ----------------------------------------------------------------------- through torch.compile
+
+
+def steps(make: Callable[[Any], Any], place: Place, count: int = 6) -> Callable[[Any], list[Any]]:
+    """A program that trains `make(place)`: losses, gradients, buffers."""
+
+    def program(compile_: Any) -> list[Any]:
+        model = make(place)
+        compiled = compile_(model)
+        values: list[Any] = []
+        for _ in range(count):
+            loss = compiled(torch.rand(4, 8, device=place.torch)).square().mean()
+            loss.backward()
+            values += [loss.detach().clone()]
+            values += [p.grad.clone() for p in model.parameters() if p.grad is not None]
+            values += [b.clone() for b in model.buffers()]
+        return values
+
+    return program
+
+
+def normed(place: Place) -> Any:
+    layers = torch.nn.Linear(8, 6), torch.nn.BatchNorm1d(6), torch.nn.Dropout(0.4)
+    return torch.nn.Sequential(*layers).to(place.torch)
+
+
+def test_a_forward_is_launched_ahead(place: Place) -> None:
+    """Running statistics are written, and random numbers drawn, once in each step."""
+    report = agree(place, steps(normed, place))
+    forward, backward = report.graphs
+    assert forward.ahead and not forward.direct and not backward.ahead
+    assert forward.replays == backward.replays == 4
+
+
+class Reads(torch.nn.Module):
+    """Of a tensor that autograd knows, it uses what needs no gradient: AOTAutograd detaches it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(8))
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return x * self.weight, (y > 0).float()
+
+
+def test_not_where_a_wrapper_replaces_an_argument(place: Place) -> None:
+    def program(compile_: Any) -> list[Any]:
+        model = Reads().to(place.torch)
+        compiled = compile_(model)
+        values: list[Any] = []
+        for _ in range(6):
+            x = torch.rand(4, 8, device=place.torch)
+            product, positive = compiled(x, model.weight * x)
+            product.sum().backward()
+            values += [product.detach(), positive, model.weight.grad.clone()]
+        return values
+
+    forward = agree(place, program).graphs[0]
+    assert forward.state == "graphed" and forward.replays == 4, forward.blame
+    assert not forward.ahead
+
+
+def test_not_where_proofs_are_repeated(place: Place) -> None:
+    report = agree(place, steps(normed, place), debug="paranoid", debug_interval=2)
+    assert not any(graph.ahead for graph in report.graphs)
+    assert report.graphs[0].proofs > 1
+
+
+def test_a_written_cache_is_launched_ahead_too(place: Place) -> None:
+    """Without gradients; the wrappers count the versions of what is written."""
+
+    def program(compile_: Any) -> list[Any]:
+        cache = torch.zeros(6, 8, device=place.torch)
+
+        def step(x: Any, cache: Any) -> Any:
+            cache[1:].copy_(cache[:-1].clone())
+            cache[0] = x
+            return cache.sum(0)
+
+        compiled = compile_(step)
+        values: list[Any] = []
+        with torch.no_grad():
+            for _ in range(6):
+                version = cache._version
+                values += [compiled(torch.rand(8, device=place.torch), cache), cache.clone()]
+                values += [cache._version > version]
+        return values
+
+    (graph,) = agree(place, program).graphs
+    assert graph.ahead and not graph.direct
+    assert graph.replays == 4
+
+
+def test_after_a_reset_the_wrappers_are_alone(place: Place) -> None:
+    model = normed(place)
+    compiled = place.compile(model)
+    x = torch.rand(4, 8, device=place.torch)
+    for _ in range(4):
+        compiled(x).sum().backward()
+    assert pygraph.report().graphs[0].ahead
+    pygraph.reset()
+    torch.manual_seed(3)
+    found = compiled(x)
+    torch.manual_seed(3)
+    assert_bits([found.detach()], [model(x).detach()])
