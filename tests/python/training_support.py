@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 from places import Place
+from torch.utils._pytree import tree_map_only
 
 import pygraph
 from pygraph.capture.tensors import same_bits
@@ -93,7 +94,7 @@ def _agree_with_torch(place: Place, program: Program, candidate: str) -> NoRetur
 
     def run(mode: str) -> tuple[list[Any], float]:
         def compiled(function: Any, **kwargs: Any) -> Any:
-            return torch.compile(function, **{"mode": mode, **kwargs})
+            return _AsTorchAdvises(torch.compile(function, **{"mode": mode, **kwargs}))
 
         reset()
         started = time.perf_counter()
@@ -110,6 +111,22 @@ def _agree_with_torch(place: Place, program: Program, candidate: str) -> NoRetur
         f"{candidate} is right: {seconds:.1f} s, default {seconds_of_default:.1f} s, "
         f"{skips} graphs left out"
     )
+
+
+class _AsTorchAdvises:
+    """A compiled callable, used as torch's documentation of its CUDA graphs asks users to: each
+    call begins a step, and results are cloned before the next one can overwrite them."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        results = self._compiled(*args, **kwargs)
+        return tree_map_only(torch.Tensor, torch.Tensor.clone, results)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._compiled, name)
 
 
 def is_ours(compiled: Compile) -> bool:
