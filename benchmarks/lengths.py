@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""A stream of 200 different lengths, over and over: python benchmarks/lengths.py --out FILE
+
+Nothing recurs in the first pass over the stream; from the second on each length comes once in a
+pass, in another order each time. torch.compile's default, reduce-overhead and pygraph compile the
+same model with dynamic sizes, take the same passes in turn, and must agree on the sum of results.
+
+Targets: the first pass, and each from the third on, takes no longer than default's by more than 3%;
+memory does not grow from the second pass on. In the second pass pygraph links its first programs,
+which takes what it takes once: it is shown. `--device cpu` is to try the script: the engine runs on
+the CPU twin, and times mean nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+import pygraph
+from pygraph.bench import record
+from pygraph.bench.device import Device
+from pygraph.bench.environment import environment
+from pygraph.bench.isolate import isolated
+from pygraph.bench.table import target_table
+from pygraph.bench.targets import Target
+
+LIMIT = 1.03
+GROWTH_MIB = 16.0
+"""From the second pass to the last: a few blocks of torch's allocator."""
+LINKED = 2
+"""Passes after which as many programs have been linked as are kept."""
+TOLERANCE = 1e-2
+"""Relative, of the sums: bf16."""
+WARM_LENGTHS = (1000, 1007, 1013, 1000, 1007)
+"""Compile, for sizes that the stream does not have."""
+
+
+@dataclass
+class Pass:
+    """One mode's turn."""
+
+    seconds: float
+    median_us: float
+    worst_us: float
+    allocated_mib: float
+    reserved_mib: float
+    checksum: float
+
+
+@dataclass
+class Mode:
+    name: str
+    call: Callable[[torch.Tensor], torch.Tensor]
+    passes: list[Pass] = field(default_factory=list)
+
+
+class Encoder(torch.nn.Module):
+    """Layers of attention and a head, as small as leaves the host the slower part."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        make = torch.nn.TransformerEncoderLayer
+        layer = make(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.layers = torch.nn.ModuleList(copy.deepcopy(layer) for _ in range(layers))
+        self.head = torch.nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x).float().square().mean()
+
+
+def modes(model: torch.nn.Module, device: Device, training: bool) -> list[Mode]:
+    cuda = device.is_cuda
+    ours = {} if cuda else {"device": "twin"}
+    ways: dict[str, dict[str, Any]] = {
+        "default": {} if cuda else {"backend": "aot_eager"},
+        "pygraph": {"backend": "pygraph", "options": ours},
+    }
+    if cuda:
+        ways["reduce-overhead"] = {"mode": "reduce-overhead"}
+    found = []
+    for name, options in ways.items():
+        own = copy.deepcopy(model)
+        compiled = torch.compile(isolated(own, name.replace("-", "_")), dynamic=True, **options)
+
+        def call(
+            x: torch.Tensor, own: Any = own, compiled: Any = compiled, name: str = name
+        ) -> torch.Tensor:
+            if name == "reduce-overhead":
+                torch.compiler.cudagraph_mark_step_begin()
+            with torch.set_grad_enabled(training):
+                loss: torch.Tensor = compiled(x)
+            if training:
+                own.zero_grad()
+                loss.backward()
+            return loss.detach().clone()
+
+        found.append(Mode(name, call))
+    return found
+
+
+def take(mode: Mode, inputs: list[torch.Tensor], device: Device) -> None:
+    device.synchronize()
+    spent, total = [], torch.zeros((), device=device.torch)
+    started = time.perf_counter()
+    for x in inputs:
+        before = time.perf_counter()
+        total += mode.call(x)
+        device.synchronize()
+        spent.append(1e6 * (time.perf_counter() - before))
+    seconds = time.perf_counter() - started
+    gc.collect()
+    memory = device.memory()
+    mode.passes.append(
+        Pass(
+            seconds,
+            statistics.median(spent),
+            max(spent),
+            memory.allocated,
+            memory.reserved,
+            float(total),
+        )
+    )
+
+
+def targets(kind: str, found: dict[str, Mode]) -> list[Target]:
+    default, ours = found["default"].passes, found["pygraph"].passes
+    ratios = [one.seconds / other.seconds for one, other in zip(ours, default, strict=True)]
+    apart = max(
+        abs(one.checksum - other.checksum) / abs(other.checksum)
+        for one, other in zip(ours, default, strict=True)
+    )
+    grown = max(each.reserved_mib for each in ours) - ours[1].reserved_mib
+    return [
+        Target(f"{kind}, right", "sums as default's", apart <= TOLERANCE, apart, TOLERANCE),
+        Target(
+            f"{kind}, lengths that are new",
+            "the first pass over default's",
+            ratios[0] <= LIMIT,
+            ratios[0],
+            LIMIT,
+        ),
+        Target(
+            f"{kind}, lengths that recur",
+            "the slowest pass from the third on over default's",
+            max(ratios[LINKED:]) <= LIMIT,
+            max(ratios[LINKED:]),
+            LIMIT,
+            "passes: " + ", ".join(f"{ratio:.3f}" for ratio in ratios),
+        ),
+        Target(
+            f"{kind}, memory",
+            "MiB reserved more in a later pass than in the second",
+            grown <= GROWTH_MIB,
+            grown,
+            GROWTH_MIB,
+        ),
+    ]
+
+
+def run(
+    kind: str, device: Device, count: int, passes: int, width: int
+) -> tuple[dict[str, Any], list[Target]]:
+    torch._dynamo.reset()
+    pygraph.reset()
+    torch.manual_seed(0)
+    model = Encoder(width, 4).to(device.torch)
+    if device.is_cuda:
+        model = model.to(torch.bfloat16)
+    dtype = next(model.parameters()).dtype
+    lengths = list(range(9, 9 + count))
+    found = modes(model, device, kind == "training")
+
+    def batch(length: int) -> torch.Tensor:
+        return torch.randn(4, length, width, device=device.torch, dtype=dtype)
+
+    for length in WARM_LENGTHS if device.is_cuda else (500, 501, 500):
+        x = batch(length)
+        for mode in found:
+            mode.call(x)
+    order = random.Random(0)
+    for number in range(passes):
+        order.shuffle(lengths)
+        inputs = [batch(length) for length in lengths]
+        for mode in found if number % 2 else found[::-1]:
+            take(mode, inputs, device)
+    by_name = {mode.name: mode for mode in found}
+    report = pygraph.report()
+    return {
+        "modes": {mode.name: [asdict(each) for each in mode.passes] for mode in found},
+        "programs": {graph.name: graph.programs for graph in report.graphs},
+        "evictions": {graph.name: graph.evictions for graph in report.graphs},
+        "replays": report.replays,
+        "calls": report.calls,
+        "states": {graph.name: graph.blame or graph.state for graph in report.graphs},
+    }, targets(kind, by_name)
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="The record.")],
+    count: Annotated[int, typer.Option(min=2, help="Different lengths.")] = 200,
+    passes: Annotated[int, typer.Option(min=LINKED + 1, help="Over the stream.")] = 6,
+    width: Annotated[int, typer.Option(min=8, help="Of the model.")] = 256,
+    device: Annotated[str, typer.Option(help="cpu: to try the script.")] = "cuda",
+) -> None:
+    """Measure; 0 if all targets are met."""
+    where = Device(device)
+    kinds, judged = {}, []
+    for kind in ("inference", "training"):
+        kinds[kind], found = run(kind, where, count, passes, width)
+        judged += found
+    record.write(
+        out,
+        {
+            "env": environment(),
+            "command": f"benchmarks/lengths.py --count {count} --passes {passes} --width {width}",
+            "reserved_of": "all modes together, in MiB" if where.is_cuda else "",
+            "kinds": kinds,
+            "targets": [target.to_dict() for target in judged],
+        },
+    )
+    from pygraph.bench.demo import terminal
+
+    terminal().print(target_table(judged))
+    raise typer.Exit(0 if all(target.met for target in judged) else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
