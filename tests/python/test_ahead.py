@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -202,11 +203,66 @@ def test_calls_within_calls(place: Place) -> None:
         return one.arrive(*given)
 
     one.wrappers = nested
+    before = one.replays, two.replays
     y, x = pair(place)
     assert_bits(one.entry(y, x), plain([x, y]))
+    assert (one.replays, two.replays) == (before[0] + 2, before[1] + 1), "each was launched once"
     assert len(inside) == 2
     for found, expected in inside:
         assert_bits(found, expected)
+
+
+def test_a_call_may_arrive_inside_of_another_one(place: Place) -> None:
+    one, two = (Wrapped(place, function, pair(place)) for function in (plain, writing))
+    before = one.replays, two.replays
+    outer, inner = pair(place), pair(place)
+    other = inner[0].clone()
+    found: list[Any] = []
+
+    def arrive_twice(*given: Any) -> Any:
+        found.append(one.arrive(*outer))
+        return two.arrive(*given)
+
+    def call_inside(*_: Any) -> Any:
+        assert_bits(two.entry(*inner), writing([inner[1], other]))
+        return found.pop()
+
+    one.wrappers, two.wrappers = call_inside, arrive_twice
+    assert_bits(one.entry(*outer), plain(outer[::-1]))
+    assert (one.replays, two.replays) == (before[0] + 1, before[1] + 1)
+
+
+def test_another_threads_call_is_no_arrival(place: Place) -> None:
+    wrapped = Wrapped(place, plain, pair(place))
+    y, x = pair(place)
+    elsewhere: list[Any] = []
+
+    def meanwhile(*given: Any) -> Any:
+        thread = threading.Thread(target=lambda: elsewhere.append(wrapped.arrive(*given)))
+        thread.start()
+        thread.join(60)
+        return wrapped.arrive(*given)
+
+    wrapped.wrappers = meanwhile
+    before = wrapped.replays
+    for found in (wrapped.entry(y, x), *elsewhere):
+        assert_bits(found, plain([x, y]))
+    assert wrapped.replays == before + 2
+
+
+def test_fewer_arguments_are_no_arrival(place: Place) -> None:
+    wrapped = Wrapped(place, plain, pair(place))
+
+    def try_fewer(*given: Any) -> Any:
+        with pytest.raises(ValueError, match="not enough values"):
+            wrapped.graph.dispatcher([given[1]])
+        return wrapped.arrive(*given)
+
+    wrapped.wrappers = try_fewer
+    before = wrapped.replays
+    y, x = pair(place)
+    assert_bits(wrapped.entry(y, x), plain([x, y]))
+    assert wrapped.replays == before + 1
 
 
 def test_each_thread_has_calls_of_its_own(place: Place) -> None:
@@ -266,6 +322,43 @@ def test_a_launch_that_fails_is_served_by_the_callable_once() -> None:
         assert_bits([y], [other])
         assert len(calls) == made + 1
         assert wrapped.graph.refresh_report().state == "fallback"
+
+
+def test_an_error_of_the_callable_behind_a_failed_launch_is_the_callers() -> None:
+    from pygraph.twin import faults
+
+    with fresh("twin") as place:
+        broken: list[int] = []
+
+        def breaking(given: list[Any]) -> list[Any]:
+            if broken:
+                raise KeyError("the callable's")
+            return plain(given)
+
+        wrapped = Wrapped(place, breaking, pair(place))
+        broken.append(1)
+        with faults.failing_call("cuGraphLaunch"), pytest.raises(KeyError, match="callable's"):
+            wrapped.entry(*pair(place))
+        assert wrapped.seen == [], "the wrappers did not run"
+
+
+def test_what_the_callable_made_for_a_call_that_does_not_arrive_is_dropped() -> None:
+    from pygraph.twin import faults
+
+    with fresh("twin") as place:
+        made: list[Any] = []
+
+        def noted(given: list[Any]) -> list[Any]:
+            results = plain(given)
+            made.extend(map(weakref.ref, results))
+            return results
+
+        wrapped = Wrapped(place, noted, pair(place))
+        wrapped.wrappers = lost
+        made.clear()
+        with faults.failing_call("cuGraphLaunch"):
+            assert wrapped.entry(*pair(place)) == "the wrappers' own"
+        assert [each() for each in made] == [None, None]
 
 
 def test_results_that_cannot_be_made_are_an_error_where_arguments_were_written() -> None:
