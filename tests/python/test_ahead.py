@@ -232,6 +232,21 @@ def test_a_call_may_arrive_inside_of_another_one(place: Place) -> None:
     assert (one.replays, two.replays) == (before[0] + 1, before[1] + 1)
 
 
+def test_another_graphs_call_with_the_same_arguments_is_no_arrival(place: Place) -> None:
+    def other(given: list[Any]) -> list[Any]:
+        return [given[0] - 3 * given[1]]
+
+    one, two = (Wrapped(place, function, pair(place)) for function in (plain, other))
+
+    def ask_the_other(*given: Any) -> Any:
+        assert_bits(two.arrive(*given), other(list(given[::-1])))
+        return one.arrive(*given)
+
+    one.wrappers = ask_the_other
+    y, x = pair(place)
+    assert_bits(one.entry(y, x), plain([x, y]))
+
+
 def test_another_threads_call_is_no_arrival(place: Place) -> None:
     wrapped = Wrapped(place, plain, pair(place))
     y, x = pair(place)
@@ -241,6 +256,7 @@ def test_another_threads_call_is_no_arrival(place: Place) -> None:
         thread = threading.Thread(target=lambda: elsewhere.append(wrapped.arrive(*given)))
         thread.start()
         thread.join(60)
+        assert wrapped.replays == before + 2, "it was launched for itself"
         return wrapped.arrive(*given)
 
     wrapped.wrappers = meanwhile
