@@ -11,20 +11,24 @@ A generator is known by its source: DEFAULT, or the number of the first argument
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from pygraph import _engine
 from pygraph.capture.device import DEFAULT, CaptureFailed, Device
 
-if TYPE_CHECKING:
-    from pygraph.capture.record import Capture
-
 #: States of generators, by source.
 States = Mapping[int, Any]
 #: See GraphCall.make.
 Draw = tuple[int, int, int, int]
+
+
+class Drew(Protocol):
+    """A capture (record.Capture): where the states of its generators are, by source, as (address,
+    bytes) of seed and offset."""
+
+    random: dict[int, list[tuple[int, int]]]
 
 
 def is_generator(value: Any, device: Device) -> bool:
@@ -91,7 +95,7 @@ def stand_ins(arguments: Sequence[Any], device: Device) -> dict[int, torch.Gener
 
 
 def add_regions(
-    regions: list[tuple[int, int, int, Any, int]], a: Capture, b: Capture
+    regions: list[tuple[int, int, int, Any, int]], a: Drew, b: Drew
 ) -> dict[int, list[int]]:
     """Adds the places of the generators' states to the regions of two captures; says by source
     which they are."""
