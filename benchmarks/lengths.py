@@ -170,12 +170,12 @@ def targets(kind: str, found: dict[str, Mode]) -> list[Target]:
 
 
 def run(
-    kind: str, device: Device, count: int, passes: int, width: int
+    kind: str, device: Device, count: int, passes: int, width: int, layers: int
 ) -> tuple[dict[str, Any], list[Target]]:
     torch._dynamo.reset()
     pygraph.reset()
     torch.manual_seed(0)
-    model = Encoder(width, 4).to(device.torch)
+    model = Encoder(width, layers).to(device.torch)
     if device.is_cuda:
         model = model.to(torch.bfloat16)
     dtype = next(model.parameters()).dtype
@@ -212,19 +212,21 @@ def main(
     count: Annotated[int, typer.Option(min=2, help="Different lengths.")] = 200,
     passes: Annotated[int, typer.Option(min=LINKED + 1, help="Over the stream.")] = 6,
     width: Annotated[int, typer.Option(min=8, help="Of the model.")] = 256,
+    layers: Annotated[int, typer.Option(min=1, help="Of the model.")] = 4,
     device: Annotated[str, typer.Option(help="cpu: to try the script.")] = "cuda",
 ) -> None:
     """Measure; 0 if all targets are met."""
     where = Device(device)
     kinds, judged = {}, []
     for kind in ("inference", "training"):
-        kinds[kind], found = run(kind, where, count, passes, width)
+        kinds[kind], found = run(kind, where, count, passes, width, layers)
         judged += found
+    options = f"--count {count} --passes {passes} --width {width} --layers {layers}"
     record.write(
         out,
         {
             "env": environment(),
-            "command": f"benchmarks/lengths.py --count {count} --passes {passes} --width {width}",
+            "command": f"benchmarks/lengths.py {options}",
             "reserved_of": "all modes together, in MiB" if where.is_cuda else "",
             "kinds": kinds,
             "targets": [target.to_dict() for target in judged],

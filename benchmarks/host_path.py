@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""What a call costs the host, from the inside outwards: python benchmarks/host_path.py --out FILE
+
+dispatcher  what Inductor calls: compare addresses, take outputs, launch, wrap them
+entry       the same straight from Dynamo's bytecode, past the wrappers
+ahead       launched by the Entry, arriving through a Python function that stands for the wrappers
+half        of that, until the function is called: what the GPU waits for
+
+The graph adds 1 to N tensors, so it has N arguments and N results and few nodes. On the CPU twin
+(--device twin) the kernels run within the call: what they take is in every figure.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+import pygraph
+from pygraph import _engine
+from pygraph.adapter import devices
+from pygraph.adapter.graphed import Graphed
+from pygraph.bench import record
+from pygraph.bench.environment import environment
+
+WARM = 50
+BETWEEN_WAITS = 16
+"""Calls in a row: the GPU's queue must not fill."""
+
+
+class Clock:
+    """Microseconds of calls, and of what they were up to a mark."""
+
+    def __init__(self, wait: Any) -> None:
+        self._wait = wait
+        self.marked = 0.0
+
+    def mark(self) -> None:
+        self.marked = time.perf_counter()
+
+    def run(self, call: Any, count: int, to_mark: bool = False) -> dict[str, float]:
+        spent = []
+        for number in range(WARM + count):
+            if number % BETWEEN_WAITS == 0:
+                self._wait()
+            started = time.perf_counter()
+            results = call()
+            ended = self.marked if to_mark else time.perf_counter()
+            spent.append(1e6 * (ended - started))
+            del results
+        spent = sorted(spent[WARM:])
+        return {
+            "median_us": statistics.median(spent),
+            "p10_us": spent[len(spent) // 10],
+            "worst_us": spent[-1],
+        }
+
+
+def measure(size: int, count: int, kind: str) -> dict[str, Any]:
+    target = devices.TARGETS[kind]
+    problem = target.problem()
+    if problem is not None:
+        raise typer.BadParameter(problem)
+    device = target.device(0)
+    where = torch.device("cpu" if kind == "twin" else "cuda")
+    wait = device.synchronize
+
+    def function(given: list[Any]) -> list[Any]:
+        return list(torch._foreach_add(given, 1.0))
+
+    graph = Graphed(function, name="host path", device=device)
+    arguments = [torch.randn(16, device=where) for _ in range(size)]
+    for _ in range(4):
+        found = graph.dispatcher(list(arguments))
+    assert all(map(torch.equal, found, function(list(arguments)))), "not what the callable computes"
+    assert graph.refresh_report().state == "graphed", graph.report.blame
+    del found
+    clock = Clock(wait)
+
+    def wrappers(*given: Any) -> Any:
+        clock.mark()
+        return graph.dispatcher(list(given))
+
+    entry: Any = _engine.make_entry(wrappers)
+    order = list(range(size))
+
+    def connected(results: list[int] | None) -> Any:
+        _engine.connect_entry(entry, graph.dispatcher, size, order, results)
+        return lambda: entry(*arguments)
+
+    before = graph.refresh_report().replays
+    rows = {
+        "callable": clock.run(lambda: function(list(arguments)), count),
+        "dispatcher": clock.run(lambda: graph.dispatcher(list(arguments)), count),
+        "entry": clock.run(connected([]), count),
+        "ahead": clock.run(connected(None), count),
+        "half": clock.run(connected(None), count, to_mark=True),
+    }
+    assert graph.refresh_report().replays == before + 4 * (WARM + count), "not all were replays"
+    nodes = graph.report.nodes
+    pygraph.reset()
+    return {"arguments": size, "nodes": nodes, "rows": rows}
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="The record.")],
+    calls: Annotated[int, typer.Option(min=10, help="Of each kind.")] = 2000,
+    device: Annotated[str, typer.Option(help="cuda, or twin.")] = "cuda",
+) -> None:
+    """Measure."""
+    with torch.no_grad():
+        sizes = [measure(size, calls, device) for size in (2, 32, 256)]
+    command = f"benchmarks/host_path.py --calls {calls} --device {device}"
+    record.write(out, {"env": environment(), "command": command, "sizes": sizes})
+    for size in sizes:
+        figures = ", ".join(f"{name} {row['median_us']:.1f}" for name, row in size["rows"].items())
+        print(f"{size['arguments']} arguments, {size['nodes']} nodes, us: {figures}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,43 @@
+"""The benchmarks that are scripts of their own, tried without a GPU: they run to their end, judge
+results and write what they promise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+
+
+def run(script: str, out: Path, *options: str) -> Any:
+    command = [sys.executable, str(SCRIPTS / script), "--out", str(out), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert out.exists(), done.stderr
+    return json.loads(out.read_text())
+
+
+def test_the_host_path(tmp_path: Path) -> None:
+    found = run("host_path.py", tmp_path / "out.json", "--device", "twin", "--calls", "10")
+    assert [size["arguments"] for size in found["sizes"]] == [2, 32, 256]
+    for size in found["sizes"]:
+        assert set(size["rows"]) == {"callable", "dispatcher", "entry", "ahead", "half"}
+        assert size["rows"]["half"]["p10_us"] <= size["rows"]["ahead"]["worst_us"]
+
+
+def test_a_stream_of_lengths(tmp_path: Path) -> None:
+    small = "--device", "cpu", "--count", "3", "--passes", "3", "--width", "8", "--layers", "1"
+    found = run("lengths.py", tmp_path / "out.json", *small)
+    for kind, graphs in (("inference", 1), ("training", 2)):
+        record = found["kinds"][kind]
+        assert {name: len(passes) for name, passes in record["modes"].items()} == {
+            "default": 3,
+            "pygraph": 3,
+        }
+        assert len(record["states"]) == graphs
+        assert set(record["states"].values()) == {"graphed"}
+        assert record["replays"] > 0
+    right = [target for target in found["targets"] if target["name"].endswith("right")]
+    assert [target["met"] for target in right] == [True, True]
