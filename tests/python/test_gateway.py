@@ -52,6 +52,7 @@ def test_an_outer_function_that_moves_names_is_inert(tmp_path: Any) -> None:
         ("        args.clear()\n", "        buf0 = torch.relu(arg0_1)\n", False),
         ("        args.clear()\n", "        (b,) = self.partitions[1]([arg0_1])\n", False),
         ("= [arg2_1, arg0_1, arg1_1]", "= [arg2_1 + 1, arg0_1, arg1_1]", False),
+        ("        args.clear()\n", "        del args[torch.tensor(0)]\n", False),
         ("(partition0_args)\n", "(partition0_args + [arg0_1])\n", False),
         ("(partition0_args)\n", "(partition0_args, flag=1)\n", False),
         ("self.partitions[0](", "self.partitions[1](", False),
@@ -74,6 +75,8 @@ def test_only_the_first_partition_comes_first(tmp_path: Any) -> None:
     assert gateway.comes_first(partition) and gateway.comes_first(runner.call)
     assert gateway.comes_first(lambda arguments: arguments)
     assert not gateway.comes_first(lambda arguments: partition(arguments))
+    runner.partitions.clear()
+    assert not gateway.comes_first(partition) and not gateway.covers_everything(partition)
 
 
 def test_code_that_was_not_partitioned_is_whole(tmp_path: Any) -> None:

@@ -123,7 +123,7 @@ def backend(
             return graph.entry()
         graphs.append(graph)
         whole.append(gateway.covers_everything(model))
-        first.append(gateway.comes_first(model))
+        first.append(whole[-1] or gateway.comes_first(model))
         return graph.entry()
 
     with hook.observed_metadata() as metadata:

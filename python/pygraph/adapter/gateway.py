@@ -17,10 +17,10 @@ whole stack stays in place.
 
 In front of a forward, 1 never holds: its wrappers make an autograd.Function of it. There the Entry
 launches the graph and calls the wrappers then, which find it launched when they come to it
-(src/torch/flight.h). That needs of 2 only what comes before the graph, and of 3 only the
-arguments. Wrappers that replace one (detached, as a
-base of views, as a part of a subclass) do so in every call of the function, so 2 and 3 make it a
-property of the function again; and each call is compared with what was launched, object by object.
+(src/torch/flight.h). That needs of 2 only what comes before the graph, and of 3 only the arguments.
+Wrappers that replace one (detached, as a base of views, as a part of a subclass) do so in every
+call of the function, so 2 and 3 make it a property of the function again; and each call is compared
+with what was launched, object by object.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ def comes_first(model: Callable[..., Any]) -> bool:
     """Whether nothing happens in a call of the compiled graph before `model` runs: it is all of it,
     or the first partition of an outer function that does nothing in front of that."""
     return all(
-        model is partitions[0] and _only_moves_names(_up_to_the_first_call(statements))
+        any(model is first for first in partitions[:1])
+        and _only_moves_names(_up_to_the_first_call(statements))
         for partitions, statements in _around(model)
     )
 
@@ -188,8 +189,10 @@ def _is_clear(statement: ast.stmt) -> bool:
 
 
 def _is_inert(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.Delete) or _is_clear(statement):
+    if _is_clear(statement):
         return True
+    if isinstance(statement, ast.Delete):
+        return all(_only_names(target) for target in statement.targets)
     if isinstance(statement, ast.Return):
         return statement.value is not None and _only_names(statement.value)
     if isinstance(statement, ast.Assign):

@@ -93,8 +93,8 @@ class Graphed:
 
     @property
     def direct_calls_allowed(self) -> bool:
-        """Whether calls may go to the dispatcher past everything else. `entry` is not the
-        dispatcher itself where proofs are repeated."""
+        """Whether calls may go to the dispatcher by another way than entry(), which repeats proofs
+        where that is asked for."""
         return not self._paranoid
 
     @property
