@@ -15,8 +15,9 @@ leaves them (reference.py).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -67,12 +68,13 @@ def prove(
     timings_ms = {} if timings_ms is None else timings_ms
     fronts = dict(enumerate(call.fronts))
     movable = _movable(reference.arguments, changing, device, fronts)
+    copies = functools.partial(tensors.moved, movable, fronts)
     verdicts = []
     try:
         for run in RUNS:
             # What a run made is gone before the next one needs memory.
             verdict = _compare(
-                _run_graph(call, reference, movable, run, device, timings_ms),
+                _run_graph(call, reference, copies, run, device, timings_ms),
                 function,
                 reference,
                 device,
@@ -138,16 +140,17 @@ def _movable(
 def _run_graph(
     call: _engine.GraphCall,
     reference: Reference,
-    movable: Sequence[tensors.Group],
+    copies: Callable[[], Mapping[int, torch.Tensor]],
     run: Run,
     device: Device,
     timings_ms: dict[str, float],
 ) -> list[Any] | str:
-    """The graph's results and the arguments it wrote, copied; or what it did wrong."""
+    """The graph's results and the arguments it wrote, copied; or what it did wrong. `copies` makes
+    the arguments that a run is given elsewhere."""
     reference.rewind()
     inputs = list(reference.arguments)
     if run.move:
-        for index, copy in tensors.moved(movable, dict(enumerate(call.fronts))).items():
+        for index, copy in copies().items():
             inputs[index] = copy
     device.space().poison(run.poison)
     device.synchronize()
