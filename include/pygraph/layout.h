@@ -44,6 +44,11 @@ struct Lender {
 /// What torch's allocator aligns memory to, in bytes.
 inline constexpr std::size_t kArenaAlignment = 512;
 
+/// `value`, or the next multiple of `alignment`, a power of two, above it.
+constexpr std::size_t round_up(std::size_t value, std::size_t alignment) {
+  return (value + alignment - 1) & ~(alignment - 1);
+}
+
 struct LayoutOptions {
   std::size_t alignment = kArenaAlignment;  ///< of every buffer, in bytes: a power of two
   /// Off, no two buffers share bytes, nothing is lent, and the arena is in one piece.

@@ -35,8 +35,4 @@ std::size_t live_maximum(std::span<const Buffer> buffers, std::span<const Life> 
                          std::span<const std::uint32_t> chosen, const NodeOrder& order,
                          std::size_t alignment);
 
-inline std::size_t round_up(std::size_t value, std::size_t alignment) {
-  return (value + alignment - 1) & ~(alignment - 1);
-}
-
 }  // namespace pygraph

@@ -38,8 +38,7 @@ void GraphCall::merge_blocks(const std::vector<std::vector<std::uint32_t>>& grou
         continue;
       }
       OutputBlock& first = merged[group.front()];
-      const std::uint64_t offset =
-          (first.bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+      const std::uint64_t offset = round_up(first.bytes, kArenaAlignment);
       for (const OutputBlock::Placed& placed : block.regions) {
         first.regions.push_back({placed.region, offset + placed.offset});
       }

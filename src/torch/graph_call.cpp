@@ -215,8 +215,7 @@ void GraphCall::bind_arguments(const Arguments& arguments, CUstream stream,
         continue;
       }
       refuse_visible_copy(arguments, i);
-      const std::uint64_t front =
-          (spec.front + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+      const std::uint64_t front = round_up(spec.front, kArenaAlignment);
       OwnedTensor aligned = bytes(front + spec.bytes);
       const CUdeviceptr replacement = data_of(aligned) + front;
       program_.bind(spec.region, replacement);

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
 from pygraph import _engine
-from pygraph.adapter import versions
 from pygraph.capture import random
 from pygraph.capture.cuda import Cuda
 from pygraph.capture.device import DEFAULT, CaptureFailed
@@ -49,13 +48,7 @@ class Philox(torch.Generator):
         return self
 
 
-@pytest.fixture(autouse=True)
-def calibrated() -> Iterator[None]:
-    assert versions.tensor_access() == "direct"
-    _engine.twin_pageable_memory_access(True)
-    yield
-    _engine.twin_pageable_memory_access(False)
-    _engine.twin_reset_faults()
+pytestmark = pytest.mark.usefixtures("calibrated")
 
 
 def capture(space: Any, placement: Any, count: int) -> tuple[Any, list[int]]:

@@ -5,26 +5,19 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
 from pygraph import _engine
-from pygraph.adapter import versions
 
 N = 32
 INVALID_VALUE = 1
 
 
-@pytest.fixture(autouse=True)
-def calibrated() -> Iterator[None]:
-    assert versions.tensor_access() == "direct"
-    _engine.twin_pageable_memory_access(True)
-    yield
-    _engine.twin_pageable_memory_access(False)
-    _engine.twin_reset_faults()
+pytestmark = pytest.mark.usefixtures("calibrated")
 
 
 def capture(space: Any, placement: Any) -> tuple[Any, list[int]]:
