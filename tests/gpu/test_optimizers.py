@@ -15,13 +15,15 @@ LINKED = 2  #: calls of a graph before it replays
 
 Make = Callable[[list[Any], Any], torch.optim.Optimizer]
 
+#: Foreach takes a rate that is a tensor only if it is capturable, and Dynamo traces fused
+#: optimizers only then.
 OPTIMIZERS: dict[str, Make] = {
     "sgd": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, foreach=False),
     "sgd foreach": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, foreach=True),
     "adam": lambda p, lr: torch.optim.Adam(p, lr=lr, foreach=False),
-    "adam foreach": lambda p, lr: torch.optim.Adam(p, lr=lr, foreach=True),
-    "adamw foreach": lambda p, lr: torch.optim.AdamW(p, lr=lr, foreach=True),
-    "adamw fused": lambda p, lr: torch.optim.AdamW(p, lr=lr, fused=True),
+    "adam foreach": lambda p, lr: torch.optim.Adam(p, lr=lr, foreach=True, capturable=True),
+    "adamw foreach": lambda p, lr: torch.optim.AdamW(p, lr=lr, foreach=True, capturable=True),
+    "adamw fused": lambda p, lr: torch.optim.AdamW(p, lr=lr, fused=True, capturable=True),
 }
 RATES: dict[str, Callable[[], Any]] = {
     "on the host": lambda: torch.tensor(0.1),  # as torch's tutorial has it
@@ -72,3 +74,18 @@ def test_a_rate_that_is_a_plain_float_is_right(name: str) -> None:
     expected = train(make, 0.1)
     found = train(make, 0.1, backend="pygraph")
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("where", RATES)
+def test_what_dynamo_does_not_trace_runs_as_it_is(where: str) -> None:
+    """A fused optimizer whose steps are on the GPU but that is not capturable: torch.compile leaves
+    it uncompiled, and so no graph comes of it."""
+    rate = RATES[where]
+
+    def make(parameters: list[Any], lr: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=lr, fused=True)
+
+    expected = train(make, rate())
+    found = train(make, rate(), backend="pygraph")
+    assert pygraph.report().graphs == []
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
