@@ -5,6 +5,8 @@ dispatcher  what Inductor calls: compare addresses, take outputs, launch, wrap t
 entry       the same straight from Dynamo's bytecode, past the wrappers
 ahead       launched by the Entry, arriving through a Python function that stands for the wrappers
 half        of that, until the function is called: what the GPU waits for
+resting     no graph, and none to come: what the dispatcher adds to the callable
+new size    no graph, and a size that was not seen before
 
 The graph adds 1 to N tensors, so it has N arguments and N results and few nodes. On the CPU twin
 (--device twin) the kernels run within the call: what they take is in every figure.
@@ -12,6 +14,7 @@ The graph adds 1 to N tensors, so it has N arguments and N results and few nodes
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from pathlib import Path
@@ -102,6 +105,11 @@ def measure(size: int, count: int, kind: str) -> dict[str, Any]:
     }
     assert graph.refresh_report().replays == before + 4 * (WARM + count), "not all were replays"
     nodes = graph.report.nodes
+    graph.release()
+    rows["resting"] = clock.run(lambda: graph.dispatcher(list(arguments)), count)
+    sizes = itertools.count()
+    sized = Graphed(lambda given: function(given[1:]), name="sizes", device=device)
+    rows["new size"] = clock.run(lambda: sized.dispatcher([next(sizes), *arguments]), count)
     pygraph.reset()
     return {"arguments": size, "nodes": nodes, "rows": rows}
 

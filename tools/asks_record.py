@@ -4,14 +4,17 @@
 
 Runs each test of tests/python/test_training_*.py on the GPU with `--reduce-overhead`, in a process
 of its own, since some end in a crash or never. "right" says that the mode's values were torch's
-default's; "fails" comes with what it raised or got wrong.
+default's; "fails" comes with what it raised or got wrong. With --cited only those whose docstring
+names a public thread.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -25,6 +28,16 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTS = sorted(path.relative_to(ROOT) for path in ROOT.glob("tests/python/test_training_*.py"))
 PYTEST = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider"]
 LONGEST = 240  #: characters of a message
+
+
+def threads() -> dict[str, list[str]]:
+    """By test function: the public threads that its docstring names."""
+    found: dict[str, list[str]] = {}
+    for path in TESTS:
+        for each in ast.parse((ROOT / path).read_text()).body:
+            if isinstance(each, ast.FunctionDef):
+                found[each.name] = re.findall(r"[\w/]*#\d{4,}", ast.get_docstring(each) or "")
+    return found
 
 
 def collect() -> list[str]:
@@ -66,16 +79,26 @@ def read(xml: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--cited", action="store_true")
     parser.add_argument("--limit", type=float, default=90, help="seconds that a test may take")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     from pygraph.bench.environment import environment
 
+    cited = threads()
+    tests = [(test, cited[test.partition("::")[2].partition("[")[0]]) for test in collect()]
+    tests = [(test, named) for test, named in tests if named or not options.cited]
+
+    def one(test: tuple[str, list[str]]) -> dict[str, Any]:
+        found = {**tell(test[0], options.limit), "threads": test[1]}
+        print(f"{found['outcome']:14} {found['test']}: {found['message']}", flush=True)
+        return found
+
     with ThreadPoolExecutor(options.jobs) as pool:
-        found = list(pool.map(lambda test: tell(test, options.limit), collect()))
+        found = list(pool.map(one, tests))
     record = {
         "env": environment(),
-        "command": f"python tools/asks_record.py {options.out.name}",
+        "command": f"python tools/asks_record.py {'--cited ' * options.cited}{options.out.name}",
         "mode": "reduce-overhead, with steps marked, and results and gradients cloned",
         "summary": dict(Counter(each["outcome"] for each in found)),
         "tests": found,

@@ -284,6 +284,8 @@ void bind_calls(nb::module_& module) {
           },
           nb::arg("arguments"), nb::arg("poison") = -1, nb::arg("displace") = 0,
           "One call outside the dispatcher; `poison` and `displace` are for proofs (Trial).")
+      .def_rw("unwritten", &GraphCall::unwritten,
+              "Results, by number, that no node has an address of.")
       .def("reset_statistics", &GraphCall::reset_statistics)
       .def("merge_blocks", &GraphCall::merge_blocks, nb::arg("groups"))
       .def("set_arena_floor", &GraphCall::set_arena_floor, nb::arg("bytes"))
@@ -354,8 +356,41 @@ void bind_calls(nb::module_& module) {
       .def("clear", &Dispatcher::clear)
       .def("hold", &Dispatcher::hold, nb::arg("held"))
       .def_prop_ro("busy", &Dispatcher::busy)
+      .def(
+          "set_uncaptured",
+          [](Dispatcher& self, nb::handle function, std::vector<std::uint32_t> integers,
+             std::vector<std::uint32_t> aligned, std::uint64_t alignment) {
+            self.set_uncaptured(std::make_unique<torch_bridge::Uncaptured>(
+                function.ptr(), std::move(integers), std::move(aligned), alignment - 1));
+          },
+          nb::arg("function"), nb::arg("integers"), nb::arg("aligned"), nb::arg("alignment"),
+          "What serves calls whose signature rests, the values of the arguments `integers`; see "
+          "uncaptured.h. `alignment` is a power of two, in bytes.")
+      .def(
+          "rest",
+          [](Dispatcher& self, nb::handle arguments, std::optional<std::uint64_t> calls,
+             std::optional<double> seconds) {
+            using torch_bridge::Uncaptured;
+            require_list(arguments);
+            if (self.uncaptured() == nullptr) {
+              throw std::logic_error("set_uncaptured() was not called");
+            }
+            auto until = Uncaptured::Clock::time_point::max();
+            if (seconds.has_value()) {
+              until = Uncaptured::Clock::now() +
+                      std::chrono::duration_cast<Uncaptured::Clock::duration>(
+                          std::chrono::duration<double>(*seconds));
+            }
+            self.uncaptured()->rest(Arguments::of_list(arguments.ptr()),
+                                    calls.value_or(Uncaptured::kAlways), until);
+          },
+          nb::arg("arguments"), nb::arg("calls") = nb::none(), nb::arg("seconds") = nb::none(),
+          "Calls with this signature are served uncaptured, without `miss`: so many, or all, and "
+          "for so long, or for good.")
       .def("remove", &Dispatcher::remove, nb::arg("call"))
       .def_prop_ro("oldest", &Dispatcher::oldest, "The call used longest ago, or None.")
+      .def_prop_ro("oldest_used", &Dispatcher::oldest_used,
+                   "How many calls there had been when that was used.")
       .def_prop_ro("calls", &Dispatcher::calls)
       .def_prop_ro("size", &Dispatcher::size)
       .def_prop_ro("_boxed_call", [](const Dispatcher&) { return true; });

@@ -29,44 +29,49 @@ void Dispatcher::release() noexcept {
   calls_.clear();
   Py_CLEAR(miss_);
   Py_CLEAR(failed_);
+  if (uncaptured_ != nullptr) {
+    uncaptured_->release();
+  }
 }
 
 int Dispatcher::traverse(visitproc visit, void* arg) const {
   Py_VISIT(miss_);
   Py_VISIT(failed_);
-  for (const auto& call : calls_) {
-    if (const int stop = call->traverse(visit, arg); stop != 0) {
+  for (const Served& each : calls_) {
+    if (const int stop = each.call->traverse(visit, arg); stop != 0) {
       return stop;
     }
   }
-  return 0;
+  return uncaptured_ == nullptr ? 0 : uncaptured_->traverse(visit, arg);
 }
 
 void Dispatcher::add(std::shared_ptr<GraphCall> call) {
-  calls_.insert(calls_.begin(), std::move(call));
+  calls_.insert(calls_.begin(), {std::move(call), count_});
 }
 
 /// The graph that serves these arguments, moved to the front; null when none does, or when the
 /// stream is being captured by somebody.
 std::shared_ptr<GraphCall> Dispatcher::choose(const Arguments& arguments) {
   for (std::size_t i = 0; i < calls_.size() && !busy_ && !held_; ++i) {
-    if (!calls_[i]->accepts(arguments)) {
+    if (!calls_[i].call->accepts(arguments)) {
       continue;
     }
-    if (calls_[i]->being_captured()) {
+    if (calls_[i].call->being_captured()) {
       break;
     }
     if (i != 0) {
       const auto chosen = calls_.begin() + static_cast<std::ptrdiff_t>(i);
       std::rotate(calls_.begin(), chosen, chosen + 1);
     }
-    return calls_.front();
+    calls_.front().used = count_;
+    return calls_.front().call;
   }
   return nullptr;
 }
 
 void Dispatcher::remove(const std::shared_ptr<GraphCall>& call) noexcept {
-  calls_.erase(std::remove(calls_.begin(), calls_.end(), call), calls_.end());
+  const auto is_it = [&](const Served& each) { return each.call == call; };
+  calls_.erase(std::remove_if(calls_.begin(), calls_.end(), is_it), calls_.end());
 }
 
 /// A call that failed behind its launch may be made again by the callable, unless arguments are not
@@ -178,7 +183,8 @@ PyObject* Dispatcher::call(PyObject* arguments) {
     result = land(*flight, given);
   } else if (!try_call(given, result)) {
     ++count_;
-    return PyObject_CallOneArg(miss_, arguments);
+    const bool rests = uncaptured_ != nullptr && !held_ && uncaptured_->takes(given);
+    return rests ? uncaptured_->call(arguments) : PyObject_CallOneArg(miss_, arguments);
   }
   // The callee of a boxed call drops the arguments (torch's _boxed_call contract).
   if (result != nullptr &&

@@ -1,5 +1,6 @@
 // What Inductor calls in place of a compiled graph: the graphs linked for it, tried in the order of
-// their last use, and the Python side for everything else.
+// their last use, the callable itself for signatures that rest, and the Python side for everything
+// else.
 #pragma once
 
 #include <Python.h>
@@ -7,10 +8,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "flight.h"
 #include "graph_call.h"
+#include "uncaptured.h"
 
 namespace pygraph::torch_bridge {
 
@@ -29,13 +32,26 @@ class Dispatcher {
   void clear() noexcept { calls_.clear(); }
   /// While held, no graph serves a call: everything misses.
   void hold(bool held) noexcept { held_ = held; }
-  /// Whether a graph is serving a call right now, on another thread that waits for something.
-  [[nodiscard]] bool busy() const noexcept { return busy_; }
+  /// Whether a call is being served right now, on another thread that waits for something: by a
+  /// graph, or by the callable without Python.
+  [[nodiscard]] bool busy() const noexcept {
+    return busy_ || (uncaptured_ != nullptr && uncaptured_->occupied_by_others());
+  }
+  /// What serves the calls whose signature rests, unless held. Once.
+  void set_uncaptured(std::unique_ptr<Uncaptured> uncaptured) noexcept {
+    uncaptured_ = std::move(uncaptured);
+  }
+  /// Null before it was set.
+  [[nodiscard]] Uncaptured* uncaptured() const noexcept { return uncaptured_.get(); }
   /// Takes `call` out again; nothing when it is not there.
   void remove(const std::shared_ptr<GraphCall>& call) noexcept;
   /// The call that was used longest ago; null when there is none.
   [[nodiscard]] std::shared_ptr<GraphCall> oldest() const noexcept {
-    return calls_.empty() ? nullptr : calls_.back();
+    return calls_.empty() ? nullptr : calls_.back().call;
+  }
+  /// How many calls there had been when it was; 0 when there is none.
+  [[nodiscard]] std::uint64_t oldest_used() const noexcept {
+    return calls_.empty() ? 0 : calls_.back().used;
   }
 
   /// One call: `arguments` is a list, cleared when a graph served it. Returns a new reference, or
@@ -71,9 +87,15 @@ class Dispatcher {
                       const char* message);
   static PyObject* out_of_memory(const char* message);
 
+  struct Served {
+    std::shared_ptr<GraphCall> call;
+    std::uint64_t used;  ///< calls that there had been
+  };
+
   PyObject* miss_;
   PyObject* failed_;
-  std::vector<std::shared_ptr<GraphCall>> calls_;
+  std::vector<Served> calls_;  ///< last used first
+  std::unique_ptr<Uncaptured> uncaptured_;
   std::uint64_t count_ = 0;
   bool busy_ = false;
   bool held_ = false;

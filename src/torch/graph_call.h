@@ -272,6 +272,10 @@ class GraphCall {
     return program_.updates() - updates_before_;
   }
   [[nodiscard]] const Chain& program() const noexcept { return program_; }
+
+  /// For proofs: results that no node has an address of. They hold what their memory held.
+  std::vector<std::uint32_t> unwritten;
+
   int traverse(visitproc visit, void* arg) const;
 
  private:

@@ -23,7 +23,15 @@ def test_the_host_path(tmp_path: Path) -> None:
     found = run("host_path.py", tmp_path / "out.json", "--device", "twin", "--calls", "10")
     assert [size["arguments"] for size in found["sizes"]] == [2, 32, 256]
     for size in found["sizes"]:
-        assert set(size["rows"]) == {"callable", "dispatcher", "entry", "ahead", "half"}
+        assert set(size["rows"]) == {
+            "callable",
+            "dispatcher",
+            "entry",
+            "ahead",
+            "half",
+            "resting",
+            "new size",
+        }
         assert size["rows"]["half"]["p10_us"] <= size["rows"]["ahead"]["worst_us"]
 
 

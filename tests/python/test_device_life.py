@@ -57,8 +57,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_programs_are_bounded_and_the_oldest_makes_room(place: Place) -> None:
     graph = place.graphed(scale, sizes=Policy(programs=2))
-    for factor in (2, 3, 2, 4):
-        for _ in range(3):
+    for factor, times in ((2, 3), (3, 3), (2, 3), (4, 5)):
+        for _ in range(times):
             x = place.randn(8)
             assert_bits(graph.dispatcher([x, factor]), [x * factor])
     report = graph.refresh_report()
@@ -114,7 +114,7 @@ def test_a_stream_of_many_sizes_does_not_thrash(place: Place) -> None:
             assert_bits(graph.dispatcher([x, factor]), [x * factor]), turn
     report = graph.refresh_report()
     assert report.programs == 2
-    assert report.proofs <= 5 * 3  # each of five, and again after four and sixteen more calls
+    assert report.proofs == 2  # all come equally often: none deserves another one's place
 
 
 def test_programs_of_all_sizes_ask_for_the_arena_of_the_largest(place: Place) -> None:

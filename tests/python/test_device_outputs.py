@@ -51,6 +51,27 @@ def test_views_and_aliases_of_everything(place: Place) -> None:
     assert report.outputs_direct == 2
 
 
+def test_a_result_that_nothing_writes_holds_what_it_may(place: Place) -> None:
+    """Attention without dropout returns such a seed, which has no value that could be proven."""
+
+    def function(arguments: list[Any]) -> list[Any]:
+        (x,) = arguments
+        seed = torch.empty(2, dtype=torch.int64, device=x.device)
+        return [x + 1, seed, seed, seed[1:], x * 2]
+
+    graph = place.graphed(function)
+    for _ in range(5):
+        x = place.randn(8)
+        found = graph.dispatcher([x])
+        assert_bits([found[0], found[4]], [x + 1, x * 2])
+        assert found[1] is found[2]
+        assert found[3].data_ptr() == found[1][1:].data_ptr()
+    report = graph.refresh_report()
+    assert (report.state, report.proof, report.replays) == ("graphed", "bit-equal", 3), report.blame
+    (signature,) = graph._signatures.linked
+    assert signature.call.unwritten == [1, 2, 3]
+
+
 def test_a_view_as_another_type_needs_an_offset_that_fits(place: Place) -> None:
     def function(arguments: list[Any]) -> list[Any]:
         (x,) = arguments

@@ -190,6 +190,40 @@ def test_a_number_that_differs_from_call_to_call_gets_no_program(apart: Apart) -
     assert replays(graph) == 1
 
 
+def test_a_call_with_a_number_is_looked_at_each_time(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signatures that differ in integers alone may rest (test_resting.py)."""
+    heard = []
+    original = Graphed._miss
+
+    def miss(self: Graphed, arguments: list[Any]) -> Any:
+        heard.append(arguments[1].item())
+        return original(self, arguments)
+
+    monkeypatch.setattr(Graphed, "_miss", miss)
+    graph = compiled(apart, sizes=Policy(capture_at=9))
+    values = [1.0, 2.0, 1.0, 2.0, 2.0]
+    for value in values:
+        x = torch.randn(6)
+        assert_bits(graph.dispatcher([x, number(value)]), scaled([x, number(value)]))
+    graph.release()
+    for value in values:
+        graph.dispatcher([torch.randn(6), number(value)])
+    assert heard == 2 * values
+
+
+def test_a_number_waits_for_a_place_as_long_as_a_size(apart: Apart) -> None:
+    graph = compiled(apart, sizes=Policy(programs=1))
+    x = torch.randn(6)
+    for _ in range(4):
+        graph.dispatcher([x, number(1.0)])
+    graph._signatures.note_link(0.0)
+    for sight in range(1, 8):
+        graph.dispatcher([x, number(2.0)])
+        assert graph.refresh_report().evictions == (sight >= 5), sight
+
+
 def test_the_number_that_differs_is_named(apart: Apart) -> None:
     def function(arguments: list[Any]) -> list[Any]:
         steady, x, restless = arguments

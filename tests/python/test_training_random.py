@@ -204,8 +204,9 @@ def test_a_generator_of_ones_own(place: Place) -> None:
 @pytest.mark.parametrize("preserved", [True, False])
 @pytest.mark.parametrize("where", ["inside", "around"])
 def test_recomputation_draws_again(place: Place, where: str, preserved: bool) -> None:
-    """With preserve_rng_state a recomputed dropout has the first one's mask. Around, a graph is
-    replayed twice per step; inside, saving the generator's state is part of the program."""
+    """pytorch#170535, #113541: with preserve_rng_state a recomputed dropout has the first one's
+    mask. Around, a graph is replayed twice per step; inside, saving the generator's state is part
+    of the program."""
 
     def program(compiled: Compile) -> list[Any]:
         module = dropping(place)

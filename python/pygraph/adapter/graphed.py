@@ -1,10 +1,10 @@
 """The life of one compiled graph: warm it, link it, prove it, replay it, or run it as it is.
 
 `Graphed.dispatcher` is what Inductor calls in place of the compiled callable. It is C++ and serves
-every call that a proven program accepts; the rest arrives in `_miss`. The first call of a signature
-runs the callable for real, which loads modules and creates library handles (a capture must not);
-the second runs it for real again, captures, links and proves, and gives the caller the real run's
-result, whatever became of the capture.
+every call that a proven program accepts, and those of signatures that rest (resting.py); others
+arrive in `_miss`. The first call of a signature runs the callable for real, which loads modules and
+creates library handles (a capture must not); the second runs it for real again, captures, links and
+proves, and gives the caller the real run's result, whatever became of the capture.
 
 Threads: calls are guarded by the GIL, and a thread that links is alone (turnstile.py).
 """
@@ -24,6 +24,7 @@ from pygraph.adapter.pair import Pair, Role, Side
 from pygraph.adapter.paranoid import Paranoid
 from pygraph.adapter.partition import Partition
 from pygraph.adapter.prover import Prover
+from pygraph.adapter.resting import Resting
 from pygraph.adapter.signatures import Policy as Sizes
 from pygraph.adapter.signatures import Signature, Signatures
 from pygraph.adapter.turnstile import Turnstile
@@ -90,6 +91,7 @@ class Graphed:
         self._off = False  #: no program will ever be made again
         self._paranoid = paranoid
         self.dispatcher = _engine.Dispatcher(self._miss, self._failed)
+        self._resting = Resting(self.dispatcher, self.uncaptured, self._signatures)
 
     @property
     def direct_calls_allowed(self) -> bool:
@@ -136,6 +138,8 @@ class Graphed:
     def _miss(self, arguments: list[Any]) -> Any:
         self.uncaptured.on_host = self._side.taken_on_host(arguments)
         if self._off or self._held:
+            if not self._held:
+                self._resting.for_good(arguments)
             return self.uncaptured(arguments)
         with self._threads.calling():
             return self._serve(arguments)
@@ -145,11 +149,13 @@ class Graphed:
         if signature.call is not None and self._side.has_moved(signature.call, arguments):
             self._moved(signature)
         if signature.settled or self.device.busy():
+            if signature.settled and signature.call is None:
+                self._resting.for_good(arguments)
             return self.uncaptured(arguments)
         signature.calls += 1
         if signature.calls <= signature.warm_up_calls or not self._watched:
-            return self._warm_up(arguments)
-        if not self._signatures.may_link() or not self._fits(signature, arguments):
+            return self._warm_up(signature, arguments)
+        if self._resting.must_wait(signature, arguments) or not self._fits(signature, arguments):
             return self.uncaptured(arguments)
         with self._alone():
             if not signature.claim():  # another thread did, since this one looked
@@ -176,10 +182,11 @@ class Graphed:
         self._give_up_for_good(f"a replay failed: {message}")
         return self.uncaptured(arguments)
 
-    def _warm_up(self, arguments: list[Any]) -> Any:
+    def _warm_up(self, signature: Signature, arguments: list[Any]) -> Any:
         if self._watched:  # another signature: the same operators
             if self.report.state == WARMING:
                 self.report.reason = self._signatures.against or self.report.reason
+            self._resting.while_nothing_happens(signature, arguments)
             return self.uncaptured(arguments)
         self._watched = True
         self._side.note(arguments)
@@ -211,7 +218,7 @@ class Graphed:
         self._side.note(arguments)
         started = time.perf_counter()
         run = self._run_for_real(arguments)
-        arguments = self._on_device(run, arguments)
+        arguments = run.arguments = self.uncaptured.on_device(arguments, self.device)
         against = self._side.saves_on_host(run)
         if against is not None:
             return self._without_numbers_on_host(signature, run, against)
@@ -252,21 +259,10 @@ class Graphed:
                         self.on_deploy(arguments, run.outputs)
                     return run.outputs
                 reasons.append(f"{policy}: {verdict}")
-        self._signatures.note_link(time.perf_counter() - started)
+        # Not settled: memory was short, and another signature may find some.
+        self._signatures.note_link(time.perf_counter() - started, failed=signature.settled)
         self._give_up("; ".join(reasons), whole=not self._signatures.linked)
         return run.outputs
-
-    def _on_device(self, run: reference.Reference, arguments: list[Any]) -> list[Any]:
-        """The arguments as a captured forward saves them."""
-        if not self.uncaptured.on_host:
-            return arguments
-        here = torch.device(self.device.kind, self.device.index)
-        moved = [
-            value.to(here) if index in self.uncaptured.on_host else value
-            for index, value in enumerate(arguments)
-        ]
-        run.arguments = moved
-        return moved
 
     def _without_numbers_on_host(
         self, signature: Signature, run: reference.Reference, against: str

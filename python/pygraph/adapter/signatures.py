@@ -7,10 +7,12 @@ strides and dtypes of tensors follow from it, which Dynamo's guards see to. Whic
   worth 50 ms; or, if there is a list of sizes, those in it, at once, and no others;
 * but at its second sight at the earliest if its sizes came with other numbers on the host before:
   those may differ from call to call;
-* up to `Policy.programs`. A further one evicts the one used longest ago, but only when the time
-  since the last link is 50 times what that took, so that a stream of many sizes spends at most a
-  fiftieth of its time on linking. One that was evicted must be seen four times as often before it
-  gets another.
+* up to `Policy.programs`. A further one evicts the one used longest ago if it has come up four
+  times since that was used: sizes that all come equally often would only take each other's place.
+  And only when the time since the last link is 50 times what that took, so that a stream of many
+  sizes spends at most a fiftieth of its time on linking. One that was evicted must be seen four
+  times as often before it gets another;
+* after an attempt that failed the next one waits as long, whether there is room or not.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ CAPTURE_AT = 2
 #: Signatures that are remembered per program, those without a program included.
 _REMEMBERED = 64
 _BACK_OFF = 4
+#: Sights of a signature without any use of a program that it takes the place of.
+SIGHTS_FOR_A_PLACE = 4
 #: How often linking is tried again after memory was short, or constants have moved.
 MAXIMUM_ATTEMPTS = 4
 #: Times the last link's duration that must have passed before a program is evicted for another.
@@ -76,6 +80,26 @@ class Signature:
     keep: Any = None  #: memory that the program needs
     attempts: int = 0
     evictions: int = 0
+    #: It waits for a place: calls of the graph when that began, and its own until it asks again.
+    waits_since: int | None = None
+    waits_until: int = 0
+
+    @property
+    def uneventful(self) -> int:
+        """How many more calls of it only warm up, or wait for a place."""
+        until = self.warm_up_calls if self.waits_since is None else self.waits_until - 1
+        return max(until - self.calls, 0)
+
+    def deserves_place(self, calls: int, oldest_used: int) -> bool:
+        """Whether the program last used `oldest_used` calls of the graph into its life should make
+        room for one of this signature, now that there were `calls`."""
+        if self.waits_since is not None:
+            if self.calls < self.waits_until:
+                return False
+            if oldest_used < self.waits_since:
+                return True
+        self.waits_since, self.waits_until = calls, self.calls + SIGHTS_FOR_A_PLACE - 1
+        return False
 
     def claim(self) -> bool:
         """Settles it for the caller to link; False when somebody else has."""
@@ -96,6 +120,7 @@ class Signature:
         """Its program made room for another one's."""
         self.forget()
         self.evictions += 1
+        self.waits_since = None
         self.settled = False
         self.calls = self.warm_up_calls - _BACK_OFF**self.evictions
 
@@ -114,6 +139,8 @@ class Signatures:
         self._new = 0  #: sights of new numbers since one recurred
         self._linked_at = 0.0
         self._link_seconds = 0.0
+        self._link_failed = False
+        self._had_numbers = False  #: among the arguments of some call
 
     def of(self, arguments: list[Any], elsewhere: Collection[int] = ()) -> Signature:
         """The signature of a call. Those without a program are forgotten, oldest first, when there
@@ -121,6 +148,7 @@ class Signatures:
         if self._integers is None:
             self._integers = [i for i, argument in enumerate(arguments) if type(argument) is int]
             self._numbers = list(numbers.among(arguments, self._device))
+            self._had_numbers = bool(self._numbers)
         if any(index in elsewhere for index in self._numbers):
             self._leave_out(elsewhere)
         sizes = tuple([arguments[i] for i in self._integers])
@@ -168,7 +196,9 @@ class Signatures:
     def _numbers_with(self, sizes: Integers) -> list[tuple[Any, ...]]:
         """The numbers on the host that came with some sizes."""
         count = len(self._numbers)
-        return [key[1] for key in self._known if count == len(key[1]) > 0 and key[0] == sizes]
+        if not count:
+            return []
+        return [key[1] for key in self._known if count == len(key[1]) and key[0] == sizes]
 
     def _shrink(self, new: Key) -> None:
         excess = len(self._known) - self.policy.programs * _REMEMBERED
@@ -187,15 +217,23 @@ class Signatures:
         """Whether one more program needs another one's room."""
         return len(self.linked) >= self.policy.programs
 
-    def may_link(self) -> bool:
-        """Whether there is room for a program, or enough time has passed to make some."""
-        if not self.full:
-            return True
-        return time.monotonic() - self._linked_at >= PATIENCE * self._link_seconds
+    def seconds_to_wait(self) -> float:
+        """Until a program may be linked; 0 if there is room for one, or enough time has passed to
+        make some."""
+        if not self.full and not self._link_failed:
+            return 0.0
+        return max(self._linked_at + PATIENCE * self._link_seconds - time.monotonic(), 0.0)
 
-    def note_link(self, seconds: float) -> None:
-        """A link that took so long has just ended."""
+    def note_link(self, seconds: float, failed: bool = False) -> None:
+        """An attempt to link that took so long has just ended."""
         self._linked_at, self._link_seconds = time.monotonic(), seconds
+        self._link_failed = failed
+
+    @property
+    def integers(self) -> list[int] | None:
+        """Where a call's arguments are integers, if that is all that signatures differ in; None if
+        not, or not known yet."""
+        return None if self._had_numbers else self._integers
 
     def owner(self, call: Any) -> Signature | None:
         """Whose program `call` is."""

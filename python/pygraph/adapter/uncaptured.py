@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pygraph.capture import tensors
+from pygraph.capture.device import Device
 
 
 class Uncaptured:
@@ -34,15 +35,29 @@ class Uncaptured:
         #: arguments that the function reads on the host, and that a graph has on the device
         self.on_host: frozenset[int] = frozenset()
 
+    def looked_at(self, count: int) -> list[int]:
+        """Which of `count` arguments may have to be cloned."""
+        if self._look_at is None:
+            self._look_at = [i for i in range(count) if self.aligned and i not in self._sure]
+        return self._look_at
+
+    def on_device(self, arguments: list[Any], device: Device) -> list[Any]:
+        """The arguments as a captured forward saves them: those of `on_host` too."""
+        if not self.on_host:
+            return arguments
+        here = torch.device(device.kind, device.index)
+        return [
+            value.to(here) if index in self.on_host else value
+            for index, value in enumerate(arguments)
+        ]
+
     def __call__(self, arguments: list[Any]) -> Any:
         for index in self.on_host:
             arguments[index] = arguments[index].cpu()
         if not self.aligned:
             return self.function(arguments)
         replaced: list[tuple[torch.Tensor, torch.Tensor]] = []
-        if self._look_at is None:
-            self._look_at = [i for i in range(len(arguments)) if i not in self._sure]
-        for index in self._look_at:
+        for index in self.looked_at(len(arguments)):
             argument = arguments[index]
             if (
                 isinstance(argument, torch.Tensor)

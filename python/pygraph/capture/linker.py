@@ -116,6 +116,8 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         draws,
         device.default_generator() if draws or passed else None,
     )
+    if not linked.strays and not unknown:
+        call.unwritten = planned.standing_in(pair.unaddressed)
     blocks.merge(call, dict.fromkeys(request.gradients, blocks.GivenUp(0, 0)))
     on_host = [pair.a.inputs[index] for index in numbers.among(request.arguments, device)]
     keep: list[Any] = [*in_place.values(), *owned, *on_host]
@@ -191,7 +193,7 @@ class _Pair:
         try:
             b = capture(_engine.Placement.B)
             captured = time.perf_counter()
-            _require_pairs(self.a, b)
+            record.require_alike(self.a, b)
         except CaptureFailed as error:
             if not shifted:
                 raise
@@ -223,6 +225,14 @@ class _Pair:
             **({"peak_slack": device.peak_slack()} if request.cut else {}),
             twin=device.twin,
         )
+        #: Segments that no node has an address of, allocated for one thing each: what is there
+        #: stays what it was, captured or not. (Attention without dropout returns such a seed.)
+        self.unaddressed = [
+            segment
+            for segment in (self.planned.direct if not self.linked.problems else ())
+            if self.a.segments[segment].buffers == 1
+            and not self.linked.mentions[of_segment[segment]]
+        ]
         compared = time.perf_counter()
         self.timings_ms = {
             "capture": 1e3 * (captured - started),
@@ -243,18 +253,6 @@ def _in_place(request: Request, policy: Policy) -> dict[int, torch.Tensor]:
         elif policy.fix_constants:
             stand_ins[index] = argument
     return stand_ins
-
-
-def _require_pairs(a: Capture, b: Capture) -> None:
-    left = [segment.bytes for segment in a.segments]
-    right = [segment.bytes for segment in b.segments]
-    if left != right:
-        raise CaptureFailed(
-            f"two captures of the same call allocate differently: {len(left)} segments of "
-            f"{sum(left)} bytes, then {len(right)} of {sum(right)}"
-        )
-    if len(a.outputs) != len(b.outputs):
-        raise CaptureFailed("two captures of the same call return different numbers of outputs")
 
 
 RegionTuple = tuple[int, int, int, Any, int]

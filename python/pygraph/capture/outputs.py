@@ -21,7 +21,7 @@ storage as others are by their addresses.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -66,6 +66,18 @@ class Outputs:
     def bytes(self) -> int:
         """Of all fresh memory that a call's outputs take."""
         return sum(block.bytes for block in self.blocks)
+
+    def standing_in(self, segments: Iterable[int]) -> list[int]:
+        """The results, by number, that are made in the memory of these segments."""
+        blocks = {self.direct[segment] for segment in segments}
+        made = (_engine.ResultKind.WHOLE, _engine.ResultKind.VIEW)
+        again = (_engine.ResultKind.SAME, _engine.ResultKind.DERIVED)
+        found: list[int] = []
+        for number, result in enumerate(self.results):
+            among = blocks if result.kind in made else found if result.kind in again else ()
+            if result.index in among:
+                found.append(number)
+        return found
 
 
 @dataclasses.dataclass

@@ -136,3 +136,16 @@ def _place(
         else:
             inputs[index] = tensors.without_memory(argument, offset)
     return places, inputs
+
+
+def require_alike(a: Capture, b: Capture) -> None:
+    """Raises CaptureFailed unless two captures of a call have allocated and returned alike."""
+    left = [segment.bytes for segment in a.segments]
+    right = [segment.bytes for segment in b.segments]
+    if left != right:
+        raise CaptureFailed(
+            f"two captures of the same call allocate differently: {len(left)} segments of "
+            f"{sum(left)} bytes, then {len(right)} of {sum(right)}"
+        )
+    if len(a.outputs) != len(b.outputs):
+        raise CaptureFailed("two captures of the same call return different numbers of outputs")

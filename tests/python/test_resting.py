@@ -1,0 +1,275 @@
+"""Signatures that rest: calls that the compiled callable serves and nobody hears of."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from places import PLACES, Place, assert_bits
+
+import pygraph
+from pygraph import _engine
+from pygraph.adapter import signatures
+from pygraph.adapter.graphed import Graphed
+from pygraph.adapter.signatures import Policy
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    pygraph.reset()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield Place(request.param)
+    pygraph.reset()
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """The integers of the calls that Python has heard of."""
+    found: list[list[Any]] = []
+    original = Graphed._miss
+
+    def miss(self: Graphed, arguments: list[Any]) -> Any:
+        found.append([each for each in arguments if type(each) is int])
+        return original(self, arguments)
+
+    monkeypatch.setattr(Graphed, "_miss", miss)
+    return found
+
+
+def scale(arguments: list[Any]) -> list[Any]:
+    x, factor = arguments
+    arguments.clear()
+    return [x * factor]
+
+
+def serve(graph: Graphed, place: Place, factor: int) -> None:
+    x = place.randn(8)
+    given = [x, factor]
+    assert_bits(graph.dispatcher(given), [x * factor])
+    assert given == []
+
+
+def test_a_size_that_is_not_wanted_rests_for_good(place: Place, heard: list[Any]) -> None:
+    graph = place.graphed(scale, sizes=Policy(sizes=(frozenset({3}),)))
+    for factor in (2, 2, 2, 5, 2, 5, 3, 3, 3):
+        serve(graph, place, factor)
+    assert heard == [[2], [5], [3], [3]]
+    assert (graph.refresh_report().calls, graph.report.replays) == (9, 1)
+
+
+def test_a_size_rests_up_to_the_sight_at_which_it_is_captured(
+    place: Place, heard: list[Any]
+) -> None:
+    graph = place.graphed(scale, sizes=Policy(capture_at=4))
+    serve(graph, place, 9)  # the graph's first call
+    for sight in range(1, 7):
+        serve(graph, place, 2)
+        assert graph.refresh_report().programs == (sight >= 4), sight
+    assert heard == [[9], [2], [2]]  # the first sight and the fourth
+
+
+def test_a_size_rests_until_another_program_may_be_linked(
+    place: Place, heard: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = place.graphed(scale, sizes=Policy(programs=1))
+    for factor in (2, 2, 3):
+        serve(graph, place, factor)
+    assert graph.refresh_report().programs == 1
+    graph._signatures.note_link(1e6)
+    heard.clear()
+    for _ in range(5):
+        serve(graph, place, 3)
+    assert heard == [[3]]
+    graph = place.graphed(scale, sizes=Policy(programs=1))
+    for factor in (2, 2, 3):
+        serve(graph, place, factor)
+    graph._signatures.note_link(0.05 / signatures.PATIENCE)
+    serve(graph, place, 3)
+    time.sleep(0.06)
+    heard.clear()
+    for sight in range(1, 6):
+        serve(graph, place, 3)
+        assert graph.refresh_report().evictions == (sight >= 4), sight
+    assert heard == [[3], [3]]  # it begins to wait for a place, and gets it
+
+
+def test_a_size_gets_no_place_that_is_used_as_often(place: Place, heard: list[Any]) -> None:
+    graph = place.graphed(scale, sizes=Policy(programs=1))
+    for factor in (2, 2, 3):
+        serve(graph, place, factor)
+    graph._signatures.note_link(0.0)
+    heard.clear()
+    for _ in range(12):
+        serve(graph, place, 2)
+        serve(graph, place, 3)
+    assert graph.refresh_report().evictions == 0
+    assert heard == [[3]] * 4  # every third time
+    for _ in range(8):  # now 2 comes no more
+        serve(graph, place, 3)
+    assert graph.refresh_report().evictions == 1
+
+
+def test_a_failure_makes_all_sizes_wait(place: Place, heard: list[Any]) -> None:
+    """Where one could not be captured, the next one hardly can."""
+    tried = []
+
+    def function(arguments: list[Any]) -> list[Any]:
+        x, factor = arguments
+        tried.append(factor)
+        return [x * float(x.sum().item()) * factor]
+
+    graph = place.graphed(function)
+    for factor in (2, 2):
+        graph.dispatcher([place.randn(8), factor])
+    graph._signatures.note_link(1e6, failed=True)
+    tried.clear()
+    for _ in range(3):
+        for factor in (3, 4, 5):
+            graph.dispatcher([place.randn(8), factor])
+    assert tried == [3, 4, 5] * 3  # once per call: no capture
+    assert graph.refresh_report().proofs == 0
+
+
+def test_a_graph_that_was_given_up_rests(place: Place, heard: list[Any]) -> None:
+    graph = place.graphed(scale)
+    serve(graph, place, 2)
+    graph.release()
+    for factor in (2, 3, 2, 3, 2):
+        serve(graph, place, factor)
+    assert heard == [[2], [2], [3]]
+
+
+def test_held_calls_are_heard_of(place: Place, heard: list[Any]) -> None:
+    graph = place.graphed(scale, sizes=Policy(sizes=(frozenset({3}),)))
+    for _ in range(3):
+        serve(graph, place, 2)
+    graph.hold(True)
+    serve(graph, place, 2)
+    graph.hold(False)
+    serve(graph, place, 2)
+    assert heard == [[2], [2]]
+
+
+def test_arguments_that_are_less_aligned_are_cloned(place: Place, heard: list[Any]) -> None:
+    if place.name == "twin":
+        pytest.skip("the host's memory needs no alignment")
+    seen = []
+
+    def function(arguments: list[Any]) -> list[Any]:
+        seen.append(arguments[0].data_ptr() % 16)
+        return [arguments[0] + 1]
+
+    graph = place.graphed(function, aligned=True)
+    graph.dispatcher([place.randn(8)])
+    graph.release()
+    memory = place.randn(64)
+    for offset in (0, 1, 0, 2, 0):
+        x = memory[offset : offset + 8]
+        assert_bits(graph.dispatcher([x]), [x + 1])
+    assert seen == [0] * len(seen)
+    assert len(heard) == 1 + 1 + 2  # the first two calls, and the two that are less aligned
+
+
+def test_what_the_callable_raises_is_raised(place: Place) -> None:
+    fail = False
+
+    def function(arguments: list[Any]) -> list[Any]:
+        if fail:
+            raise ValueError("as it is")
+        return scale(arguments)
+
+    graph = place.graphed(function, sizes=Policy(sizes=(frozenset({3}),)))
+    for _ in range(2):
+        serve(graph, place, 2)
+    fail = True
+    with pytest.raises(ValueError, match="as it is"):
+        graph.dispatcher([place.randn(8), 2])
+    fail = False
+    assert not graph.dispatcher.busy
+    serve(graph, place, 2)
+
+
+def test_linking_waits_for_calls_under_way(place: Place) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+    blocking = False
+
+    def function(arguments: list[Any]) -> list[Any]:
+        if blocking and arguments[1] == 2:
+            inside.set()
+            assert go_on.wait(60)
+        return scale(arguments)
+
+    graph = place.graphed(function, sizes=Policy(sizes=(frozenset({3}),)))
+    for factor in (3, 2, 2):
+        serve(graph, place, factor)
+    blocking = True
+    one = threading.Thread(target=serve, args=(graph, place, 2))
+    one.start()
+    assert inside.wait(60)
+    assert graph.dispatcher.busy
+    other = threading.Thread(target=serve, args=(graph, place, 3))
+    other.start()
+    time.sleep(0.05)
+    assert graph.report.proofs == 0, "linked beside a call"
+    go_on.set()
+    one.join()
+    other.join()
+    assert graph.refresh_report().proofs == 1
+    assert not graph.dispatcher.busy
+
+
+def test_a_callable_that_calls_its_own_graph_does_not_wait_for_itself(place: Place) -> None:
+    def function(arguments: list[Any]) -> list[Any]:
+        if arguments[1] == 2:
+            return graph.dispatcher([arguments[0], 3])
+        return scale(arguments)
+
+    graph = place.graphed(function, sizes=Policy(sizes=(frozenset({3}),)))
+    for _ in range(4):
+        x = place.randn(8)
+        assert_bits(graph.dispatcher([x, 2]), [x * 3])
+    assert graph.refresh_report().replays > 0
+
+
+def test_no_more_signatures_are_kept_than_fit(place: Place, heard: list[Any]) -> None:
+    graph = place.graphed(scale, sizes=Policy(sizes=(frozenset({-1}),)))
+    x = place.randn(8)
+    for factor in range(4097):
+        graph.dispatcher([x, factor])
+    assert len(heard) == 4097
+    graph.dispatcher([x, 4096])  # came behind the others were forgotten
+    assert len(heard) == 4097
+    graph.dispatcher([x, 0])
+    assert len(heard) == 4098
+
+
+def test_a_graph_that_rests_is_collected() -> None:
+    class Callable:
+        graph: Graphed  # which makes a circle
+
+        def __call__(self, arguments: list[Any]) -> list[Any]:
+            return scale(arguments)
+
+    function = Callable()
+    function.graph = Place("twin").graphed(function)
+    with torch.no_grad():
+        for _ in range(2):
+            serve(function.graph, Place("twin"), 2)
+            function.graph.release()
+    gone = weakref.ref(function)
+    del function
+    gc.collect()
+    assert gone() is None
+
+
+def test_rest_needs_a_callable() -> None:
+    dispatcher = _engine.Dispatcher(print, print)
+    with pytest.raises(Exception, match="set_uncaptured"):
+        dispatcher.rest([1])
