@@ -49,7 +49,7 @@ memcheck() {  # memcheck NAME PROGRAM...
   if ((status == 124 || status == 137)); then errors="stopped after $LIMIT s"; fi
   # Without a summary nothing was checked, whatever the status says.
   if [[ -z $errors ]]; then errors="no summary" status=1; fi
-  SUMMARY+=("$(printf '%-32s %4d s  exit %d  %s' "$name" $((SECONDS - start)) "$status" "$errors")")
+  SUMMARY+=("$(printf '%-64s %4d s  exit %d  %s' "$name" $((SECONDS - start)) "$status" "$errors")")
   if ((status)); then STATUS=1; fi
 }
 
@@ -57,11 +57,12 @@ printf -v expression ' or %s' "${FAMILIES[@]}"
 memcheck "operator families" "$PYTHON" -m pytest -q -p no:cacheprovider tests/gpu/test_families.py \
   -k "test_family and (${expression# or })"
 if [[ -x $TESTS ]]; then
-  # The twin is the host's. A process for each suite: compute-sanitizer of CUDA 13.0 crashes in
-  # cuGraphLaunch in one that has loaded and unloaded many modules.
-  for suite in $("$TESTS" --gtest_list_tests --gtest_filter='*/real*' | grep '^[^ ]*/.*\.$'); do
-    memcheck "C++ $suite" "$TESTS" --gtest_filter="${suite}*/real*"
-  done
+  # The twin is the host's. Each test in a process of its own: compute-sanitizer of CUDA 13.0 now and
+  # then crashes in cuGraphLaunch in one that has launched graphs of several modules.
+  while read -r test; do
+    memcheck "C++ ${test//\/real/}" "$TESTS" --gtest_filter="$test"
+  done < <("$TESTS" --gtest_list_tests --gtest_filter='*/real*' |
+    awk '/^[^ ].*\.$/ {suite = $1; next} /^  / {print suite $1}')
 else
   SUMMARY+=("C++ tests: $TESTS is not built (./run test builds it)")
   STATUS=1

@@ -284,8 +284,7 @@ void bind_calls(nb::module_& module) {
           },
           nb::arg("arguments"), nb::arg("poison") = -1, nb::arg("displace") = 0,
           "One call outside the dispatcher; `poison` and `displace` are for proofs (Trial).")
-      .def_rw("unwritten", &GraphCall::unwritten,
-              "Results, by number, that no node has an address of.")
+      .def_rw("unwritten", &GraphCall::unwritten, "Results, by number, that nobody writes.")
       .def("reset_statistics", &GraphCall::reset_statistics)
       .def("merge_blocks", &GraphCall::merge_blocks, nb::arg("groups"))
       .def("set_arena_floor", &GraphCall::set_arena_floor, nb::arg("bytes"))

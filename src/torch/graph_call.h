@@ -273,7 +273,7 @@ class GraphCall {
   }
   [[nodiscard]] const Chain& program() const noexcept { return program_; }
 
-  /// For proofs: results that no node has an address of. They hold what their memory held.
+  /// For proofs: results, by number, that nobody writes. They hold what their memory held.
   std::vector<std::uint32_t> unwritten;
 
   int traverse(visitproc visit, void* arg) const;

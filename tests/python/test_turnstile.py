@@ -65,3 +65,27 @@ def test_a_thread_may_enter_again() -> None:
     run(nested, nested)
     with turnstile.calling():
         pass
+
+
+def test_who_is_inside_may_enter_again_though_somebody_waits_to_be_alone() -> None:
+    turnstile = Turnstile()
+    is_inside, waits = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def call() -> None:
+        with turnstile.calling():
+            is_inside.set()
+            assert waits.wait(10)
+            time.sleep(0.02)  # the other one has come to its wait
+            with turnstile.calling():
+                order.append("again")
+
+    def link() -> None:
+        assert is_inside.wait(10)
+        with turnstile.calling():
+            waits.set()
+            with turnstile.alone():
+                order.append("alone")
+
+    run(call, link)
+    assert order == ["again", "alone"]

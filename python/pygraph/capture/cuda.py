@@ -144,12 +144,14 @@ class Cuda(Device):
             graph, outputs = _capture(function, list(inputs), stream.cuda_stream, mode)
             uses = events()
             taken = frozenset(inside.places)
+            idle = frozenset(state.data_ptr() for state in mode.idle)
+            mode.idle.clear()
         segments = [
             _segment(address, size, uses.get(address, []), address in taken)
             for address, size in phantom.allocations_from(first_segment)
         ]
         _require_whole_segments(segments, uses)
-        return Recording(graph, outputs, segments, kept, pool, mode.operators, places)
+        return Recording(graph, outputs, segments, kept, pool, mode.operators, places, idle)
 
 
 @functools.cache

@@ -68,6 +68,8 @@ class Recording:
     #: phantom memory that stands for the states of generators, by source (generators.py): for each
     #: a list of (address, bytes)
     random: dict[int, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
+    #: addresses of results that nobody writes (attention.py)
+    idle: frozenset[int] = frozenset()
 
 
 class Device(abc.ABC):

@@ -19,6 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pygraph.capture.attention import idle_states
 from pygraph.capture.device import CaptureFailed
 from pygraph.capture.internal import Internal
 
@@ -43,6 +44,7 @@ class _KeepResults(TorchDispatchMode):
         self._internal = internal
         self.last_operator: str | None = None
         self.operators: list[tuple[int, int]] = []  #: nodes before and after, where it made several
+        self.idle: list[torch.Tensor] = []  #: results that nobody writes (attention.py)
         self._count = count_nodes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,6 +59,7 @@ class _KeepResults(TorchDispatchMode):
             self.operators.append((before, after))
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         self.kept.extend(results)
+        self.idle.extend(idle_states(func, args, kwargs or {}, result))
         if self._internal is not None:
             self._internal.leave(results)
         return result

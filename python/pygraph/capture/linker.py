@@ -18,7 +18,7 @@ import torch
 
 from pygraph import _engine
 from pygraph.capture import blocks, foreign, generators, numbers, outputs, record, space, tensors
-from pygraph.capture.device import NEVER, CaptureFailed, Device
+from pygraph.capture.device import NEVER, CaptureFailed, Device, is_strided
 from pygraph.capture.policy import Policy
 from pygraph.capture.record import Capture
 
@@ -116,8 +116,8 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         draws,
         device.default_generator() if draws or passed else None,
     )
-    if not linked.strays and not unknown:
-        call.unwritten = planned.standing_in(pair.unaddressed)
+    unaddressed = [] if linked.strays or unknown else pair.unaddressed
+    call.unwritten = sorted({*planned.standing_in(unaddressed), *pair.idle})
     blocks.merge(call, dict.fromkeys(request.gradients, blocks.GivenUp(0, 0)))
     on_host = [pair.a.inputs[index] for index in numbers.among(request.arguments, device)]
     keep: list[Any] = [*in_place.values(), *owned, *on_host]
@@ -226,12 +226,17 @@ class _Pair:
             twin=device.twin,
         )
         #: Segments that no node has an address of, allocated for one thing each: what is there
-        #: stays what it was, captured or not. (Attention without dropout returns such a seed.)
+        #: stays what it was, captured or not.
         self.unaddressed = [
             segment
             for segment in (self.planned.direct if not self.linked.problems else ())
             if self.a.segments[segment].buffers == 1
             and not self.linked.mentions[of_segment[segment]]
+        ]
+        self.idle = [
+            position
+            for position, output in enumerate(self.a.outputs)
+            if is_strided(output) and output.numel() and output.data_ptr() in self.a.idle
         ]
         compared = time.perf_counter()
         self.timings_ms = {

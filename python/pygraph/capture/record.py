@@ -53,6 +53,7 @@ class Capture:
     #: where the states of generators stand, by source: for each a list of (address, bytes)
     random: dict[int, list[tuple[int, int]]]
     drew_on_host: bool  #: random numbers, from torch's CPU generator
+    idle: frozenset[int]  #: addresses of results that nobody writes (attention.py)
 
 
 def record(
@@ -101,6 +102,7 @@ def record(
         made.operators,
         made.random,
         not torch.equal(host, torch.get_rng_state()),
+        made.idle,
     )
 
 
