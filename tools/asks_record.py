@@ -69,7 +69,8 @@ def read(xml: Path) -> dict[str, Any]:
     for kind in ("failure", "error", "skipped"):
         found = case.find(kind)
         if found is not None:
-            message = " ".join((found.get("message") or "").split())[:LONGEST]
+            message = " ".join((found.get("message") or "").split()).replace(f"{ROOT}/", "")
+            message = message[:LONGEST]
             right = kind == "skipped" and "is right" in message
             outcome = "right" if right else "skipped" if kind == "skipped" else "fails"
             return {"outcome": outcome, "message": message}

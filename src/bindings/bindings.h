@@ -14,6 +14,7 @@ void bind_driver(nanobind::module_& module);
 void bind_phantom(nanobind::module_& module);
 void bind_link(nanobind::module_& module);
 void bind_calls(nanobind::module_& module);
+void bind_dispatcher(nanobind::module_& module);
 void bind_twin(nanobind::module_& module);
 void bind_twin_recorder(nanobind::module_& module);
 

@@ -7,13 +7,12 @@
 
 #include <algorithm>
 
-#include "../torch/dispatcher.h"
-#include "../torch/entry.h"
 #include "../torch/graph_call.h"
 #include "../torch/random_state.h"
 #include "../torch/torch_api.h"
 #include "bindings.h"
 #include "linked.h"
+#include "python.h"
 
 namespace nb = nanobind;
 
@@ -22,39 +21,9 @@ namespace {
 
 using torch_bridge::Arguments;
 using torch_bridge::ArgumentSpec;
-using torch_bridge::Dispatcher;
 using torch_bridge::GraphCall;
 using torch_bridge::OutputBlock;
 using torch_bridge::ResultSpec;
-
-// The garbage collector must see through both classes: a dispatcher holds the Python object that
-// holds the dispatcher, and a call may hold tensors.
-int traverse_dispatcher(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  return nb::inst_ready(self) ? nb::inst_ptr<Dispatcher>(self)->traverse(visit, arg) : 0;
-}
-
-int clear_dispatcher(PyObject* self) {
-  nb::inst_ptr<Dispatcher>(self)->release();
-  return 0;
-}
-
-PyType_Slot dispatcher_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_dispatcher)},
-                                  {Py_tp_clear, reinterpret_cast<void*>(clear_dispatcher)},
-                                  {0, nullptr}};
-
-nb::object stolen(PyObject* result) {
-  if (result == nullptr) {
-    throw nb::python_error();
-  }
-  return nb::steal(result);
-}
-
-void require_list(nb::handle arguments) {
-  if (!PyList_Check(arguments.ptr())) {
-    throw nb::type_error("a graph call takes one list of arguments");
-  }
-}
 
 const torch_bridge::TorchApi& calibrated_api() {
   const auto& api = torch_bridge::torch_api();
@@ -171,44 +140,7 @@ std::shared_ptr<GraphCall> make_call(Linked& linked, bool twin, int device_index
 
 }  // namespace
 
-namespace {
-
-void require_entry(nb::handle entry) {
-  if (!PyObject_TypeCheck(entry.ptr(), torch_bridge::entry_type())) {
-    throw nb::type_error("an Entry is needed");
-  }
-}
-
-void bind_entry(nb::module_& module) {
-  module.def(
-      "make_entry", [](nb::handle slow) { return stolen(torch_bridge::make_entry(slow.ptr())); },
-      nb::arg("slow"), "A callable that goes to `slow` until it is connected; see entry.h.");
-  module.def(
-      "connect_entry",
-      [](nb::handle entry, nb::handle dispatcher, Py_ssize_t argument_count, nb::handle order,
-         nb::handle results) {
-        require_entry(entry);
-        if (!torch_bridge::connect_entry(entry.ptr(), dispatcher.ptr(),
-                                         nb::cast<Dispatcher&>(dispatcher), argument_count,
-                                         order.ptr(), results.ptr())) {
-          throw nb::python_error();
-        }
-      },
-      nb::arg("entry"), nb::arg("dispatcher"), nb::arg("argument_count"), nb::arg("order"),
-      nb::arg("results").none());
-  module.def(
-      "set_entry_slow",
-      [](nb::handle entry, nb::handle slow) {
-        require_entry(entry);
-        torch_bridge::set_entry_slow(entry.ptr(), slow.ptr());
-      },
-      nb::arg("entry"), nb::arg("slow"));
-}
-
-}  // namespace
-
 void bind_calls(nb::module_& module) {
-  bind_entry(module);
   module.def(
       "calibrate",
       [](nb::handle tensor, std::uint64_t cdata, std::uint64_t storage_cdata,
@@ -337,62 +269,6 @@ void bind_calls(nb::module_& module) {
                    [](const GraphCall& self) { return self.statistics().bytes_copied; })
       .def_prop_ro("copies", [](const GraphCall& self) { return self.statistics().copies; })
       .def_prop_ro("updates", [](const GraphCall& self) { return self.updates(); });
-
-  nb::class_<Dispatcher>(module, "Dispatcher", nb::type_slots(dispatcher_slots),
-                         "Serves the calls of one compiled graph; see dispatcher.h.")
-      .def(
-          "__init__",
-          [](Dispatcher* self, nb::handle miss, nb::handle failed) {
-            new (self) Dispatcher(miss.ptr(), failed.ptr());
-          },
-          nb::arg("miss"), nb::arg("failed"))
-      .def("__call__",
-           [](Dispatcher& self, nb::handle arguments) {
-             require_list(arguments);
-             return stolen(self.call(arguments.ptr()));
-           })
-      .def("add", &Dispatcher::add)
-      .def("clear", &Dispatcher::clear)
-      .def("hold", &Dispatcher::hold, nb::arg("held"))
-      .def_prop_ro("busy", &Dispatcher::busy)
-      .def(
-          "set_uncaptured",
-          [](Dispatcher& self, nb::handle function, std::vector<std::uint32_t> integers,
-             std::vector<std::uint32_t> aligned, std::uint64_t alignment) {
-            self.set_uncaptured(std::make_unique<torch_bridge::Uncaptured>(
-                function.ptr(), std::move(integers), std::move(aligned), alignment - 1));
-          },
-          nb::arg("function"), nb::arg("integers"), nb::arg("aligned"), nb::arg("alignment"),
-          "What serves calls whose signature rests, the values of the arguments `integers`; see "
-          "uncaptured.h. `alignment` is a power of two, in bytes.")
-      .def(
-          "rest",
-          [](Dispatcher& self, nb::handle arguments, std::optional<std::uint64_t> calls,
-             std::optional<double> seconds) {
-            using torch_bridge::Uncaptured;
-            require_list(arguments);
-            if (self.uncaptured() == nullptr) {
-              throw std::logic_error("set_uncaptured() was not called");
-            }
-            auto until = Uncaptured::Clock::time_point::max();
-            if (seconds.has_value()) {
-              until = Uncaptured::Clock::now() +
-                      std::chrono::duration_cast<Uncaptured::Clock::duration>(
-                          std::chrono::duration<double>(*seconds));
-            }
-            self.uncaptured()->rest(Arguments::of_list(arguments.ptr()),
-                                    calls.value_or(Uncaptured::kAlways), until);
-          },
-          nb::arg("arguments"), nb::arg("calls") = nb::none(), nb::arg("seconds") = nb::none(),
-          "Calls with this signature are served uncaptured, without `miss`: so many, or all, and "
-          "for so long, or for good.")
-      .def("remove", &Dispatcher::remove, nb::arg("call"))
-      .def_prop_ro("oldest", &Dispatcher::oldest, "The call used longest ago, or None.")
-      .def_prop_ro("oldest_used", &Dispatcher::oldest_used,
-                   "How many calls there had been when that was used.")
-      .def_prop_ro("calls", &Dispatcher::calls)
-      .def_prop_ro("size", &Dispatcher::size)
-      .def_prop_ro("_boxed_call", [](const Dispatcher&) { return true; });
 }
 
 }  // namespace pygraph::bindings

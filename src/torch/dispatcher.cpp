@@ -26,7 +26,7 @@ Dispatcher::Dispatcher(PyObject* miss, PyObject* failed)
 Dispatcher::~Dispatcher() { release(); }
 
 void Dispatcher::release() noexcept {
-  calls_.clear();
+  graphs_.clear();
   Py_CLEAR(miss_);
   Py_CLEAR(failed_);
   if (uncaptured_ != nullptr) {
@@ -37,7 +37,7 @@ void Dispatcher::release() noexcept {
 int Dispatcher::traverse(visitproc visit, void* arg) const {
   Py_VISIT(miss_);
   Py_VISIT(failed_);
-  for (const Served& each : calls_) {
+  for (const Graph& each : graphs_) {
     if (const int stop = each.call->traverse(visit, arg); stop != 0) {
       return stop;
     }
@@ -46,32 +46,57 @@ int Dispatcher::traverse(visitproc visit, void* arg) const {
 }
 
 void Dispatcher::add(std::shared_ptr<GraphCall> call) {
-  calls_.insert(calls_.begin(), {std::move(call), count_});
+  if (graphs_.empty()) {
+    sizes_ = Sizes::of(*call);
+  }
+  const std::size_t hash = Sizes::Hash{}(sizes_.captured(*call));
+  last_ = 0;
+  graphs_.insert(graphs_.begin(), {std::move(call), hash, count_});
 }
 
-/// The graph that serves these arguments, moved to the front; null when none does, or when the
-/// stream is being captured by somebody.
+/// The graph that serves these arguments; null when none does, or when the stream is being captured
+/// by somebody.
 std::shared_ptr<GraphCall> Dispatcher::choose(const Arguments& arguments) {
-  for (std::size_t i = 0; i < calls_.size() && !busy_ && !held_; ++i) {
-    if (!calls_[i].call->accepts(arguments)) {
-      continue;
-    }
-    if (calls_[i].call->being_captured()) {
-      break;
-    }
-    if (i != 0) {
-      const auto chosen = calls_.begin() + static_cast<std::ptrdiff_t>(i);
-      std::rotate(calls_.begin(), chosen, chosen + 1);
-    }
-    calls_.front().used = count_;
-    return calls_.front().call;
+  const Sizes::Key* key = busy_ || held_ || graphs_.empty() ? nullptr : sizes_.read(arguments);
+  if (key == nullptr) {
+    return nullptr;
   }
-  return nullptr;
+  const std::size_t hash = Sizes::Hash{}(*key);
+  const auto serves = [&](std::size_t i) {
+    return graphs_[i].sizes == hash && graphs_[i].call->accepts(arguments);
+  };
+  std::size_t chosen = last_;
+  if (chosen >= graphs_.size() || !serves(chosen)) {
+    chosen = 0;
+    while (chosen < graphs_.size() && !serves(chosen)) {
+      ++chosen;
+    }
+  }
+  if (chosen == graphs_.size() || graphs_[chosen].call->being_captured()) {
+    return nullptr;
+  }
+  last_ = chosen;
+  graphs_[chosen].used = count_;
+  return graphs_[chosen].call;
 }
 
 void Dispatcher::remove(const std::shared_ptr<GraphCall>& call) noexcept {
-  const auto is_it = [&](const Served& each) { return each.call == call; };
-  calls_.erase(std::remove_if(calls_.begin(), calls_.end(), is_it), calls_.end());
+  const auto is_it = [&](const Graph& each) { return each.call == call; };
+  graphs_.erase(std::remove_if(graphs_.begin(), graphs_.end(), is_it), graphs_.end());
+}
+
+std::vector<Dispatcher::Graph>::const_iterator Dispatcher::find_oldest() const noexcept {
+  return std::min_element(graphs_.begin(), graphs_.end(), [](const Graph& one, const Graph& other) {
+    return one.used < other.used;
+  });
+}
+
+std::shared_ptr<GraphCall> Dispatcher::oldest() const noexcept {
+  return graphs_.empty() ? nullptr : find_oldest()->call;
+}
+
+std::uint64_t Dispatcher::oldest_used() const noexcept {
+  return graphs_.empty() ? 0 : find_oldest()->used;
 }
 
 /// A call that failed behind its launch may be made again by the callable, unless arguments are not

@@ -1,6 +1,5 @@
-// What Inductor calls in place of a compiled graph: the graphs linked for it, tried in the order of
-// their last use, the callable itself for signatures that rest, and the Python side for everything
-// else.
+// What Inductor calls in place of a compiled graph: the graphs linked for it, the one used last
+// first, the callable itself for signatures that rest, and the Python side for everything else.
 #pragma once
 
 #include <Python.h>
@@ -13,6 +12,7 @@
 
 #include "flight.h"
 #include "graph_call.h"
+#include "sizes.h"
 #include "uncaptured.h"
 
 namespace pygraph::torch_bridge {
@@ -29,7 +29,7 @@ class Dispatcher {
 
   /// Makes `call` serve the calls it accepts from now on.
   void add(std::shared_ptr<GraphCall> call);
-  void clear() noexcept { calls_.clear(); }
+  void clear() noexcept { graphs_.clear(); }
   /// While held, no graph serves a call: everything misses.
   void hold(bool held) noexcept { held_ = held; }
   /// Whether a call is being served right now, on another thread that waits for something: by a
@@ -46,13 +46,9 @@ class Dispatcher {
   /// Takes `call` out again; nothing when it is not there.
   void remove(const std::shared_ptr<GraphCall>& call) noexcept;
   /// The call that was used longest ago; null when there is none.
-  [[nodiscard]] std::shared_ptr<GraphCall> oldest() const noexcept {
-    return calls_.empty() ? nullptr : calls_.back().call;
-  }
+  [[nodiscard]] std::shared_ptr<GraphCall> oldest() const noexcept;
   /// How many calls there had been when it was; 0 when there is none.
-  [[nodiscard]] std::uint64_t oldest_used() const noexcept {
-    return calls_.empty() ? 0 : calls_.back().used;
-  }
+  [[nodiscard]] std::uint64_t oldest_used() const noexcept;
 
   /// One call: `arguments` is a list, cleared when a graph served it. Returns a new reference, or
   /// null with a Python error set.
@@ -69,7 +65,7 @@ class Dispatcher {
   bool try_call(const Arguments& arguments, PyObject*& result);
 
   [[nodiscard]] std::uint64_t calls() const noexcept { return count_; }
-  [[nodiscard]] std::size_t size() const noexcept { return calls_.size(); }
+  [[nodiscard]] std::size_t size() const noexcept { return graphs_.size(); }
   int traverse(visitproc visit, void* arg) const;
   void release() noexcept;
 
@@ -87,14 +83,19 @@ class Dispatcher {
                       const char* message);
   static PyObject* out_of_memory(const char* message);
 
-  struct Served {
+  struct Graph {
     std::shared_ptr<GraphCall> call;
+    std::size_t sizes;   ///< hash of the integers that it was captured with
     std::uint64_t used;  ///< calls that there had been
   };
 
+  std::vector<Graph>::const_iterator find_oldest() const noexcept;
+
   PyObject* miss_;
   PyObject* failed_;
-  std::vector<Served> calls_;  ///< last used first
+  std::vector<Graph> graphs_;  ///< looked through in each call: kept small, and in one piece
+  std::size_t last_ = 0;       ///< used last
+  Sizes sizes_;
   std::unique_ptr<Uncaptured> uncaptured_;
   std::uint64_t count_ = 0;
   bool busy_ = false;

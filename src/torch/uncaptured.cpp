@@ -6,34 +6,52 @@
 namespace pygraph::torch_bridge {
 
 Uncaptured::Uncaptured(PyObject* function, std::vector<std::uint32_t> integers,
-                       std::vector<std::uint32_t> aligned, std::uint64_t alignment_mask)
+                       std::vector<std::uint32_t> aligned, std::uint64_t alignment_mask,
+                       std::uint64_t first_calls)
     : function_(Py_NewRef(function)),
-      integers_(std::move(integers)),
+      sizes_(std::move(integers)),
       aligned_(std::move(aligned)),
       alignment_mask_(alignment_mask),
-      key_(integers_.size()) {}
+      first_calls_(first_calls) {}
 
-std::size_t Uncaptured::Hash::operator()(const Key& key) const noexcept {
-  std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a, a word at a time
-  for (const std::int64_t value : key) {
-    hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x100000001b3U;
-  }
-  return hash ^ (hash >> 32U);
+Uncaptured::Rest* Uncaptured::known(const Arguments& arguments) {
+  const Sizes::Key* key = sizes_.read(arguments);
+  const auto found = key == nullptr ? known_.end() : known_.find(*key);
+  return found == known_.end() ? nullptr : &found->second;
 }
 
-/// Into key_; false if the arguments have no signature.
-bool Uncaptured::read_key(const Arguments& arguments) noexcept {
-  for (std::size_t i = 0; i < integers_.size(); ++i) {
-    int overflow = 0;
-    if (integers_[i] >= arguments.count || !PyLong_CheckExact(arguments[integers_[i]])) {
-      return false;
-    }
-    key_[i] = PyLong_AsLongLongAndOverflow(arguments[integers_[i]], &overflow);
-    if (overflow != 0) {
-      return false;
-    }
+/// Null only for arguments without a signature.
+Uncaptured::Rest* Uncaptured::known_from_now(const Arguments& arguments) {
+  if (Rest* rest = known(arguments); rest != nullptr) {
+    return rest;
   }
-  return true;
+  const Sizes::Key* key = sizes_.read(arguments);
+  if (key == nullptr) {
+    return nullptr;
+  }
+  if (known_.size() >= kMost) {
+    known_.clear();
+  }
+  return &known_.emplace(*key, Rest{first_calls_, 0, false}).first->second;
+}
+
+void Uncaptured::rest(const Arguments& arguments, std::uint64_t calls) {
+  if (Rest* rest = known_from_now(arguments); rest != nullptr) {
+    rest->left = calls;
+    rest->listened_to = false;
+  }
+}
+
+void Uncaptured::listen(const Arguments& arguments) {
+  if (Rest* rest = known_from_now(arguments); rest != nullptr) {
+    rest->left = 0;
+    rest->listened_to = true;
+  }
+}
+
+std::uint64_t Uncaptured::served(const Arguments& arguments) {
+  Rest* rest = known(arguments);
+  return rest == nullptr ? 0 : std::exchange(rest->served, 0);
 }
 
 bool Uncaptured::all_aligned(const Arguments& arguments) const noexcept {
@@ -45,33 +63,16 @@ bool Uncaptured::all_aligned(const Arguments& arguments) const noexcept {
   });
 }
 
-void Uncaptured::rest(const Arguments& arguments, std::uint64_t calls, Clock::time_point until) {
-  if (!read_key(arguments)) {
-    return;
-  }
-  if (resting_.size() >= kMost) {
-    resting_.clear();
-  }
-  resting_.insert_or_assign(key_, Rest{calls, until});
-}
-
 bool Uncaptured::takes(const Arguments& arguments) {
-  if (resting_.empty() || function_ == nullptr || !read_key(arguments)) {
+  if (function_ == nullptr || !all_aligned(arguments)) {
     return false;
   }
-  const auto found = resting_.find(key_);
-  if (found == resting_.end()) {
+  Rest* rest = known_from_now(arguments);
+  if (rest == nullptr || (rest->left == 0 && (rest->listened_to || Clock::now() >= quiet_))) {
     return false;
   }
-  Rest& rest = found->second;
-  if (rest.calls == 0 || (rest.until != Clock::time_point::max() && Clock::now() >= rest.until)) {
-    resting_.erase(found);
-    return false;
-  }
-  if (!all_aligned(arguments)) {
-    return false;
-  }
-  rest.calls -= rest.calls == kAlways ? 0U : 1U;
+  rest->left -= rest->left == 0 || rest->left == kAlways ? 0U : 1U;
+  ++rest->served;
   return true;
 }
 

@@ -1,8 +1,10 @@
 // Calls that nothing is to be learnt from.
 //
 // Most calls of a stream of many sizes, and all of a graph that was given up, are served by the
-// compiled callable and will be for a while. Python has decided that (adapter/graphed.py), and need
-// not be asked again: such a signature *rests*, for a number of calls or a time.
+// compiled callable, and Python, which decides that (adapter/resting.py), need not hear of them: it
+// would take longer than a call may. A signature, the integers of a call, *rests* for a number of
+// calls, one that is new for as many as no graph is made at; one that rests no more still does
+// while all is quiet.
 #pragma once
 
 #include <Python.h>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "graph_call.h"
+#include "sizes.h"
 
 namespace pygraph::torch_bridge {
 
@@ -22,24 +25,32 @@ class Uncaptured {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::uint64_t kAlways = ~std::uint64_t{0};
-  /// Signatures that rest at the same time; with one more all are forgotten.
+  /// Signatures that are known at the same time; with one more all are forgotten.
   static constexpr std::size_t kMost = 4096;
 
-  /// `function` takes one list of arguments, which it clears. A signature is the values of the
-  /// arguments `integers`. Tensors of a device among `aligned` must have addresses without the bits
-  /// of `alignment_mask`; a call where one has is not served here, whatever rests.
+  /// `function` takes one list of arguments, which it clears. `integers` are the arguments that
+  /// signatures consist of. Tensors of a device among `aligned` must have addresses without the
+  /// bits of `alignment_mask`; a call where one has is not served here, whatever rests. A new
+  /// signature rests for `first_calls`.
   Uncaptured(PyObject* function, std::vector<std::uint32_t> integers,
-             std::vector<std::uint32_t> aligned, std::uint64_t alignment_mask);
+             std::vector<std::uint32_t> aligned, std::uint64_t alignment_mask,
+             std::uint64_t first_calls);
   ~Uncaptured() { release(); }
   Uncaptured(const Uncaptured&) = delete;
   Uncaptured& operator=(const Uncaptured&) = delete;
 
-  /// The signature of `arguments` rests: for so many calls, and until then. Nothing for arguments
-  /// that have no signature.
-  void rest(const Arguments& arguments, std::uint64_t calls, Clock::time_point until);
-  /// Whether a call may be served here; it is counted as one.
+  /// The signature of `arguments` rests for so many calls. Nothing for arguments without one.
+  void rest(const Arguments& arguments, std::uint64_t calls);
+  /// It does not rest, quiet or not.
+  void listen(const Arguments& arguments);
+  /// Until then no signature is worth hearing of, but for those that are listened to.
+  void quiet(Clock::time_point until) noexcept { quiet_ = until; }
+  /// Calls with the signature of `arguments` that were served here since this was asked last.
+  std::uint64_t served(const Arguments& arguments);
+
+  /// Whether a call is to be served here; it is counted as one.
   bool takes(const Arguments& arguments);
-  /// A new reference, or null with a Python error set. `arguments` is the list.
+  /// Serves it. A new reference, or null with a Python error set. `arguments` is the list.
   PyObject* call(PyObject* arguments);
 
   /// Whether a thread other than this one is inside of call().
@@ -49,24 +60,23 @@ class Uncaptured {
   void release() noexcept { Py_CLEAR(function_); }
 
  private:
-  using Key = std::vector<std::int64_t>;
-  struct Hash {
-    std::size_t operator()(const Key& key) const noexcept;
-  };
   struct Rest {
-    std::uint64_t calls;
-    Clock::time_point until;
+    std::uint64_t left;  ///< calls
+    std::uint64_t served;
+    bool listened_to;
   };
 
-  bool read_key(const Arguments& arguments) noexcept;
+  Rest* known(const Arguments& arguments);
+  Rest* known_from_now(const Arguments& arguments);
   [[nodiscard]] bool all_aligned(const Arguments& arguments) const noexcept;
 
   PyObject* function_;
-  std::vector<std::uint32_t> integers_;
+  Sizes sizes_;
   std::vector<std::uint32_t> aligned_;
   std::uint64_t alignment_mask_;
-  std::unordered_map<Key, Rest, Hash> resting_;
-  Key key_;                            ///< of the call that is looked at
+  std::uint64_t first_calls_;
+  std::unordered_map<Sizes::Key, Rest, Sizes::Hash> known_;
+  Clock::time_point quiet_ = Clock::time_point::min();
   std::vector<unsigned long> inside_;  ///< threads, by Python's number
 };
 

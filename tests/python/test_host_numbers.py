@@ -174,7 +174,10 @@ def test_another_dtype_or_dimension_takes_the_slow_path(apart: Apart) -> None:
     assert replays(graph) == 1
 
 
-def test_a_number_that_differs_from_call_to_call_gets_no_program(apart: Apart) -> None:
+def test_a_number_that_differs_from_call_to_call_gets_no_program(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signatures, "_REMEMBERED", 64)
     graph = compiled(apart, sizes=Policy(programs=1, capture_at=1))
     x = torch.randn(6)
     graph.dispatcher([x, number(-1.0)])  # watched

@@ -9,9 +9,10 @@ Options
             the clock is as on a GPU; the compiler is "aot" then.
   debug     "paranoid": the proof of a deployed graph is repeated every `debug_interval` calls
             (default 100). Default "off".
-  max_programs  programs (sets of dynamic sizes) of one compiled graph that are kept; default 8. A
-            further one takes the place of the one used longest ago, if linking it takes no more
-            than a fiftieth of the time since the last link.
+  max_programs  programs (sets of dynamic sizes) of one compiled graph that are kept; default 256,
+            and no more than 16,384 nodes in all of them. A further one takes the place of the one
+            used longest ago, if it comes up much more often. The first eight are linked at once,
+            others in a fiftieth of the time.
   capture_at    the sight of a set of sizes at which it is captured; default 2.
   capture_sizes a list of sizes: those are captured at their first sight, and no others. A size is
             an integer or a tuple of integers: the dynamic sizes of a call that has all of them.

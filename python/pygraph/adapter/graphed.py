@@ -152,6 +152,7 @@ class Graphed:
             if signature.settled and signature.call is None:
                 self._resting.for_good(arguments)
             return self.uncaptured(arguments)
+        self._resting.sync(signature, arguments)
         signature.calls += 1
         if signature.calls <= signature.warm_up_calls or not self._watched:
             return self._warm_up(signature, arguments)
@@ -163,7 +164,10 @@ class Graphed:
             # The arguments are needed after the call, whose contract is to clear the list.
             kept = list(arguments)
             arguments.clear()
-            return self._deploy(signature, kept)
+            try:
+                return self._deploy(signature, kept)
+            finally:
+                self._resting.linked(signature, kept)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -183,10 +187,10 @@ class Graphed:
         return self.uncaptured(arguments)
 
     def _warm_up(self, signature: Signature, arguments: list[Any]) -> Any:
+        self._resting.while_nothing_happens(signature, arguments)
         if self._watched:  # another signature: the same operators
             if self.report.state == WARMING:
                 self.report.reason = self._signatures.against or self.report.reason
-            self._resting.while_nothing_happens(signature, arguments)
             return self.uncaptured(arguments)
         self._watched = True
         self._side.note(arguments)
@@ -321,7 +325,7 @@ class Graphed:
     ) -> None:
         while self._signatures.full:
             self._evict_oldest()
-        signature.call, signature.keep = linked.call, linked.keep
+        self._signatures.adopt(signature, linked.call, linked.keep, linked.figures["nodes"])
         report = self.report
         report.state = GRAPHED if linked.policy.copy_free else PARTLY
         report.reason = "; ".join(reasons) or None
@@ -357,13 +361,13 @@ class Graphed:
         owner = self._signatures.owner(oldest) if oldest is not None else None
         owner = owner or self._signatures.linked[0]
         self._retire(owner)
-        owner.evict()
+        self._signatures.evict(owner)
         self.report.evictions += 1
 
     def _moved(self, signature: Signature) -> None:
         """Something that the program needs in place has moved (a constant): link it anew."""
         self._retire(signature)
-        signature.forget()
+        self._signatures.drop(signature)
         signature.postpone()
         self.report.relinks += 1
 
@@ -382,7 +386,7 @@ class Graphed:
     def _drop_programs(self) -> None:
         for signature in self._signatures.linked:
             self._retire(signature)
-            signature.forget()
+            self._signatures.drop(signature)
         self._side.release()
         self.dispatcher.clear()
 

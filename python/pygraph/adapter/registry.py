@@ -16,6 +16,7 @@ import torch
 from pygraph import _engine
 from pygraph.adapter import devices, versions
 from pygraph.adapter.graphed import Graphed
+from pygraph.adapter.signatures import BUDGET
 from pygraph.reporting import FALLBACK, GraphReport, Report
 
 _graphs: weakref.WeakSet[Graphed] = weakref.WeakSet()
@@ -121,4 +122,5 @@ def reset() -> None:
     _graphs.clear()
     _plain.clear()
     _events.clear()
+    BUDGET.clear()
     devices.release()

@@ -25,41 +25,55 @@ class Resting:
         self._signatures = signatures
         self._told = False  #: the dispatcher knows the callable
 
+    def sync(self, signature: Signature, arguments: list[Any]) -> None:
+        """Counts the calls of a signature that nobody has heard of."""
+        if self._told:
+            signature.calls += self._dispatcher.served(arguments)
+
     def for_good(self, arguments: list[Any]) -> None:
         """Calls like this one get no graph any more."""
-        self._rest(arguments)
+        if self._may_rest(arguments):
+            self._dispatcher.rest(arguments)
 
     def while_nothing_happens(self, signature: Signature, arguments: list[Any]) -> None:
         """The calls of a signature that only warm up, or wait for a place."""
-        calls = signature.uneventful
-        if calls and self._rest(arguments, calls=calls):
-            signature.calls += calls
+        if self._may_rest(arguments):
+            self._dispatcher.rest(arguments, signature.uneventful)
 
     def must_wait(self, signature: Signature, arguments: list[Any]) -> bool:
         """Whether now is not the time to link it; it rests then."""
+        if self._signatures.full:
+            now, oldest = self._dispatcher.calls, self._dispatcher.oldest_used
+            if not signature.deserves_place(now, oldest):
+                self.while_nothing_happens(signature, arguments)
+                return True
         seconds = self._signatures.seconds_to_wait()
-        if seconds:
-            self._rest(arguments, seconds=seconds)
-            return True
-        now, oldest = self._dispatcher.calls, self._dispatcher.oldest_used
-        if not self._signatures.full or signature.deserves_place(now, oldest):
-            return False
-        self.while_nothing_happens(signature, arguments)
-        return True
+        if seconds and self._may_rest(arguments):
+            self._dispatcher.quiet(seconds)  # another graph has been linked
+        return seconds > 0
 
-    def _rest(
-        self, arguments: list[Any], calls: int | None = None, seconds: float | None = None
-    ) -> bool:
-        """False, and nothing is done, where signatures differ in more than integers, or arguments
-        must come to the host first."""
+    def linked(self, signature: Signature, arguments: list[Any]) -> None:
+        """An attempt to link has ended: the next one may have to wait."""
+        if not self._may_rest(arguments):
+            return
+        if signature.call is not None:
+            self._dispatcher.listen(arguments)  # to be heard of should the program not accept it
+        self._dispatcher.quiet(self._signatures.seconds_to_wait())
+
+    def _may_rest(self, arguments: list[Any]) -> bool:
+        """Not where signatures differ in more than integers, or arguments must come to the host
+        first."""
         integers = self._signatures.integers
         if integers is None or self._uncaptured.on_host:
             return False
         if not self._told:
             self._told = True
-            looked_at = self._uncaptured.looked_at(len(arguments))
-            function = self._uncaptured.function
-            alignment = tensors.KERNEL_ALIGNMENT
-            self._dispatcher.set_uncaptured(function, integers, looked_at, alignment)
-        self._dispatcher.rest(arguments, calls, seconds)
+            policy = self._signatures.policy
+            self._dispatcher.set_uncaptured(
+                self._uncaptured.function,
+                integers,
+                self._uncaptured.looked_at(len(arguments)),
+                tensors.KERNEL_ALIGNMENT,
+                0 if policy.sizes else policy.capture_at - 1,
+            )
         return True

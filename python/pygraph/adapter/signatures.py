@@ -7,12 +7,13 @@ strides and dtypes of tensors follow from it, which Dynamo's guards see to. Whic
   worth 50 ms; or, if there is a list of sizes, those in it, at once, and no others;
 * but at its second sight at the earliest if its sizes came with other numbers on the host before:
   those may differ from call to call;
-* up to `Policy.programs`. A further one evicts the one used longest ago if it has come up four
-  times since that was used: sizes that all come equally often would only take each other's place.
-  And only when the time since the last link is 50 times what that took, so that a stream of many
-  sizes spends at most a fiftieth of its time on linking. One that was evicted must be seen four
-  times as often before it gets another;
-* after an attempt that failed the next one waits as long, whether there is room or not.
+* the first EAGER at once, and further ones when the time since the last link, of any graph, is 50
+  times what that took, so that a stream of many sizes spends at most a fiftieth of its time on
+  linking. After an attempt that failed any other of the graph waits as long;
+* up to `Policy.programs`, and NODES nodes in all of them. A further one then evicts the one used
+  longest ago if it has come up four times since that was used (and twice as often each time that it
+  has waited in vain): sizes that all come equally often would only take each other's place. One
+  that was evicted must be seen four times as often before it gets another.
 """
 
 from __future__ import annotations
@@ -30,18 +31,24 @@ from pygraph.capture import numbers
 from pygraph.capture.device import Device
 
 #: Programs of one compiled graph.
-PROGRAMS = 8
+PROGRAMS = 256
+#: Nodes of all of them: 2 to 5 KiB of device memory each (benchmarks/results/engine.json).
+NODES = 1 << 14
+#: Programs that are linked without regard to the time it takes.
+EAGER = 8
 #: The sight of a signature at which it is captured.
 CAPTURE_AT = 2
-#: Signatures that are remembered per program, those without a program included.
-_REMEMBERED = 64
+#: Signatures that are remembered besides those with a program.
+_REMEMBERED = 512
 _BACK_OFF = 4
 #: Sights of a signature without any use of a program that it takes the place of.
 SIGHTS_FOR_A_PLACE = 4
 #: How often linking is tried again after memory was short, or constants have moved.
 MAXIMUM_ATTEMPTS = 4
-#: Times the last link's duration that must have passed before a program is evicted for another.
+#: Times the last link's duration that must have passed before the next.
 PATIENCE = 50.0
+#: How many times as long a signature waits at most that has waited in vain.
+_LONGEST_WAIT = 4
 #: Sights of new numbers on the host, with sizes that are not new, until they count as restless.
 _SIGHTS = 16
 
@@ -78,11 +85,13 @@ class Signature:
     settled: bool = False  #: linked, or given up: the slow path only runs the callable
     call: Any = None  #: the program, once there is one
     keep: Any = None  #: memory that the program needs
+    nodes: int = 0  #: of the program
     attempts: int = 0
     evictions: int = 0
     #: It waits for a place: calls of the graph when that began, and its own until it asks again.
     waits_since: int | None = None
     waits_until: int = 0
+    waits: int = 0  #: how often it has waited in vain
 
     @property
     def uneventful(self) -> int:
@@ -98,7 +107,9 @@ class Signature:
                 return False
             if oldest_used < self.waits_since:
                 return True
-        self.waits_since, self.waits_until = calls, self.calls + SIGHTS_FOR_A_PLACE - 1
+            self.waits += 1
+        sights = SIGHTS_FOR_A_PLACE * min(2**self.waits, _LONGEST_WAIT)
+        self.waits_since, self.waits_until = calls, self.calls + sights - 1
         return False
 
     def claim(self) -> bool:
@@ -109,6 +120,7 @@ class Signature:
     def forget(self) -> None:
         """Drops the program and its memory."""
         self.call = self.keep = None
+        self.nodes = 0
 
     def postpone(self) -> None:
         """Tries again after four times as many calls as the last time, a few times."""
@@ -120,16 +132,38 @@ class Signature:
         """Its program made room for another one's."""
         self.forget()
         self.evictions += 1
-        self.waits_since = None
+        self.waits_since, self.waits = None, 0
         self.settled = False
         self.calls = self.warm_up_calls - _BACK_OFF**self.evictions
+
+
+class Budget:
+    """The time that linking may take, a small part of all."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def spend(self, seconds: float) -> None:
+        """A link that took so long has just ended."""
+        self._until = time.monotonic() + PATIENCE * seconds
+
+    def clear(self) -> None:
+        self._until = 0.0
+
+    def seconds_to_wait(self) -> float:
+        return max(self._until - time.monotonic(), 0.0)
+
+
+#: Of all graphs: each may have many sizes, and a forward has a backward.
+BUDGET = Budget()
 
 
 class Signatures:
     """Those of one compiled graph."""
 
-    def __init__(self, policy: Policy, device: Device) -> None:
+    def __init__(self, policy: Policy, device: Device, budget: Budget = BUDGET) -> None:
         self.policy = policy
+        self._budget = budget
         #: Why none gets a program, as far as can be told from the calls so far.
         self.against: str | None = None
         self._device = device
@@ -137,8 +171,7 @@ class Signatures:
         self._integers: list[int] | None = None  #: where arguments are integers
         self._numbers: list[int] = []  #: where they are numbers on the host
         self._new = 0  #: sights of new numbers since one recurred
-        self._linked_at = 0.0
-        self._link_seconds = 0.0
+        self._linked: list[Signature] = []
         self._link_failed = False
         self._had_numbers = False  #: among the arguments of some call
 
@@ -201,7 +234,7 @@ class Signatures:
         return [key[1] for key in self._known if count == len(key[1]) and key[0] == sizes]
 
     def _shrink(self, new: Key) -> None:
-        excess = len(self._known) - self.policy.programs * _REMEMBERED
+        excess = len(self._known) - len(self._linked) - _REMEMBERED
         if excess > 0:
             idle = (k for k, known in self._known.items() if known.call is None and k != new)
             for key in list(itertools.islice(idle, excess)):
@@ -210,23 +243,39 @@ class Signatures:
     @property
     def linked(self) -> list[Signature]:
         """Those that have a program."""
-        return [known for known in self._known.values() if known.call is not None]
+        return list(self._linked)
+
+    def adopt(self, signature: Signature, call: Any, keep: Any, nodes: int) -> None:
+        """`signature` has a program."""
+        signature.call, signature.keep, signature.nodes = call, keep, nodes
+        self._linked.append(signature)
+
+    def drop(self, signature: Signature) -> None:
+        """It has none any more."""
+        signature.forget()
+        self._linked.remove(signature)
+
+    def evict(self, signature: Signature) -> None:
+        """Its program made room for another one's."""
+        signature.evict()
+        self._linked.remove(signature)
 
     @property
     def full(self) -> bool:
         """Whether one more program needs another one's room."""
-        return len(self.linked) >= self.policy.programs
+        nodes = sum(signature.nodes for signature in self._linked)
+        return len(self._linked) >= self.policy.programs or nodes >= NODES
 
     def seconds_to_wait(self) -> float:
-        """Until a program may be linked; 0 if there is room for one, or enough time has passed to
-        make some."""
-        if not self.full and not self._link_failed:
+        """Until a program may be linked."""
+        few = len(self._linked) < EAGER or bool(self.policy.sizes)
+        if few and not self.full and not self._link_failed:
             return 0.0
-        return max(self._linked_at + PATIENCE * self._link_seconds - time.monotonic(), 0.0)
+        return self._budget.seconds_to_wait()
 
     def note_link(self, seconds: float, failed: bool = False) -> None:
         """An attempt to link that took so long has just ended."""
-        self._linked_at, self._link_seconds = time.monotonic(), seconds
+        self._budget.spend(seconds)
         self._link_failed = failed
 
     @property
@@ -237,7 +286,7 @@ class Signatures:
 
     def owner(self, call: Any) -> Signature | None:
         """Whose program `call` is."""
-        return next((known for known in self._known.values() if known.call is call), None)
+        return next((known for known in self._linked if known.call is call), None)
 
 
 def sizes_of(listed: Iterable[Any]) -> tuple[frozenset[int], ...]:

@@ -1,0 +1,153 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <memory>
+
+#include "../torch/dispatcher.h"
+#include "../torch/entry.h"
+#include "bindings.h"
+#include "python.h"
+
+namespace nb = nanobind;
+
+namespace pygraph::bindings {
+namespace {
+
+using torch_bridge::Arguments;
+using torch_bridge::Dispatcher;
+using torch_bridge::Uncaptured;
+
+// The garbage collector must see through both classes: a dispatcher holds the Python object that
+// holds the dispatcher, and a call may hold tensors.
+int traverse_dispatcher(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  return nb::inst_ready(self) ? nb::inst_ptr<Dispatcher>(self)->traverse(visit, arg) : 0;
+}
+
+int clear_dispatcher(PyObject* self) {
+  nb::inst_ptr<Dispatcher>(self)->release();
+  return 0;
+}
+
+PyType_Slot dispatcher_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_dispatcher)},
+                                  {Py_tp_clear, reinterpret_cast<void*>(clear_dispatcher)},
+                                  {0, nullptr}};
+
+Uncaptured& uncaptured_of(const Dispatcher& dispatcher) {
+  if (dispatcher.uncaptured() == nullptr) {
+    throw std::logic_error("set_uncaptured() was not called");
+  }
+  return *dispatcher.uncaptured();
+}
+
+void require_entry(nb::handle entry) {
+  if (!PyObject_TypeCheck(entry.ptr(), torch_bridge::entry_type())) {
+    throw nb::type_error("an Entry is needed");
+  }
+}
+
+void bind_entry(nb::module_& module) {
+  module.def(
+      "make_entry", [](nb::handle slow) { return stolen(torch_bridge::make_entry(slow.ptr())); },
+      nb::arg("slow"), "A callable that goes to `slow` until it is connected; see entry.h.");
+  module.def(
+      "connect_entry",
+      [](nb::handle entry, nb::handle dispatcher, Py_ssize_t argument_count, nb::handle order,
+         nb::handle results) {
+        require_entry(entry);
+        if (!torch_bridge::connect_entry(entry.ptr(), dispatcher.ptr(),
+                                         nb::cast<Dispatcher&>(dispatcher), argument_count,
+                                         order.ptr(), results.ptr())) {
+          throw nb::python_error();
+        }
+      },
+      nb::arg("entry"), nb::arg("dispatcher"), nb::arg("argument_count"), nb::arg("order"),
+      nb::arg("results").none());
+  module.def(
+      "set_entry_slow",
+      [](nb::handle entry, nb::handle slow) {
+        require_entry(entry);
+        torch_bridge::set_entry_slow(entry.ptr(), slow.ptr());
+      },
+      nb::arg("entry"), nb::arg("slow"));
+}
+
+}  // namespace
+
+void bind_dispatcher(nb::module_& module) {
+  bind_entry(module);
+
+  nb::class_<Dispatcher>(module, "Dispatcher", nb::type_slots(dispatcher_slots),
+                         "Serves the calls of one compiled graph; see dispatcher.h.")
+      .def(
+          "__init__",
+          [](Dispatcher* self, nb::handle miss, nb::handle failed) {
+            new (self) Dispatcher(miss.ptr(), failed.ptr());
+          },
+          nb::arg("miss"), nb::arg("failed"))
+      .def("__call__",
+           [](Dispatcher& self, nb::handle arguments) {
+             require_list(arguments);
+             return stolen(self.call(arguments.ptr()));
+           })
+      .def("add", &Dispatcher::add)
+      .def("clear", &Dispatcher::clear)
+      .def("hold", &Dispatcher::hold, nb::arg("held"))
+      .def_prop_ro("busy", &Dispatcher::busy)
+      .def(
+          "set_uncaptured",
+          [](Dispatcher& self, nb::handle function, std::vector<std::uint32_t> integers,
+             std::vector<std::uint32_t> aligned, std::uint64_t alignment,
+             std::uint64_t first_calls) {
+            self.set_uncaptured(std::make_unique<Uncaptured>(function.ptr(), std::move(integers),
+                                                             std::move(aligned), alignment - 1,
+                                                             first_calls));
+          },
+          nb::arg("function"), nb::arg("integers"), nb::arg("aligned"), nb::arg("alignment"),
+          nb::arg("first_calls"),
+          "What serves calls whose signature rests, the values of the arguments `integers`; see "
+          "uncaptured.h. `alignment` is a power of two, in bytes.")
+      .def(
+          "rest",
+          [](const Dispatcher& self, nb::handle arguments, std::optional<std::uint64_t> calls) {
+            require_list(arguments);
+            uncaptured_of(self).rest(Arguments::of_list(arguments.ptr()),
+                                     calls.value_or(Uncaptured::kAlways));
+          },
+          nb::arg("arguments"), nb::arg("calls") = nb::none(),
+          "So many calls with this signature are served uncaptured, without `miss`; None: all.")
+      .def(
+          "listen",
+          [](const Dispatcher& self, nb::handle arguments) {
+            require_list(arguments);
+            uncaptured_of(self).listen(Arguments::of_list(arguments.ptr()));
+          },
+          nb::arg("arguments"), "`miss` gets the calls with this signature, quiet or not.")
+      .def(
+          "quiet",
+          [](const Dispatcher& self, double seconds) {
+            const auto length = std::chrono::duration_cast<Uncaptured::Clock::duration>(
+                std::chrono::duration<double>(seconds));
+            uncaptured_of(self).quiet(Uncaptured::Clock::now() + length);
+          },
+          nb::arg("seconds"), "For so long `miss` gets no calls but those that are listened to.")
+      .def(
+          "served",
+          [](const Dispatcher& self, nb::handle arguments) {
+            require_list(arguments);
+            return uncaptured_of(self).served(Arguments::of_list(arguments.ptr()));
+          },
+          nb::arg("arguments"),
+          "Calls with this signature that `miss` did not get, since this was asked last.")
+      .def("remove", &Dispatcher::remove, nb::arg("call"))
+      .def_prop_ro("oldest", &Dispatcher::oldest, "The call used longest ago, or None.")
+      .def_prop_ro("oldest_used", &Dispatcher::oldest_used,
+                   "How many calls there had been when that was used.")
+      .def_prop_ro("calls", &Dispatcher::calls)
+      .def_prop_ro("size", &Dispatcher::size)
+      .def_prop_ro("_boxed_call", [](const Dispatcher&) { return true; });
+}
+
+}  // namespace pygraph::bindings
