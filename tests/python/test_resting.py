@@ -220,8 +220,32 @@ def test_a_program_that_does_not_fit_is_heard_of_though_all_is_quiet(
     graph._side.has_moved = monkeypatched  # type: ignore[method-assign]
 
 
-def test_a_failure_makes_all_sizes_wait(place: Place, heard: list[Any]) -> None:
+def test_who_was_evicted_waits_like_a_new_one_but_longer(place: Place) -> None:
+    graph = place.graphed(scale, sizes=Policy(programs=1))
+    for factor in (2, 2):
+        serve(graph, place, factor)
+    later(graph, 0.0)
+
+    def sights_until_it_has_the_place(factor: int) -> int:
+        before = graph.refresh_report().evictions
+        for sight in range(1, 40):
+            serve(graph, place, factor)
+            if graph.refresh_report().evictions > before:
+                later(graph, 0.0)
+                return sight
+        return 0
+
+    assert sights_until_it_has_the_place(3) == 1 + 4
+    assert sights_until_it_has_the_place(2) == 4 + 4
+    assert sights_until_it_has_the_place(3) == 4 + 4
+    assert sights_until_it_has_the_place(2) == 16 + 4
+
+
+def test_a_failure_makes_all_sizes_wait(
+    place: Place, heard: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where one could not be captured, the next one hardly can."""
+    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
     tried = []
 
     def function(arguments: list[Any]) -> list[Any]:
@@ -234,8 +258,6 @@ def test_a_failure_makes_all_sizes_wait(place: Place, heard: list[Any]) -> None:
     for factor in (2, 2):
         graph.dispatcher([place.randn(8), factor])
     assert graph.refresh_report().state == "fallback"
-    later(graph, 0.05)
-    graph._signatures.note_link(0.05 / signatures.PATIENCE, failed=True)
     tried.clear()
     heard.clear()
     for _ in range(3):
@@ -243,7 +265,7 @@ def test_a_failure_makes_all_sizes_wait(place: Place, heard: list[Any]) -> None:
             graph.dispatcher([place.randn(8), factor])
     assert tried == [3, 4, 5] * 3  # once per call: no capture
     assert heard == []
-    time.sleep(0.06)
+    later(graph, 0.0)
     graph.dispatcher([place.randn(8), 3])
     assert len(tried) > 9 + 1
 
