@@ -11,7 +11,7 @@ from places import PLACES, Place, assert_bits, only_graph
 
 import pygraph
 from pygraph import _engine
-from pygraph.capture import outputs, reference, tensors
+from pygraph.capture import linker, outputs, proof, reference, tensors
 from pygraph.capture.device import CaptureFailed, Segment
 from pygraph.capture.record import Capture
 
@@ -70,6 +70,33 @@ def test_a_result_that_nothing_writes_holds_what_it_may(place: Place) -> None:
     assert (report.state, report.proof, report.replays) == ("graphed", "bit-equal", 3), report.blame
     (signature,) = graph._signatures.linked
     assert signature.call.unwritten == [1, 2, 3]
+
+
+@pytest.mark.parametrize("unknown", [[], ["of whom?"]])
+def test_what_unknown_memory_may_lead_to_is_proven(
+    place: Place, monkeypatch: pytest.MonkeyPatch, unknown: list[str]
+) -> None:
+    """Nobody knows that a result is written by nothing while the graph reads memory that nobody
+    can explain, where its address may stand."""
+    exempt: list[list[int]] = []
+    prove = proof.prove
+
+    def noting(call: Any, *rest: Any) -> str:
+        exempt.append(list(call.unwritten))
+        return prove(call, *rest)
+
+    monkeypatch.setattr(proof, "prove", noting)
+    monkeypatch.setattr(linker.foreign, "explain", lambda function, words: ([], unknown))
+
+    def function(arguments: list[Any]) -> list[Any]:
+        (x,) = arguments
+        return [x + 1, torch.empty(2, dtype=torch.int64, device=x.device)]
+
+    graph = place.graphed(function)
+    for _ in range(2):
+        x = place.randn(8)
+        assert_bits(graph.dispatcher([x])[:1], [x + 1])
+    assert exempt[0] == ([] if unknown else [1])
 
 
 def test_a_view_as_another_type_needs_an_offset_that_fits(place: Place) -> None:
