@@ -221,7 +221,7 @@ def test_a_number_waits_for_a_place_as_long_as_a_size(apart: Apart) -> None:
     x = torch.randn(6)
     for _ in range(4):
         graph.dispatcher([x, number(1.0)])
-    graph._signatures.note_link(0.0)
+    signatures.BUDGET.clear()
     for sight in range(1, 8):
         graph.dispatcher([x, number(2.0)])
         assert graph.refresh_report().evictions == (sight >= 5), sight

@@ -15,7 +15,7 @@ from places import PLACES, Place, assert_bits
 
 import pygraph
 from pygraph import _engine
-from pygraph.adapter import signatures
+from pygraph.adapter import registry, signatures
 from pygraph.adapter.graphed import Graphed
 from pygraph.adapter.signatures import Policy
 
@@ -87,7 +87,8 @@ def test_a_size_that_is_captured_at_once_is_heard_of_at_once(
 
 def later(graph: Graphed, seconds: float) -> None:
     """Linking may go on in so many seconds."""
-    graph._signatures.note_link(seconds / signatures.PATIENCE)
+    signatures.BUDGET.clear()
+    signatures.BUDGET.spend(seconds / signatures.PATIENCE, on_top=False)
     graph.dispatcher.quiet(seconds)
 
 
@@ -157,19 +158,57 @@ def test_graphs_share_the_time_that_linking_may_take(
     one, other = place.graphed(scale), place.graphed(scale)
     for graph in (one, other):
         serve(graph, place, 2)
-    one._signatures.note_link(0.0)
+    signatures.BUDGET.clear()
     serve(one, place, 2)
     assert one.refresh_report().programs == 1
-    one._signatures.note_link(1e3)
+    signatures.BUDGET.spend(1e3, on_top=False)
     heard.clear()
     for _ in range(5):
         serve(other, place, 2)
     assert other.refresh_report().programs == 0
     assert heard == [[2]]  # it is told then that all is quiet
-    other._signatures.note_link(0.0)
-    other.dispatcher.quiet(0.0)
+    later(other, 0.0)
     serve(other, place, 2)
     assert other.refresh_report().programs == 1
+
+
+def test_a_backward_gets_as_many_programs_as_its_forward_at_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a forward's graph saves may be such as only a graph takes without waiting for it."""
+    monkeypatch.setattr(signatures, "EAGER", 1)
+    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
+    torch._dynamo.reset()
+    module = torch.nn.Linear(4, 4).to(place.torch)
+    fast = place.compile(lambda x: torch.tanh(module(x)).sum(0), dynamic=True)
+
+    def programs_after(*lengths: int) -> list[int]:
+        for length in lengths:
+            with torch.enable_grad():
+                fast(place.randn(length, 4)).sum().backward()
+        return [graph.programs for graph in pygraph.report().graphs]
+
+    assert programs_after(5, 5, 5, 6, 6, 6) == [1, 1]
+    signatures.BUDGET.clear()
+    for graph in registry._graphs:
+        graph.dispatcher.quiet(0.0)
+    assert programs_after(6) == [2, 2]
+    assert programs_after(7, 7, 7) == [2, 2]
+
+
+def test_links_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those that need not wait: they are few."""
+    now = 100.0
+    monkeypatch.setattr(signatures.time, "monotonic", lambda: now)
+    budget = signatures.Budget()
+    budget.spend(0.2, on_top=False)
+    budget.spend(0.1, on_top=False)
+    assert budget.seconds_to_wait() == 0.2 * signatures.PATIENCE
+    budget.spend(0.1, on_top=True)
+    assert budget.seconds_to_wait() == pytest.approx(0.3 * signatures.PATIENCE)
+    now = 1000.0
+    budget.spend(0.1, on_top=True)
+    assert budget.seconds_to_wait() == pytest.approx(0.1 * signatures.PATIENCE)
 
 
 def test_listed_sizes_are_linked_at_once_however_many(

@@ -71,8 +71,7 @@ class Graphed:
         call to call (constants), `mutated` those that are known to be written. `paranoid`: repeat
         the proof every so many calls; 0: never. `aligned`: the function needs its tensors to
         be aligned to 16 bytes (Inductor's do), which those of `sure` always are. `pair`: what a
-        forward and a backward share. `partition`: which part of the compiled graph it is; None: the
-        whole."""
+        forward and a backward share. `partition`: which part of the compiled graph; None: all."""
         self.static = frozenset(static)
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
@@ -83,7 +82,8 @@ class Graphed:
         self._side = Side(role, pair, self.static, self.device, partition)
         self._prover = Prover(self.uncaptured, self._changing, self.device, self.report)
         self._find_source = find_source
-        self._signatures = Signatures(sizes or Sizes(), self.device)
+        self._signatures = Signatures(sizes or Sizes(), self.device, self._side.programs_at_once)
+        self._side.count_programs(self._signatures.count)
         self._retired: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self._threads = Turnstile()
         self._held = 0

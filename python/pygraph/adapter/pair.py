@@ -9,7 +9,7 @@ gradients of the results.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -53,6 +53,8 @@ class Pair:
         #: Programs whose results have not been put together yet, and which saved tensor each of
         #: their results is.
         self._forwards: list[tuple[Any, list[Position]]] = []
+        #: How many programs each of the forward's callables has.
+        self.counts: list[Callable[[], int]] = []
 
     @property
     def returned(self) -> int | None:
@@ -159,6 +161,18 @@ class Side:
         self._device = device
         self._partition = partition
         self._number = pair.callables if pair is not None else 0
+
+    def count_programs(self, count: Callable[[], int]) -> None:
+        """`count` says how many programs it has."""
+        if self.role is Role.FORWARD and self._pair is not None:
+            self._pair.counts.append(count)
+
+    def programs_at_once(self) -> int:
+        """How many programs it may have whatever linking them takes: a backward as many as its
+        forward, of whose graphs it gets what only a graph takes as it is (saves_on_host)."""
+        if self.role is not Role.BACKWARD or self._pair is None:
+            return 0
+        return max((count() for count in self._pair.counts), default=0)
 
     def note(self, arguments: Sequence[Any]) -> None:
         """Told the arguments of a call that runs uncaptured."""

@@ -7,9 +7,9 @@ strides and dtypes of tensors follow from it, which Dynamo's guards see to. Whic
   worth 50 ms; or, if there is a list of sizes, those in it, at once, and no others;
 * but at its second sight at the earliest if its sizes came with other numbers on the host before:
   those may differ from call to call;
-* the first EAGER at once, and further ones when the time since the last link, of any graph, is 50
-  times what that took, so that a stream of many sizes spends at most a fiftieth of its time on
-  linking. After an attempt that failed any other of the graph waits as long;
+* the first EAGER at once, and of a backward as many as its forward has; further ones when linking
+  has taken less than a fiftieth of the time (Budget), which is the most that a stream of many sizes
+  spends on it. After an attempt that failed any other of the graph waits for that, too;
 * up to `Policy.programs`, and NODES nodes in all of them. A further one then evicts the one used
   longest ago if it has come up four times since that was used (and twice as often each time that it
   has waited in vain): sizes that all come equally often would only take each other's place. One
@@ -22,7 +22,7 @@ import collections
 import dataclasses
 import itertools
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -143,9 +143,14 @@ class Budget:
     def __init__(self) -> None:
         self._until = 0.0
 
-    def spend(self, seconds: float) -> None:
-        """A link that took so long has just ended."""
-        self._until = time.monotonic() + PATIENCE * seconds
+    def spend(self, seconds: float, on_top: bool) -> None:
+        """A link that took so long has just ended. Those who wait for it wait PATIENCE times as
+        long; `on_top`: behind what they wait for already."""
+        now = time.monotonic()
+        if on_top:
+            self._until = max(self._until, now) + PATIENCE * seconds
+        else:
+            self._until = max(self._until, now + PATIENCE * seconds)
 
     def clear(self) -> None:
         self._until = 0.0
@@ -161,8 +166,17 @@ BUDGET = Budget()
 class Signatures:
     """Those of one compiled graph."""
 
-    def __init__(self, policy: Policy, device: Device, budget: Budget = BUDGET) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        device: Device,
+        at_once: Callable[[], int] = lambda: 0,
+        budget: Budget = BUDGET,
+    ) -> None:
+        """`at_once`: how many programs it may have without regard to the budget, if more than
+        EAGER."""
         self.policy = policy
+        self._at_once = at_once
         self._budget = budget
         #: Why none gets a program, as far as can be told from the calls so far.
         self.against: str | None = None
@@ -260,6 +274,10 @@ class Signatures:
         signature.evict()
         self._linked.remove(signature)
 
+    def count(self) -> int:
+        """How many have a program."""
+        return len(self._linked)
+
     @property
     def full(self) -> bool:
         """Whether one more program needs another one's room."""
@@ -268,14 +286,14 @@ class Signatures:
 
     def seconds_to_wait(self) -> float:
         """Until a program may be linked."""
-        few = len(self._linked) < EAGER or bool(self.policy.sizes)
+        few = self.count() < max(EAGER, self._at_once()) or bool(self.policy.sizes)
         if few and not self.full and not self._link_failed:
             return 0.0
         return self._budget.seconds_to_wait()
 
     def note_link(self, seconds: float, failed: bool = False) -> None:
         """An attempt to link that took so long has just ended."""
-        self._budget.spend(seconds)
+        self._budget.spend(seconds, on_top=self.count() > EAGER)
         self._link_failed = failed
 
     @property
