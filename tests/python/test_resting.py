@@ -211,6 +211,23 @@ def test_links_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert budget.seconds_to_wait() == pytest.approx(0.1 * signatures.PATIENCE)
 
 
+@pytest.mark.parametrize("eager", [0, 1, 8])
+def test_the_first_few_links_do_not_add_up(
+    place: Place, monkeypatch: pytest.MonkeyPatch, eager: int
+) -> None:
+    monkeypatch.setattr(signatures, "EAGER", eager)
+    monkeypatch.setattr(signatures, "PATIENCE", 0.0)
+    added: list[bool] = []
+    monkeypatch.setattr(
+        signatures.Budget, "spend", lambda self, seconds, on_top: added.append(on_top)
+    )
+    graph = place.graphed(scale)
+    for factor in (2, 3):
+        for _ in range(3):
+            serve(graph, place, factor)
+    assert added == [eager < 1, eager < 2]
+
+
 def test_listed_sizes_are_linked_at_once_however_many(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
