@@ -188,20 +188,21 @@ class _Pair:
             )
 
         started = time.perf_counter()
-        host = torch.get_rng_state()
-        self.a = capture(_engine.Placement.A)
-        try:
-            b = capture(_engine.Placement.B)
-            captured = time.perf_counter()
-            record.require_alike(self.a, b)
-        except CaptureFailed as error:
-            if not shifted:
-                raise
-            raise _ProbeFailed(str(error), error.operator, error.source) from error
-        drew = request.drew_on_host and self.a.drew_on_host and b.drew_on_host
-        if drew and not device.twin:  # whose generator is the host's; else another thread drew
-            torch.set_rng_state(host)
-            raise CaptureFailed("it draws random numbers on the host, which a graph does not do")
+        draws = request.drew_on_host and not device.twin  # whose generator is the host's
+        with record.generator_kept_on_failure(draws):
+            self.a = capture(_engine.Placement.A)
+            try:
+                b = capture(_engine.Placement.B)
+                captured = time.perf_counter()
+                record.require_alike(self.a, b)
+            except CaptureFailed as error:
+                if not shifted:
+                    raise
+                raise _ProbeFailed(str(error), error.operator, error.source) from error
+            if draws and self.a.drew_on_host and b.drew_on_host:  # else another thread drew
+                raise CaptureFailed(
+                    "it draws random numbers on the host, which a graph does not do"
+                )
         self.planned = outputs.plan(self.a, b, request.results, device, policy.private_scratch)
         self.spent = _spent(request, self.planned)
         regions, self.region_of_argument, of_segment = _regions(

@@ -12,8 +12,9 @@ another one in B. So a callable that counts from the start of a storage instead 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -151,3 +152,16 @@ def require_alike(a: Capture, b: Capture) -> None:
         )
     if len(a.outputs) != len(b.outputs):
         raise CaptureFailed("two captures of the same call return different numbers of outputs")
+
+
+@contextlib.contextmanager
+def generator_kept_on_failure(draws: bool) -> Iterator[None]:
+    """Captures that fail leave torch's CPU generator where they found it, if the callable `draws`
+    from it: it does so while it is captured, too."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    except CaptureFailed:
+        if draws:
+            torch.set_rng_state(state)
+        raise
