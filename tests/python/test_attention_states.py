@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -49,4 +50,15 @@ def test_a_capture_notes_them() -> None:
     with hold.hold_buffers(lambda: None, kept) as mode:
         result = operator(*QKV, *between, 0.0)
         operator(*QKV, *between, 0.5)
-    assert [id(state) for state in mode.idle] == [id(result[i]) for i in places]
+    assert [id(kept[index]) for index in mode.idle] == [id(result[i]) for i in places]
+
+
+def test_a_capture_holds_no_tensor_but_among_what_is_kept() -> None:
+    """What it holds must be gone before its memory is, also when it fails."""
+    operator, between, _ = OPERATORS["CUTLASS"]
+    kept: list[Any] = []
+    with hold.hold_buffers(lambda: None, kept) as mode:
+        results = [weakref.ref(each) for each in operator(*QKV, *between, 0.0)]
+    kept.clear()
+    assert mode.idle
+    assert [each() for each in results] == [None] * len(results)

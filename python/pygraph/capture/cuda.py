@@ -144,8 +144,7 @@ class Cuda(Device):
             graph, outputs = _capture(function, list(inputs), stream.cuda_stream, mode)
             uses = events()
             taken = frozenset(inside.places)
-            idle = frozenset(state.data_ptr() for state in mode.idle)
-            mode.idle.clear()
+            idle = frozenset(kept[index].data_ptr() for index in mode.idle)
         segments = [
             _segment(address, size, uses.get(address, []), address in taken)
             for address, size in phantom.allocations_from(first_segment)

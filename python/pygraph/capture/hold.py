@@ -44,7 +44,7 @@ class _KeepResults(TorchDispatchMode):
         self._internal = internal
         self.last_operator: str | None = None
         self.operators: list[tuple[int, int]] = []  #: nodes before and after, where it made several
-        self.idle: list[torch.Tensor] = []  #: results that nobody writes (attention.py)
+        self.idle: list[int] = []  #: which of `kept` nobody writes (attention.py)
         self._count = count_nodes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -58,8 +58,11 @@ class _KeepResults(TorchDispatchMode):
         if after > before + 1:
             self.operators.append((before, after))
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        self.kept.extend(results)
-        self.idle.extend(idle_states(func, args, kwargs or {}, result))
+        idle = idle_states(func, args, kwargs or {}, result)
+        for kept in results:
+            if any(kept is state for state in idle):
+                self.idle.append(len(self.kept))
+            self.kept.append(kept)
         if self._internal is not None:
             self._internal.leave(results)
         return result
