@@ -24,6 +24,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from xml.etree import ElementTree
 
+from pygraph.bench import record
+from pygraph.bench.environment import environment
+
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = sorted(path.relative_to(ROOT) for path in ROOT.glob("tests/python/test_training_*.py"))
 PYTEST = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider"]
@@ -84,8 +87,6 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=90, help="seconds that a test may take")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    from pygraph.bench.environment import environment
-
     cited = threads()
     tests = [(test, cited[test.partition("::")[2].partition("[")[0]]) for test in collect()]
     tests = [(test, named) for test, named in tests if named or not options.cited]
@@ -97,15 +98,15 @@ def main() -> None:
 
     with ThreadPoolExecutor(options.jobs) as pool:
         found = list(pool.map(one, tests))
-    record = {
+    content = {
         "env": environment(),
         "command": f"python tools/asks_record.py {'--cited ' * options.cited}{options.out.name}",
         "mode": "reduce-overhead, with steps marked, and results and gradients cloned",
         "summary": dict(Counter(each["outcome"] for each in found)),
         "tests": found,
     }
-    options.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(record["summary"]))
+    record.write(options.out, content)
+    print(json.dumps(content["summary"]))
 
 
 if __name__ == "__main__":

@@ -14,44 +14,36 @@ Uncaptured::Uncaptured(PyObject* function, std::vector<std::uint32_t> integers,
       alignment_mask_(alignment_mask),
       first_calls_(first_calls) {}
 
-Uncaptured::Rest* Uncaptured::known(const Arguments& arguments) {
-  const Sizes::Key* key = sizes_.read(arguments);
-  const auto found = key == nullptr ? known_.end() : known_.find(*key);
-  return found == known_.end() ? nullptr : &found->second;
-}
-
-/// Null only for arguments without a signature.
-Uncaptured::Rest* Uncaptured::known_from_now(const Arguments& arguments) {
-  if (Rest* rest = known(arguments); rest != nullptr) {
-    return rest;
-  }
+/// Known from now on; null for arguments without a signature.
+Uncaptured::Rest* Uncaptured::find(const Arguments& arguments) {
   const Sizes::Key* key = sizes_.read(arguments);
   if (key == nullptr) {
     return nullptr;
   }
-  if (known_.size() >= kMost) {
+  if (known_.size() >= kMost && !known_.contains(*key)) {
     known_.clear();
   }
-  return &known_.emplace(*key, Rest{first_calls_, 0, false}).first->second;
+  return &known_.try_emplace(*key, Rest{first_calls_, 0, false}).first->second;
 }
 
 void Uncaptured::rest(const Arguments& arguments, std::uint64_t calls) {
-  if (Rest* rest = known_from_now(arguments); rest != nullptr) {
+  if (Rest* rest = find(arguments); rest != nullptr) {
     rest->left = calls;
     rest->listened_to = false;
   }
 }
 
 void Uncaptured::listen(const Arguments& arguments) {
-  if (Rest* rest = known_from_now(arguments); rest != nullptr) {
+  if (Rest* rest = find(arguments); rest != nullptr) {
     rest->left = 0;
     rest->listened_to = true;
   }
 }
 
 std::uint64_t Uncaptured::served(const Arguments& arguments) {
-  Rest* rest = known(arguments);
-  return rest == nullptr ? 0 : std::exchange(rest->served, 0);
+  const Sizes::Key* key = sizes_.read(arguments);
+  const auto found = key == nullptr ? known_.end() : known_.find(*key);
+  return found == known_.end() ? 0 : std::exchange(found->second.served, 0);
 }
 
 bool Uncaptured::all_aligned(const Arguments& arguments) const noexcept {
@@ -67,7 +59,7 @@ bool Uncaptured::takes(const Arguments& arguments) {
   if (function_ == nullptr || !all_aligned(arguments)) {
     return false;
   }
-  Rest* rest = known_from_now(arguments);
+  Rest* rest = find(arguments);
   if (rest == nullptr || (rest->left == 0 && (rest->listened_to || Clock::now() >= quiet_))) {
     return false;
   }

@@ -66,8 +66,7 @@ class Uncaptured {
     bool listened_to;
   };
 
-  Rest* known(const Arguments& arguments);
-  Rest* known_from_now(const Arguments& arguments);
+  Rest* find(const Arguments& arguments);
   [[nodiscard]] bool all_aligned(const Arguments& arguments) const noexcept;
 
   PyObject* function_;

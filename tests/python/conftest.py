@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import training_support
 
 from pygraph import _engine
 from pygraph.adapter import versions
+from pygraph.adapter.graphed import Graphed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,6 +28,25 @@ def pytest_configure(config: pytest.Config) -> None:
         if not torch.cuda.is_available():
             raise pytest.UsageError("--reduce-overhead needs a CUDA device")
         training_support.instead_of_pygraph = "reduce-overhead"
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """Of each call that Python has heard of: its integers, and its numbers on the host."""
+    found: list[list[Any]] = []
+    original = Graphed._miss
+
+    def miss(self: Graphed, arguments: list[Any]) -> Any:
+        numbers = [
+            each.item() if isinstance(each, torch.Tensor) else each
+            for each in arguments
+            if not isinstance(each, torch.Tensor) or each.dim() == 0
+        ]
+        found.append(numbers)
+        return original(self, arguments)
+
+    monkeypatch.setattr(Graphed, "_miss", miss)
+    return found
 
 
 @pytest.fixture

@@ -29,20 +29,6 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     pygraph.reset()
 
 
-@pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """The integers of the calls that Python has heard of."""
-    found: list[list[Any]] = []
-    original = Graphed._miss
-
-    def miss(self: Graphed, arguments: list[Any]) -> Any:
-        found.append([each for each in arguments if type(each) is int])
-        return original(self, arguments)
-
-    monkeypatch.setattr(Graphed, "_miss", miss)
-    return found
-
-
 def scale(arguments: list[Any]) -> list[Any]:
     x, factor = arguments
     arguments.clear()
@@ -92,10 +78,16 @@ def later(graph: Graphed, seconds: float) -> None:
     graph.dispatcher.quiet(seconds)
 
 
-def test_a_size_gets_no_place_that_is_used_as_often(place: Place, heard: list[Any]) -> None:
+def with_one_place(place: Place, *factors: int) -> Graphed:
+    """A graph whose only program is 2's, and that was called with `factors` then."""
     graph = place.graphed(scale, sizes=Policy(programs=1))
-    for factor in (2, 2, 3):
+    for factor in (2, 2, *factors):
         serve(graph, place, factor)
+    return graph
+
+
+def test_a_size_gets_no_place_that_is_used_as_often(place: Place, heard: list[Any]) -> None:
+    graph = with_one_place(place, 3)
     later(graph, 0.0)
     heard.clear()
     for _ in range(24):
@@ -109,9 +101,7 @@ def test_a_size_gets_no_place_that_is_used_as_often(place: Place, heard: list[An
 
 
 def test_a_size_that_comes_alone_gets_the_place_of_another(place: Place, heard: list[Any]) -> None:
-    graph = place.graphed(scale, sizes=Policy(programs=1))
-    for factor in (2, 2, 3):
-        serve(graph, place, factor)
+    graph = with_one_place(place, 3)
     later(graph, 0.0)
     heard.clear()
     for sight in range(2, 7):
@@ -121,9 +111,7 @@ def test_a_size_that_comes_alone_gets_the_place_of_another(place: Place, heard: 
 
 
 def test_no_size_is_heard_of_while_linking_must_wait(place: Place, heard: list[Any]) -> None:
-    graph = place.graphed(scale, sizes=Policy(programs=1))
-    for factor in (2, 2):
-        serve(graph, place, factor)
+    graph = with_one_place(place)
     later(graph, 0.05)
     heard.clear()
     for _ in range(20):
@@ -253,7 +241,7 @@ def test_programs_are_bounded_by_their_nodes(place: Place, monkeypatch: pytest.M
 
 
 def test_a_program_that_does_not_fit_is_heard_of_though_all_is_quiet(
-    place: Place, heard: list[Any]
+    place: Place, heard: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A constant that has moved, say: it is linked anew."""
     weight = place.randn(8)
@@ -263,8 +251,7 @@ def test_a_program_that_does_not_fit_is_heard_of_though_all_is_quiet(
         return [x * constant]
 
     graph = place.graphed(function, static=(0,))
-    monkeypatched = graph._side.has_moved
-    graph._side.has_moved = lambda call, arguments: True  # type: ignore[method-assign]
+    monkeypatch.setattr(graph._side, "has_moved", lambda call, arguments: True)
     for _ in range(3):
         graph.dispatcher([weight, place.randn(8), 2])
     graph.dispatcher.remove(graph._signatures.linked[0].call)  # as if it accepted nothing
@@ -273,13 +260,10 @@ def test_a_program_that_does_not_fit_is_heard_of_though_all_is_quiet(
     graph.dispatcher([weight, place.randn(8), 2])
     assert heard == [[2]]
     assert graph.refresh_report().relinks == 1
-    graph._side.has_moved = monkeypatched  # type: ignore[method-assign]
 
 
 def test_who_was_evicted_waits_like_a_new_one_but_longer(place: Place) -> None:
-    graph = place.graphed(scale, sizes=Policy(programs=1))
-    for factor in (2, 2):
-        serve(graph, place, factor)
+    graph = with_one_place(place)
     later(graph, 0.0)
 
     def sights_until_it_has_the_place(factor: int) -> int:

@@ -42,10 +42,10 @@ CAPTURE_AT = 2
 _REMEMBERED = 512
 _BACK_OFF = 4
 #: Sights of a signature without any use of a program that it takes the place of.
-SIGHTS_FOR_A_PLACE = 4
+_SIGHTS_FOR_A_PLACE = 4
 #: How often linking is tried again after memory was short, or constants have moved.
 MAXIMUM_ATTEMPTS = 4
-#: Times the last link's duration that must have passed before the next.
+#: Times what links took that must pass before the next.
 PATIENCE = 50.0
 #: How many times as long a signature waits at most that has waited in vain.
 _LONGEST_WAIT = 4
@@ -81,7 +81,7 @@ class Signature:
     """One set of sizes."""
 
     warm_up_calls: int = CAPTURE_AT - 1
-    calls: int = 0  #: that reached the slow path
+    calls: int = 0  #: without a program
     settled: bool = False  #: linked, or given up: the slow path only runs the callable
     call: Any = None  #: the program, once there is one
     keep: Any = None  #: memory that the program needs
@@ -108,7 +108,7 @@ class Signature:
             if oldest_used < self.waits_since:
                 return True
             self.waits += 1
-        sights = SIGHTS_FOR_A_PLACE * min(2**self.waits, _LONGEST_WAIT)
+        sights = _SIGHTS_FOR_A_PLACE * min(2**self.waits, _LONGEST_WAIT)
         self.waits_since, self.waits_until = calls, self.calls + sights - 1
         return False
 
@@ -171,13 +171,11 @@ class Signatures:
         policy: Policy,
         device: Device,
         at_once: Callable[[], int] = lambda: 0,
-        budget: Budget = BUDGET,
     ) -> None:
         """`at_once`: how many programs it may have without regard to the budget, if more than
         EAGER."""
         self.policy = policy
         self._at_once = at_once
-        self._budget = budget
         #: Why none gets a program, as far as can be told from the calls so far.
         self.against: str | None = None
         self._device = device
@@ -289,11 +287,11 @@ class Signatures:
         few = self.count() < max(EAGER, self._at_once()) or bool(self.policy.sizes)
         if few and not self.full and not self._link_failed:
             return 0.0
-        return self._budget.seconds_to_wait()
+        return BUDGET.seconds_to_wait()
 
     def note_link(self, seconds: float, failed: bool = False) -> None:
         """An attempt to link that took so long has just ended."""
-        self._budget.spend(seconds, on_top=self.count() > EAGER)
+        BUDGET.spend(seconds, on_top=self.count() > EAGER)
         self._link_failed = failed
 
     @property

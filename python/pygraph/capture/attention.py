@@ -1,9 +1,10 @@
-"""The random states that attention returns beside its results.
+"""The random states that attention takes and returns beside its results.
 
-Its backward draws the same dropout mask from them. Without dropout nobody writes or reads them:
-they are uninitialised memory, or what stood on the stack, on the host or on the device as torch
-likes (aten/src/ATen/native/transformers/cuda/attention.cu). They have no value that a proof could
-ask for.
+Its backward draws the same dropout mask from them. Some kernels take them on the device while they
+are captured, and else on the host. Without dropout nobody writes or reads them: they are
+uninitialised memory, or what stood on the stack, on the host or on the device as torch likes
+(aten/src/ATen/native/transformers/cuda/attention.cu). They have no value that a proof could ask
+for.
 """
 
 from __future__ import annotations
@@ -14,32 +15,52 @@ from typing import Any
 
 import torch
 
+from pygraph.capture.device import CaptureFailed
+
 _DROPOUT = "dropout_p"
-_STATES = frozenset(("philox_seed", "philox_offset", "rng_state", "unused"))
+_SEEDS = frozenset(("philox_seed", "philox_offset", "rng_state"))
+_STATES = _SEEDS | {"unused"}
 
 
 @functools.cache
-def _schema(operator: Any) -> tuple[int, Any, tuple[int, ...]] | None:
-    """Where an operator takes the share to drop, what that is by default, and which of its results
-    are states. None for one without dropout or states."""
+def _taken(operator: Any) -> dict[str, tuple[int, Any]]:
+    """Position and default of the seeds that an operator takes, and of the share that it drops."""
     schema = getattr(operator, "_schema", None)
-    if schema is None:
-        return None
-    states = tuple(i for i, result in enumerate(schema.returns) if result.name in _STATES)
-    for position, argument in enumerate(schema.arguments):
-        if argument.name == _DROPOUT and states:
-            return position, argument.default_value, states
-    return None
+    return {
+        argument.name: (position, argument.default_value)
+        for position, argument in enumerate(schema.arguments if schema is not None else ())
+        if argument.name in _SEEDS or argument.name == _DROPOUT
+    }
+
+
+@functools.cache
+def _returned(operator: Any) -> tuple[int, ...]:
+    """Which of an operator's results are states."""
+    schema = getattr(operator, "_schema", None)
+    results = enumerate(schema.returns if schema is not None else ())
+    return tuple(position for position, result in results if result.name in _STATES)
+
+
+def _given(operator: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    position, default = _taken(operator)[name]
+    return args[position] if position < len(args) else kwargs.get(name, default)
+
+
+def require_seeds_on_device(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises CaptureFailed for one on the host: its address would be read on the device, which ends
+    the process."""
+    for name in _SEEDS.intersection(_taken(operator)):
+        seed = _given(operator, name, args, kwargs)
+        if isinstance(seed, torch.Tensor) and seed.device.type == "cpu":
+            raise CaptureFailed(f"{operator} reads a random seed on the host", str(operator))
 
 
 def idle_states(
     operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 ) -> list[torch.Tensor]:
     """The states among the results of an operator that has just run without dropout."""
-    known = _schema(operator)
-    if known is None:
+    states = _returned(operator)
+    if not states or _DROPOUT not in _taken(operator):
         return []
-    position, default, states = known
-    share = args[position] if position < len(args) else kwargs.get(_DROPOUT, default)
-    found = [result[i] for i in states] if share == 0 else []
+    found = [result[i] for i in states] if _given(operator, _DROPOUT, args, kwargs) == 0 else []
     return [state for state in found if isinstance(state, torch.Tensor)]

@@ -19,15 +19,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pygraph.capture.attention import idle_states
-from pygraph.capture.device import CaptureFailed
+from pygraph.capture.attention import idle_states, require_seeds_on_device
 from pygraph.capture.internal import Internal
 
 _ALLOCATORS = ("empty_strided_cuda", "empty_strided_cuda_pinned", "alloc_from_pool")
 _SEARCH_DEPTH = 4
-
-#: Arguments of operators that read them on the device while it is captured, and else on the host.
-_SEEDS = frozenset(("philox_seed", "philox_offset", "rng_state"))
 
 
 class _KeepResults(TorchDispatchMode):
@@ -49,7 +45,7 @@ class _KeepResults(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.last_operator = str(func)
-        _require_seeds_on_device(func, args, kwargs or {})
+        require_seeds_on_device(func, args, kwargs or {})
         before = self._count()
         if self._internal is not None:
             self._internal.enter()
@@ -66,23 +62,6 @@ class _KeepResults(TorchDispatchMode):
         if self._internal is not None:
             self._internal.leave(results)
         return result
-
-
-@functools.cache
-def _seeds(func: Any) -> tuple[tuple[int, str], ...]:
-    """Position and name of each seed that an operator takes."""
-    schema = getattr(func, "_schema", None)
-    named = enumerate(schema.arguments) if schema is not None else ()
-    return tuple((i, argument.name) for i, argument in named if argument.name in _SEEDS)
-
-
-def _require_seeds_on_device(func: Any, args: Any, kwargs: Any) -> None:
-    """Raises CaptureFailed for one on the host: its address would be read on the device, which ends
-    the process."""
-    for position, name in _seeds(func):
-        seed = args[position] if position < len(args) else kwargs.get(name)
-        if isinstance(seed, torch.Tensor) and seed.device.type == "cpu":
-            raise CaptureFailed(f"{func} reads a random seed on the host", str(func))
 
 
 def callables_behind(function: Any, depth: int = _SEARCH_DEPTH) -> list[Any]:

@@ -93,7 +93,7 @@ def _compare(
     function: Function,
     reference: Reference,
     device: Device,
-    unwritten: Collection[int] = (),
+    unwritten: Collection[int],
 ) -> str:
     """The verdict on what one run of the graph made. Nothing is asked of the results `unwritten`,
     which hold what their memory held before, by chance."""
