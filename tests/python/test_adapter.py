@@ -15,7 +15,7 @@ from pygraph import _engine
 from pygraph.adapter import backend, hook, sources, versions
 from pygraph.adapter.partition import Partition
 from pygraph.adapter.uncaptured import Uncaptured
-from pygraph.capture import hold, reasons, tensors
+from pygraph.capture import hold, reasons
 
 
 @pytest.fixture(autouse=True)
@@ -247,44 +247,6 @@ def test_partitions_that_are_replaced_come_with_their_maps(monkeypatch: pytest.M
 
 
 # ------------------------------------------------------------------------------- small parts
-
-
-def test_extent_and_alignment() -> None:
-    base = torch.zeros(8, 16)
-    assert tensors.extent_bytes(base) == 8 * 16 * 4
-    assert tensors.extent_bytes(base[:, ::2]) == (7 * 16 + 7 * 2 + 1) * 4
-    assert tensors.extent_bytes(base[:0]) == 0
-    assert tensors.extent_bytes(base[:1].expand(5, 16)) == 16 * 4
-    assert tensors.alignment_mask(512) == 255
-    assert tensors.alignment_mask(512 + 64) == 63
-    assert tensors.residue_of(0x7000_0000_0000) == 512
-    assert tensors.residue_of(0x7000_0000_0040) == 64
-    assert tensors.residue_of(0x7000_0000_0004) == 512  # captured as if aligned; calls copy
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool])
-def test_same_bits(dtype: torch.dtype) -> None:
-    left = torch.randn(16).to(dtype)
-    assert tensors.same_bits(left, left.clone())
-    other = left.clone()
-    other[3] = not other[3] if dtype == torch.bool else other[3] + 1
-    assert not tensors.same_bits(left, other)
-    assert not tensors.same_bits(left, left[:8])
-    assert not tensors.same_bits(left, None)
-
-
-def test_same_bits_tells_zeros_and_nans_apart() -> None:
-    assert not tensors.same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
-    nan = torch.tensor([float("nan")])
-    assert tensors.same_bits(nan, nan.clone())
-
-
-def test_static_copy_of_overlapping_elements() -> None:
-    expanded = torch.arange(4.0)[None].expand(3, 4)
-    copy = tensors.static_copy(expanded)
-    assert copy.stride() == expanded.stride()
-    assert torch.equal(copy, expanded)
-    assert copy.data_ptr() != expanded.data_ptr()
 
 
 def test_uncaptured_leaves_aligned_cpu_arguments_alone() -> None:

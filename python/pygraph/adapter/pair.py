@@ -107,11 +107,11 @@ class Pair:
     def constants_among(self, arguments: Sequence[Any]) -> frozenset[int]:
         """Those of the backward's arguments that are parameters or buffers of the forward: they
         stay where they are from call to call, and no backward writes them."""
+        places = frozenset[tuple[int, int]]().union(*self._constants.values())
         return frozenset(
             index
             for index, argument in enumerate(arguments)
-            if _has_memory(argument)
-            and any(_place(argument) in places for places in self._constants.values())
+            if _has_memory(argument) and _place(argument) in places
         )
 
     def adopt_forward(self, call: Any, saved: list[Position]) -> None:

@@ -212,7 +212,7 @@ def _segment(address: int, size: int, uses: list[_Use], taken: bool) -> Segment:
 def _require_whole_segments(segments: list[Segment], uses: Mapping[int, list[_Use]]) -> None:
     """Raises CaptureFailed if an allocation begins inside of a segment: how much of it is used, and
     when, would not be known."""
-    index = SegmentIndex(segments)
+    index = SegmentIndex((each.address, each.bytes) for each in segments)
     for address, made in uses.items():
         segment = index.find(address)
         if made and segment is not None and segments[segment].address != address:

@@ -120,9 +120,12 @@ class _Planner:
         self._reference = reference
         self._device = device
         self._static_pool = static_pool
-        self._index = SegmentIndex(a.segments)
+        self._index = SegmentIndex((each.address, each.bytes) for each in a.segments)
         self._holders: dict[tuple[str, int], _Holder] = {}
         self._key: dict[int, tuple[str, int]] = {}
+        self._together: dict[tuple[str, int], list[int]] = {}  #: outputs by key
+        #: Where each object is returned first, by its id().
+        self._first = {id(o): i for i, o in reversed(list(enumerate(a.outputs)))}
         self.plan = Outputs()
         self._find_holders()
 
@@ -190,9 +193,13 @@ class _Planner:
 
     def _hold(self, position: int, key: tuple[str, int], holder: _Holder) -> None:
         self._key[position] = key
+        self._together.setdefault(key, []).append(position)
         self._holders[key] = holder
-        if not any(self._capture.outputs[position] is o for o in self._capture.outputs[:position]):
-            holder.sharers += 1
+        holder.sharers += self._is_first(position)
+
+    def _is_first(self, position: int) -> bool:
+        """Whether no earlier output is the same object."""
+        return self._first[id(self._capture.outputs[position])] == position
 
     # ------------------------------------------------------------------ one output after another
 
@@ -201,16 +208,14 @@ class _Planner:
         output = self._capture.outputs[position]
         result = _engine.ResultSpec()
         made_from: Any = None
-        before = self._capture.outputs[:position]
-        earlier = next((i for i, other in enumerate(before) if other is output), None)
         if not isinstance(output, torch.Tensor):
             if output is not None and not isinstance(output, (int, float, bool)):
                 raise CaptureFailed(f"output {position} is a {type(output).__name__}")
             result.kind = _engine.ResultKind.CONSTANT
             made_from = output
-        elif earlier is not None:
+        elif not self._is_first(position):
             result.kind = _engine.ResultKind.SAME
-            result.index = earlier
+            result.index = self._first[id(output)]
             self.plan.counts["aliased"] += 1
         elif numbers.is_number(output, self._device):
             made_from = self._add_number(position, output, result)
@@ -271,10 +276,10 @@ class _Planner:
         result which was saved and then written would not be raised."""
         if position >= len(self._reference) or not output.numel():
             return None
-        for index in range(position):
+        for index in self._together[self._key[position]]:
             earlier = self._capture.outputs[index]
             if (
-                self._key.get(index) == self._key[position]
+                index < position
                 and earlier is not output
                 and earlier.dtype == output.dtype
                 and tensors.share_versions(self._reference[index], self._reference[position])

@@ -102,8 +102,9 @@ def _compare(
     expected = [*reference.expected, *reference.after.values()]
     if len(expected) != len(found):
         return f"{FAILED}: {len(found)} results instead of {len(expected)}"
-    pairs = enumerate(zip(expected, found, strict=True))
-    wrong = [i for i, pair in pairs if i not in unwritten and not tensors.same_bits(*pair)]
+    asked = [index for index in range(len(found)) if index not in unwritten]
+    lists = ([values[index] for index in asked] for values in (expected, found))
+    wrong = [asked[number] for number in tensors.differing(*lists)]
     if not wrong:
         return BIT_EQUAL
     spread = dict.fromkeys(wrong, 0.0)

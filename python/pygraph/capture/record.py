@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from pygraph.capture.device import (
     Segment,
     is_strided,
 )
+from pygraph.capture.segments import SegmentIndex
 
 __all__ = ["Capture", "CaptureFailed", "Segment", "record"]
 
@@ -55,6 +57,19 @@ class Capture:
     random: dict[int, list[tuple[int, int]]]
     drew_on_host: bool  #: random numbers, from torch's CPU generator
     idle: frozenset[int]  #: addresses of results that nobody writes (attention.py)
+
+    @functools.cached_property
+    def positions(self) -> dict[int, int]:
+        """Which argument each object among the inputs is, by its id(); the first of several."""
+        return {id(value): index for index, value in reversed(list(enumerate(self.inputs)))}
+
+    @functools.cached_property
+    def placed(self) -> SegmentIndex:
+        """The phantom memory of the arguments, in their order."""
+        pairs = zip(self.places, self.inputs, strict=True)
+        return SegmentIndex(
+            (place, tensors.extent_bytes(value) if place else 0) for place, value in pairs
+        )
 
 
 def record(

@@ -121,11 +121,11 @@ def take(
     random_before, host_before = generators.states(arguments, device), torch.get_rng_state()
     outputs = list(function(list(arguments)))
     random_after, host_after = generators.states(arguments, device), torch.get_rng_state()
-    mutated = frozenset(
-        index
-        for index, value in before.items()
-        if index in declared or not tensors.same_bits(value, arguments[index])
+    doubtful = [index for index in before if index not in declared]
+    written = tensors.differing(
+        [before[index] for index in doubtful], [arguments[index] for index in doubtful]
     )
+    mutated = frozenset(declared) & before.keys() | {doubtful[number] for number in written}
     after = {index: tensors.static_copy(arguments[index]) for index in mutated}
     storages = _storages(arguments, mutated)
     return Reference(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -212,10 +213,60 @@ def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
 def same_bits(left: Any, right: Any) -> bool:
     """Whether two results are the same: tensors in dtype, shape and every bit, the rest by ==."""
     if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
-        return bool(left == right) if not isinstance(left, torch.Tensor) else False
+        return not torch.is_tensor(left) and not torch.is_tensor(right) and bool(left == right)
     if left.dtype != right.dtype or left.shape != right.shape or left.device != right.device:
         return False
     return left.numel() == 0 or torch.equal(_as_integers(left), _as_integers(right))
+
+
+#: Bytes of tensors that are put together to be compared at once, at most; on the host, where
+#: nobody waits for a comparison, it only pays for tiny ones.
+_AT_ONCE = 4 << 20
+_AT_ONCE_ON_HOST = 16 << 10
+
+
+def differing(lefts: Sequence[Any], rights: Sequence[Any]) -> list[int]:
+    """Which pairs are not the same (same_bits), by their number. Small tensors are compared many at
+    a time: on a GPU the host waits for every comparison."""
+    doubtful: list[int] = []
+    small: dict[torch.device, list[list[int]]] = {}
+    room: dict[torch.device, int] = {}
+    for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+        nbytes = _bytes_alike(left, right)
+        most = _AT_ONCE_ON_HOST if nbytes and left.device.type == "cpu" else _AT_ONCE
+        if not 0 < nbytes <= most:
+            doubtful.append(number)
+            continue
+        if room.get(left.device, 0) < nbytes:
+            small.setdefault(left.device, []).append([])
+            room[left.device] = most
+        small[left.device][-1].append(number)
+        room[left.device] -= nbytes
+    for numbers in itertools.chain.from_iterable(small.values()):
+        one, other = (
+            torch.cat([bytes_of(values[number]) for number in numbers])
+            for values in (lefts, rights)
+        )
+        if not torch.equal(one, other):  # maybe by what stands between elements
+            doubtful += numbers
+    return sorted(number for number in doubtful if not same_bits(lefts[number], rights[number]))
+
+
+def _bytes_alike(left: Any, right: Any) -> int:
+    """How many bytes two strided tensors have each, if they are alike but for the values; else
+    0."""
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return 0
+    alike = (
+        left.layout == right.layout == torch.strided
+        and left.dtype == right.dtype
+        and left.device == right.device
+        and left.shape == right.shape
+        and left.stride() == right.stride()
+        and left.is_conj() == right.is_conj()
+        and left.is_neg() == right.is_neg()
+    )
+    return extent_bytes(left) if alike else 0
 
 
 def distance(left: torch.Tensor, right: torch.Tensor) -> float:

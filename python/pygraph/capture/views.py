@@ -14,20 +14,15 @@ from pygraph.capture.record import Capture
 
 def argument_of(output: torch.Tensor, capture: Capture) -> int | None:
     """The argument of `capture` that its `output` is, or shares memory with."""
-    for index, argument in enumerate(capture.inputs):
-        if output is argument:
-            return index
+    itself = capture.positions.get(id(output))
+    if itself is not None:
+        return itself
     if not output.numel():
         for index, argument in enumerate(capture.inputs):
             if isinstance(argument, torch.Tensor) and tensors.share_storage(argument, output):
                 return index
         return None
-    address = output.data_ptr()
-    for index, place in enumerate(capture.places):
-        argument = capture.inputs[index]
-        if place and place <= address < place + tensors.extent_bytes(argument):
-            return index
-    return None
+    return capture.placed.find(output.data_ptr())
 
 
 def require_same_place(position: int, argument: int, a: Capture, b: Capture) -> None:

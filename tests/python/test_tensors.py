@@ -1,0 +1,131 @@
+"""Facts about tensors and addresses: extents, alignment, copies, which of many are the same."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from pygraph.capture import tensors
+from pygraph.capture.segments import SegmentIndex
+
+
+def test_extent_and_alignment() -> None:
+    base = torch.zeros(8, 16)
+    assert tensors.extent_bytes(base) == 8 * 16 * 4
+    assert tensors.extent_bytes(base[:, ::2]) == (7 * 16 + 7 * 2 + 1) * 4
+    assert tensors.extent_bytes(base[:0]) == 0
+    assert tensors.extent_bytes(base[:1].expand(5, 16)) == 16 * 4
+    assert tensors.alignment_mask(512) == 255
+    assert tensors.alignment_mask(512 + 64) == 63
+    assert tensors.residue_of(0x7000_0000_0000) == 512
+    assert tensors.residue_of(0x7000_0000_0040) == 64
+    assert tensors.residue_of(0x7000_0000_0004) == 512  # captured as if aligned; calls copy
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool])
+def test_same_bits(dtype: torch.dtype) -> None:
+    left = torch.randn(16).to(dtype)
+    assert tensors.same_bits(left, left.clone())
+    other = left.clone()
+    other[3] = not other[3] if dtype == torch.bool else other[3] + 1
+    assert not tensors.same_bits(left, other)
+    assert not tensors.same_bits(left, left[:8])
+    assert not tensors.same_bits(left, None)
+
+
+def test_same_bits_tells_zeros_and_nans_apart() -> None:
+    assert not tensors.same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
+    nan = torch.tensor([float("nan")])
+    assert tensors.same_bits(nan, nan.clone())
+
+
+def test_static_copy_of_overlapping_elements() -> None:
+    expanded = torch.arange(4.0)[None].expand(3, 4)
+    copy = tensors.static_copy(expanded)
+    assert copy.stride() == expanded.stride()
+    assert torch.equal(copy, expanded)
+    assert copy.data_ptr() != expanded.data_ptr()
+
+
+def changed(tensor: torch.Tensor) -> torch.Tensor:
+    """With another last element."""
+    copy = tensor.clone()
+    copy.view(torch.uint8).flatten()[-1] ^= 1
+    return copy
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 100])
+@pytest.mark.parametrize("at_once", [8, 100, 1 << 20])
+def test_which_of_many_tensors_differ(
+    monkeypatch: pytest.MonkeyPatch, count: int, at_once: int
+) -> None:
+    """However many are put together: none, a few, all."""
+    monkeypatch.setattr(tensors, "_AT_ONCE_ON_HOST", at_once)
+    dtypes = (torch.float32, torch.int64, torch.bfloat16)
+    lefts = [torch.arange(1, 2 + n % 5).to(dtypes[n % 3]) for n in range(count)]
+    rights = [left.clone() for left in lefts]
+    assert tensors.differing(lefts, rights) == []
+    for wrong in {0, count // 2, count - 1}:
+        found = [changed(r) if n == wrong else r for n, r in enumerate(rights)]
+        assert tensors.differing(lefts, found) == [wrong]
+    assert tensors.differing(lefts, [changed(right) for right in rights]) == list(range(count))
+
+
+def test_what_is_unlike_differs_whatever_its_bytes_are() -> None:
+    left = torch.zeros(4)
+    others: list[Any] = [
+        torch.zeros(4, dtype=torch.int32),
+        torch.zeros(2, 2),
+        torch.zeros(2, dtype=torch.float64),
+        torch.zeros(3),
+        0.0,
+        None,
+    ]
+    count = len(others)
+    assert tensors.differing([left] * count, others) == list(range(count))
+    assert tensors.differing(others, [left] * count) == list(range(count))
+    assert tensors.differing(others, others) == []
+
+
+def test_zeros_and_nans_among_many() -> None:
+    nan = torch.tensor([math.nan])
+    lefts = [torch.tensor([0.0]), nan, torch.tensor([-0.0])]
+    rights = [torch.tensor([-0.0]), nan.clone(), torch.tensor([-0.0])]
+    assert tensors.differing(lefts, rights) == [0]
+
+
+def test_what_stands_between_elements_is_no_difference() -> None:
+    left, right = torch.zeros(4, 4), torch.zeros(4, 4)
+    right[:, 2:] = 7
+    assert tensors.differing([left[:, :2], left[0]], [right[:, :2], right[0]]) == [1]
+    assert tensors.differing([left[:, :2]], [right[:, :2]]) == []
+
+
+def test_the_same_values_in_another_layout_are_the_same() -> None:
+    left = torch.arange(6.0).reshape(2, 3)
+    right = left.t().contiguous().t()
+    assert left.stride() != right.stride()
+    assert tensors.differing([left], [right]) == []
+    bytes_alike = torch.arange(6.0).as_strided((2, 3), (1, 2))
+    assert tensors.differing([left], [bytes_alike]) == [0]
+
+
+def test_pairs_that_are_unlike_do_not_make_up_for_each_other() -> None:
+    three, four = torch.zeros(3), torch.zeros(4)
+    assert tensors.differing([three, four], [four, three]) == [0, 1]
+
+
+def test_conjugated_tensors_are_compared_by_what_they_show() -> None:
+    left = torch.tensor([1 + 2j, 3 - 1j])
+    assert tensors.differing([left, left], [left.conj(), left.conj().conj()]) == [0]
+    assert tensors.differing([left.conj()], [left.conj().resolve_conj()]) == []
+
+
+def test_an_address_is_found_in_its_segment() -> None:
+    index = SegmentIndex([(300, 50), (0, 0), (100, 100), (400, 0)])
+    expected = {99: None, 100: 2, 199: 2, 200: None, 300: 0, 349: 0, 350: None, 0: None, 400: None}
+    assert {address: index.find(address) for address in expected} == expected
+    assert SegmentIndex([]).find(7) is None
