@@ -1,9 +1,11 @@
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <memory>
+#include <utility>
 
 #include "../torch/dispatcher.h"
 #include "../torch/entry.h"
@@ -127,25 +129,31 @@ void bind_dispatcher(nb::module_& module) {
           nb::arg("arguments"), "`miss` gets the calls with this signature, quiet or not.")
       .def(
           "quiet",
-          [](const Dispatcher& self, double seconds) {
+          [](const Dispatcher& self, double seconds, std::uint64_t soon) {
             const auto length = std::chrono::duration_cast<Uncaptured::Clock::duration>(
                 std::chrono::duration<double>(seconds));
-            uncaptured_of(self).quiet(Uncaptured::Clock::now() + length);
+            uncaptured_of(self).quiet(Uncaptured::Clock::now() + length, soon);
           },
-          nb::arg("seconds"), "For so long `miss` gets no calls but those that are listened to.")
+          nb::arg("seconds"), nb::arg("soon") = 0,
+          "For so long `miss` gets no calls but those that are listened to, and those whose "
+          "signature was called within the `soon` calls before.")
       .def(
           "served",
           [](const Dispatcher& self, nb::handle arguments) {
             require_list(arguments);
-            return uncaptured_of(self).served(Arguments::of_list(arguments.ptr()));
+            const Uncaptured::Served served =
+                uncaptured_of(self).served(Arguments::of_list(arguments.ptr()));
+            return std::make_pair(served.calls, served.before);
           },
           nb::arg("arguments"),
-          "Calls with this signature that `miss` did not get, since this was asked last.")
+          "Calls with this signature that `miss` did not get, since this was asked last; and which "
+          "of the graph's calls was the one before the last with this signature, or 0.")
       .def("remove", &Dispatcher::remove, nb::arg("call"))
       .def_prop_ro("oldest", &Dispatcher::oldest, "The call used longest ago, or None.")
       .def_prop_ro("oldest_used", &Dispatcher::oldest_used,
                    "How many calls there had been when that was used.")
       .def_prop_ro("calls", &Dispatcher::calls)
+      .def_prop_ro("replays", &Dispatcher::replays, "Calls that a graph served.")
       .def_prop_ro("size", &Dispatcher::size)
       .def_prop_ro("_boxed_call", [](const Dispatcher&) { return true; });
 }

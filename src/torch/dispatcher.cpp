@@ -208,7 +208,8 @@ PyObject* Dispatcher::call(PyObject* arguments) {
     result = land(*flight, given);
   } else if (!try_call(given, result)) {
     ++count_;
-    const bool rests = uncaptured_ != nullptr && !held_ && uncaptured_->takes(given);
+    ++missed_;
+    const bool rests = uncaptured_ != nullptr && !held_ && uncaptured_->takes(given, count_);
     return rests ? uncaptured_->call(arguments) : PyObject_CallOneArg(miss_, arguments);
   }
   // The callee of a boxed call drops the arguments (torch's _boxed_call contract).

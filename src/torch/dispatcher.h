@@ -65,6 +65,8 @@ class Dispatcher {
   bool try_call(const Arguments& arguments, PyObject*& result);
 
   [[nodiscard]] std::uint64_t calls() const noexcept { return count_; }
+  /// Those that a graph served.
+  [[nodiscard]] std::uint64_t replays() const noexcept { return count_ - missed_; }
   [[nodiscard]] std::size_t size() const noexcept { return graphs_.size(); }
   int traverse(visitproc visit, void* arg) const;
   void release() noexcept;
@@ -98,6 +100,7 @@ class Dispatcher {
   Sizes sizes_;
   std::unique_ptr<Uncaptured> uncaptured_;
   std::uint64_t count_ = 0;
+  std::uint64_t missed_ = 0;
   bool busy_ = false;
   bool held_ = false;
 };

@@ -23,7 +23,7 @@ Uncaptured::Rest* Uncaptured::find(const Arguments& arguments) {
   if (known_.size() >= kMost && !known_.contains(*key)) {
     known_.clear();
   }
-  return &known_.try_emplace(*key, Rest{first_calls_, 0, false}).first->second;
+  return &known_.try_emplace(*key, Rest{first_calls_, {0, 0}, 0, false}).first->second;
 }
 
 void Uncaptured::rest(const Arguments& arguments, std::uint64_t calls) {
@@ -40,10 +40,14 @@ void Uncaptured::listen(const Arguments& arguments) {
   }
 }
 
-std::uint64_t Uncaptured::served(const Arguments& arguments) {
+Uncaptured::Served Uncaptured::served(const Arguments& arguments) {
   const Sizes::Key* key = sizes_.read(arguments);
   const auto found = key == nullptr ? known_.end() : known_.find(*key);
-  return found == known_.end() ? 0 : std::exchange(found->second.served, 0);
+  if (found == known_.end()) {
+    return {0, 0};
+  }
+  Served& served = found->second.served;
+  return {std::exchange(served.calls, 0), served.before};
 }
 
 bool Uncaptured::all_aligned(const Arguments& arguments) const noexcept {
@@ -55,16 +59,22 @@ bool Uncaptured::all_aligned(const Arguments& arguments) const noexcept {
   });
 }
 
-bool Uncaptured::takes(const Arguments& arguments) {
+bool Uncaptured::takes(const Arguments& arguments, std::uint64_t number) {
   if (function_ == nullptr || !all_aligned(arguments)) {
     return false;
   }
   Rest* rest = find(arguments);
-  if (rest == nullptr || (rest->left == 0 && (rest->listened_to || Clock::now() >= quiet_))) {
+  if (rest == nullptr) {
+    return false;
+  }
+  const std::uint64_t before = std::exchange(rest->last, number);
+  rest->served.before = before;
+  const bool back_soon = before != 0 && number - before <= soon_;
+  if (rest->left == 0 && (rest->listened_to || back_soon || Clock::now() >= quiet_)) {
     return false;
   }
   rest->left -= rest->left == 0 || rest->left == kAlways ? 0U : 1U;
-  ++rest->served;
+  ++rest->served.calls;
   return true;
 }
 

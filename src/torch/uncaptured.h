@@ -4,7 +4,7 @@
 // compiled callable, and Python, which decides that (adapter/resting.py), need not hear of them: it
 // would take longer than a call may. A signature, the integers of a call, *rests* for a number of
 // calls, one that is new for as many as no graph is made at; one that rests no more still does
-// while all is quiet.
+// while all is quiet, unless it has come back soon.
 #pragma once
 
 #include <Python.h>
@@ -43,13 +43,21 @@ class Uncaptured {
   void rest(const Arguments& arguments, std::uint64_t calls);
   /// It does not rest, quiet or not.
   void listen(const Arguments& arguments);
-  /// Until then no signature is worth hearing of, but for those that are listened to.
-  void quiet(Clock::time_point until) noexcept { quiet_ = until; }
-  /// Calls with the signature of `arguments` that were served here since this was asked last.
-  std::uint64_t served(const Arguments& arguments);
+  /// Until then no signature is worth hearing of, but for those that are listened to, and those
+  /// whose last call was one of the `soon` calls before this one.
+  void quiet(Clock::time_point until, std::uint64_t soon) noexcept {
+    quiet_ = until;
+    soon_ = soon;
+  }
+  /// Calls with one signature.
+  struct Served {
+    std::uint64_t calls;   ///< that were served here since this was asked last
+    std::uint64_t before;  ///< the number of the call before the last one; 0: there was none
+  };
+  Served served(const Arguments& arguments);
 
-  /// Whether a call is to be served here; it is counted as one.
-  bool takes(const Arguments& arguments);
+  /// Whether the graph's call `number`, from 1 on, is to be served here; it is counted as one.
+  bool takes(const Arguments& arguments, std::uint64_t number);
   /// Serves it. A new reference, or null with a Python error set. `arguments` is the list.
   PyObject* call(PyObject* arguments);
 
@@ -62,7 +70,8 @@ class Uncaptured {
  private:
   struct Rest {
     std::uint64_t left;  ///< calls
-    std::uint64_t served;
+    Served served;
+    std::uint64_t last;  ///< the number of the last call
     bool listened_to;
   };
 
@@ -76,6 +85,7 @@ class Uncaptured {
   std::uint64_t first_calls_;
   std::unordered_map<Sizes::Key, Rest, Sizes::Hash> known_;
   Clock::time_point quiet_ = Clock::time_point::min();
+  std::uint64_t soon_ = 0;
   std::vector<unsigned long> inside_;  ///< threads, by Python's number
 };
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 from places import PLACES, Place, assert_bits
+from sizes_support import later, scale, serve
 
 import pygraph
 from pygraph import _engine
-from pygraph.adapter import registry, signatures
 from pygraph.adapter.graphed import Graphed
 from pygraph.adapter.signatures import Policy
 
@@ -27,19 +27,6 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with torch.no_grad():
         yield Place(request.param)
     pygraph.reset()
-
-
-def scale(arguments: list[Any]) -> list[Any]:
-    x, factor = arguments
-    arguments.clear()
-    return [x * factor]
-
-
-def serve(graph: Graphed, place: Place, factor: int) -> None:
-    x = place.randn(8)
-    given = [x, factor]
-    assert_bits(graph.dispatcher(given), [x * factor])
-    assert given == []
 
 
 def test_a_size_that_is_not_wanted_rests_for_good(place: Place, heard: list[Any]) -> None:
@@ -69,13 +56,6 @@ def test_a_size_that_is_captured_at_once_is_heard_of_at_once(
         serve(graph, place, factor)
     assert heard == [[9], [2]]
     assert (graph.refresh_report().programs, graph.report.replays) == (1, 1)
-
-
-def later(graph: Graphed, seconds: float) -> None:
-    """Linking may go on in so many seconds."""
-    signatures.BUDGET.clear()
-    signatures.BUDGET.spend(seconds / signatures.PATIENCE, on_top=False)
-    graph.dispatcher.quiet(seconds)
 
 
 def with_one_place(place: Place, *factors: int) -> Graphed:
@@ -124,122 +104,6 @@ def test_no_size_is_heard_of_while_linking_must_wait(place: Place, heard: list[A
     assert graph.refresh_report().evictions == 1
 
 
-def test_a_few_programs_are_linked_at_once_and_others_in_time(
-    place: Place, heard: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(signatures, "EAGER", 2)
-    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
-    graph = place.graphed(scale)
-    for factor in (2, 2, 3, 3, 4, 4, 4):
-        serve(graph, place, factor)
-    assert graph.refresh_report().programs == 2
-    assert heard == [[2], [2], [3]]
-    later(graph, 0.0)
-    serve(graph, place, 4)
-    assert graph.refresh_report().programs == 3
-
-
-def test_graphs_share_the_time_that_linking_may_take(
-    place: Place, heard: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(signatures, "EAGER", 0)
-    one, other = place.graphed(scale), place.graphed(scale)
-    for graph in (one, other):
-        serve(graph, place, 2)
-    signatures.BUDGET.clear()
-    serve(one, place, 2)
-    assert one.refresh_report().programs == 1
-    signatures.BUDGET.spend(1e3, on_top=False)
-    heard.clear()
-    for _ in range(5):
-        serve(other, place, 2)
-    assert other.refresh_report().programs == 0
-    assert heard == [[2]]  # it is told then that all is quiet
-    later(other, 0.0)
-    serve(other, place, 2)
-    assert other.refresh_report().programs == 1
-
-
-def test_a_backward_gets_as_many_programs_as_its_forward_at_once(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a forward's graph saves may be such as only a graph takes without waiting for it."""
-    monkeypatch.setattr(signatures, "EAGER", 1)
-    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
-    torch._dynamo.reset()
-    module = torch.nn.Linear(4, 4).to(place.torch)
-    fast = place.compile(lambda x: torch.tanh(module(x)).sum(0), dynamic=True)
-
-    def programs_after(*lengths: int) -> list[int]:
-        for length in lengths:
-            with torch.enable_grad():
-                fast(place.randn(length, 4)).sum().backward()
-        return [graph.programs for graph in pygraph.report().graphs]
-
-    assert programs_after(5, 5, 5, 6, 6, 6) == [1, 1]
-    signatures.BUDGET.clear()
-    for graph in registry._graphs:
-        graph.dispatcher.quiet(0.0)
-    assert programs_after(6) == [2, 2]
-    assert programs_after(7, 7, 7) == [2, 2]
-
-
-def test_links_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for those that need not wait: they are few."""
-    now = 100.0
-    monkeypatch.setattr(signatures.time, "monotonic", lambda: now)
-    budget = signatures.Budget()
-    budget.spend(0.2, on_top=False)
-    budget.spend(0.1, on_top=False)
-    assert budget.seconds_to_wait() == 0.2 * signatures.PATIENCE
-    budget.spend(0.1, on_top=True)
-    assert budget.seconds_to_wait() == pytest.approx(0.3 * signatures.PATIENCE)
-    now = 1000.0
-    budget.spend(0.1, on_top=True)
-    assert budget.seconds_to_wait() == pytest.approx(0.1 * signatures.PATIENCE)
-
-
-@pytest.mark.parametrize("eager", [0, 1, 8])
-def test_the_first_few_links_do_not_add_up(
-    place: Place, monkeypatch: pytest.MonkeyPatch, eager: int
-) -> None:
-    monkeypatch.setattr(signatures, "EAGER", eager)
-    monkeypatch.setattr(signatures, "PATIENCE", 0.0)
-    added: list[bool] = []
-    monkeypatch.setattr(
-        signatures.Budget, "spend", lambda self, seconds, on_top: added.append(on_top)
-    )
-    graph = place.graphed(scale)
-    for factor in (2, 3):
-        for _ in range(3):
-            serve(graph, place, factor)
-    assert added == [eager < 1, eager < 2]
-
-
-def test_listed_sizes_are_linked_at_once_however_many(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(signatures, "EAGER", 1)
-    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
-    graph = place.graphed(scale, sizes=Policy(sizes=signatures.sizes_of([2, 3, 4])))
-    for factor in (2, 2, 3, 4):
-        serve(graph, place, factor)
-    assert graph.refresh_report().programs == 3
-
-
-def test_programs_are_bounded_by_their_nodes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signatures, "NODES", 2)  # each has one
-    monkeypatch.setattr(signatures, "PATIENCE", 0.0)
-    graph = place.graphed(scale)
-    for factor in (2, 3, 4):
-        for _ in range(3):
-            serve(graph, place, factor)
-    assert (graph.refresh_report().programs, graph.report.evictions) == (2, 0)
-    for _ in range(4):
-        serve(graph, place, 4)
-    assert (graph.refresh_report().programs, graph.report.evictions) == (2, 1)
-
-
 def test_a_program_that_does_not_fit_is_heard_of_though_all_is_quiet(
     place: Place, heard: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,35 +143,6 @@ def test_who_was_evicted_waits_like_a_new_one_but_longer(place: Place) -> None:
     assert sights_until_it_has_the_place(2) == 4 + 4
     assert sights_until_it_has_the_place(3) == 4 + 4
     assert sights_until_it_has_the_place(2) == 16 + 4
-
-
-def test_a_failure_makes_all_sizes_wait(
-    place: Place, heard: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where one could not be captured, the next one hardly can."""
-    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
-    tried = []
-
-    def function(arguments: list[Any]) -> list[Any]:
-        x, factor = arguments
-        tried.append(factor)
-        y = x * factor
-        return [y + 1] if len(tried) % 2 else [y]  # no two captures are alike
-
-    graph = place.graphed(function)
-    for factor in (2, 2):
-        graph.dispatcher([place.randn(8), factor])
-    assert graph.refresh_report().state == "fallback"
-    tried.clear()
-    heard.clear()
-    for _ in range(3):
-        for factor in (3, 4, 5):
-            graph.dispatcher([place.randn(8), factor])
-    assert tried == [3, 4, 5] * 3  # once per call: no capture
-    assert heard == []
-    later(graph, 0.0)
-    graph.dispatcher([place.randn(8), 3])
-    assert len(tried) > 9 + 1
 
 
 def test_a_graph_that_was_given_up_rests(place: Place, heard: list[Any]) -> None:

@@ -91,7 +91,7 @@ class Graphed:
         self._off = False  #: no program will ever be made again
         self._paranoid = paranoid
         self.dispatcher = _engine.Dispatcher(self._miss, self._failed)
-        self._resting = Resting(self.dispatcher, self.uncaptured, self._signatures)
+        self._resting = Resting(self.dispatcher, self.uncaptured, self._signatures, self.device)
 
     @property
     def direct_calls_allowed(self) -> bool:
@@ -153,7 +153,6 @@ class Graphed:
                 self._resting.for_good(arguments)
             return self.uncaptured(arguments)
         self._resting.sync(signature, arguments)
-        signature.calls += 1
         if signature.calls <= signature.warm_up_calls or not self._watched:
             return self._warm_up(signature, arguments)
         if self._resting.must_wait(signature, arguments) or not self._fits(signature, arguments):
@@ -258,7 +257,8 @@ class Graphed:
                 self.report.proof = verdict
                 if not verdict.startswith(proof.FAILED):
                     self._adopt(signature, linked, arguments, reasons)
-                    self._signatures.note_link(time.perf_counter() - started)
+                    self._signatures.note_saving(run.seconds - self._prover.seconds_per_run)
+                    self._signatures.note_link(time.perf_counter() - started - run.seconds)
                     if self.on_deploy is not None:
                         self.on_deploy(arguments, run.outputs)
                     return run.outputs

@@ -34,6 +34,8 @@ class Prover:
         self._changing = changing
         self._device = device
         self._report = report
+        #: Of the graph proven last, until the device is idle. What it poisons is in it.
+        self.seconds_per_run = 0.0
 
     def attempt(
         self, request: linker.Request, run: reference.Reference, policy: Policy
@@ -78,7 +80,11 @@ class Prover:
     def prove(self, call: _engine.GraphCall, run: reference.Reference) -> str:
         changing = self._changing(run.arguments)
         timings = self._report.timings_ms
-        return proof.prove(call, self._function, run, changing, self._device, timings)
+        before = timings.get("proof_runs", 0.0)
+        verdict = proof.prove(call, self._function, run, changing, self._device, timings)
+        spent = timings.get("proof_runs", 0.0) - before
+        self.seconds_per_run = 1e-3 * spent / len(proof.RUNS)
+        return verdict
 
     def _time(self, step: str, started: float) -> None:
         self._add_time(step, 1e3 * (time.perf_counter() - started))

@@ -12,23 +12,38 @@ from pygraph import _engine
 from pygraph.adapter.signatures import Signature, Signatures
 from pygraph.adapter.uncaptured import Uncaptured
 from pygraph.capture import tensors
+from pygraph.capture.device import Device
+
+#: Seconds after which it is asked again whether linking has to wait: replays shorten that.
+_ASKED_AGAIN = 0.05
 
 
 class Resting:
     """Those of one compiled graph."""
 
     def __init__(
-        self, dispatcher: _engine.Dispatcher, uncaptured: Uncaptured, signatures: Signatures
+        self,
+        dispatcher: _engine.Dispatcher,
+        uncaptured: Uncaptured,
+        signatures: Signatures,
+        device: Device,
     ) -> None:
+        self._device = device
         self._dispatcher = dispatcher
         self._uncaptured = uncaptured
         self._signatures = signatures
         self._told = False  #: the dispatcher knows the callable
 
     def sync(self, signature: Signature, arguments: list[Any]) -> None:
-        """Counts the calls of a signature that nobody has heard of."""
+        """Counts this call of a signature, and those that nobody has heard of."""
+        before = signature.seen
         if self._told:
-            signature.calls += self._dispatcher.served(arguments)
+            calls, last = self._dispatcher.served(arguments)
+            signature.calls += calls
+            before = max(before, last)
+        signature.calls += 1
+        signature.seen = self._dispatcher.calls
+        signature.gap = signature.seen - before if before else None
 
     def for_good(self, arguments: list[Any]) -> None:
         """Calls like this one get no graph any more."""
@@ -47,9 +62,10 @@ class Resting:
             if not signature.deserves_place(now, oldest):
                 self.while_nothing_happens(signature, arguments)
                 return True
-        seconds = self._signatures.seconds_to_wait()
+        self._signatures.count_savings(self._dispatcher.replays, self._device.idle())
+        seconds = self._signatures.seconds_to_wait(signature.gap)
         if seconds and self._may_rest(arguments):
-            self._dispatcher.quiet(seconds)  # another graph has been linked
+            self._be_quiet(seconds)
         return seconds > 0
 
     def linked(self, signature: Signature, arguments: list[Any]) -> None:
@@ -58,7 +74,10 @@ class Resting:
             return
         if signature.call is not None:
             self._dispatcher.listen(arguments)  # to be heard of should the program not accept it
-        self._dispatcher.quiet(self._signatures.seconds_to_wait())
+        self._be_quiet(self._signatures.seconds_to_wait())
+
+    def _be_quiet(self, seconds: float) -> None:
+        self._dispatcher.quiet(min(seconds, _ASKED_AGAIN), self._signatures.soon)
 
     def _may_rest(self, arguments: list[Any]) -> bool:
         """Not where signatures differ in more than integers, or arguments must come to the host

@@ -7,9 +7,10 @@ strides and dtypes of tensors follow from it, which Dynamo's guards see to. Whic
   worth 50 ms; or, if there is a list of sizes, those in it, at once, and no others;
 * but at its second sight at the earliest if its sizes came with other numbers on the host before:
   those may differ from call to call;
-* the first EAGER at once, and of a backward as many as its forward has; further ones when linking
-  has taken less than a fiftieth of the time (Budget), which is the most that a stream of many sizes
-  spends on it. After an attempt that failed any other of the graph waits for that, too;
+* up to EAGER of those that come back within SOON calls at once, and of a backward as many as its
+  forward has; others when the time for it is there (Budget): a hundredth of all time, and half of
+  what replays have saved. That is the most that a stream of many sizes spends on links. After an
+  attempt that failed any other of the graph waits for that, too;
 * up to `Policy.programs`, and NODES nodes in all of them. A further one then evicts the one used
   longest ago if it has come up four times since that was used (and twice as often each time that it
   has waited in vain): sizes that all come equally often would only take each other's place. One
@@ -34,8 +35,10 @@ from pygraph.capture.device import Device
 PROGRAMS = 256
 #: Nodes of all of them: 2 to 5 KiB of device memory each (benchmarks/results/engine.json).
 NODES = 1 << 14
-#: Programs that are linked without regard to the time it takes.
+#: Programs that are linked without regard to the time it takes, of signatures that come back
+#: within so many calls of the graph.
 EAGER = 8
+SOON = 8
 #: The sight of a signature at which it is captured.
 CAPTURE_AT = 2
 #: Signatures that are remembered besides those with a program.
@@ -46,7 +49,9 @@ _SIGHTS_FOR_A_PLACE = 4
 #: How often linking is tried again after memory was short, or constants have moved.
 MAXIMUM_ATTEMPTS = 4
 #: Times what links took that must pass before the next.
-PATIENCE = 50.0
+PATIENCE = 100.0
+#: The share of what replays save that links may take besides.
+REINVESTED = 0.5
 #: How many times as long a signature waits at most that has waited in vain.
 _LONGEST_WAIT = 4
 #: Sights of new numbers on the host, with sizes that are not new, until they count as restless.
@@ -82,6 +87,8 @@ class Signature:
 
     warm_up_calls: int = CAPTURE_AT - 1
     calls: int = 0  #: without a program
+    seen: int = 0  #: which of the graph's calls was its last; 0: none
+    gap: int | None = None  #: calls of the graph from that to this one; None: not known
     settled: bool = False  #: linked, or given up: the slow path only runs the callable
     call: Any = None  #: the program, once there is one
     keep: Any = None  #: memory that the program needs
@@ -138,7 +145,7 @@ class Signature:
 
 
 class Budget:
-    """The time that linking may take, a small part of all."""
+    """The time that linking may take: a small part of all, and of what was saved."""
 
     def __init__(self) -> None:
         self._until = 0.0
@@ -151,6 +158,10 @@ class Budget:
             self._until = max(self._until, now) + PATIENCE * seconds
         else:
             self._until = max(self._until, now + PATIENCE * seconds)
+
+    def earn(self, seconds: float) -> None:
+        """Replays have taken so much less than the callables would have."""
+        self._until -= PATIENCE * REINVESTED * seconds
 
     def clear(self) -> None:
         self._until = 0.0
@@ -186,6 +197,8 @@ class Signatures:
         self._linked: list[Signature] = []
         self._link_failed = False
         self._had_numbers = False  #: among the arguments of some call
+        self._saving: float | None = None  #: seconds, of a replay; the least of all programs
+        self._replays = 0  #: whose savings have been counted
 
     def of(self, arguments: list[Any], elsewhere: Collection[int] = ()) -> Signature:
         """The signature of a call. Those without a program are forgotten, oldest first, when there
@@ -282,17 +295,38 @@ class Signatures:
         nodes = sum(signature.nodes for signature in self._linked)
         return len(self._linked) >= self.policy.programs or nodes >= NODES
 
-    def seconds_to_wait(self) -> float:
-        """Until a program may be linked."""
-        few = self.count() < max(EAGER, self._at_once()) or bool(self.policy.sizes)
-        if few and not self.full and not self._link_failed:
-            return 0.0
-        return BUDGET.seconds_to_wait()
+    @property
+    def soon(self) -> int:
+        """A signature that came so many calls ago, or fewer, need not wait."""
+        return SOON if self.count() < EAGER and not self._must_wait else 0
+
+    @property
+    def _must_wait(self) -> bool:
+        return self.full or self._link_failed
+
+    def seconds_to_wait(self, gap: int | None = None) -> float:
+        """Until a program may be linked for a signature that came `gap` calls ago."""
+        soon = gap is not None and gap <= self.soon
+        wanted = self.count() < self._at_once() or bool(self.policy.sizes)
+        at_once = soon or (wanted and not self._must_wait)
+        return 0.0 if at_once else BUDGET.seconds_to_wait()
 
     def note_link(self, seconds: float, failed: bool = False) -> None:
         """An attempt to link that took so long has just ended."""
         BUDGET.spend(seconds, on_top=self.count() > EAGER)
         self._link_failed = failed
+
+    def note_saving(self, seconds: float) -> None:
+        """What a replay of a program takes less than the callable, or more."""
+        least = seconds if self._saving is None else min(seconds, self._saving)
+        self._saving = max(least, 0.0)
+
+    def count_savings(self, replays: int, host_bound: bool) -> None:
+        """There were so many replays by now. What they saved counts where the device waits for the
+        host: elsewhere nobody has noticed it."""
+        if host_bound and self._saving is not None:
+            BUDGET.earn((replays - self._replays) * self._saving)
+        self._replays = replays
 
     @property
     def integers(self) -> list[int] | None:

@@ -57,6 +57,9 @@ class Cuda(Device):
     def busy(self) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())
 
+    def idle(self) -> bool:
+        return bool(torch.cuda.current_stream(self.index).query())
+
     def delay(self) -> None:
         torch.cuda._sleep(_DELAY_CYCLES)
 

@@ -112,6 +112,10 @@ class Device(abc.ABC):
         """Whether somebody captures the current stream."""
 
     @abc.abstractmethod
+    def idle(self) -> bool:
+        """Whether the current stream, which nobody captures, has nothing to do."""
+
+    @abc.abstractmethod
     def delay(self) -> None:
         """Keeps the current stream busy for some milliseconds, so that what is launched then runs
         without gaps."""

@@ -9,6 +9,7 @@ it). So every argument that changes from call to call is compared with a copy fr
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ class Reference:
     random_before: generators.States  #: of the device's generator and those among the arguments
     random_after: generators.States
     drew_on_host: bool  #: random numbers, from torch's CPU generator
+    seconds: float  #: that it took until the device was idle
     #: outputs that are numbers on the host, and in a graph on the device
     on_host: frozenset[int] = frozenset()
 
@@ -119,7 +121,11 @@ def take(
         )
     }
     random_before, host_before = generators.states(arguments, device), torch.get_rng_state()
+    device.synchronize()
+    started = time.perf_counter()
     outputs = list(function(list(arguments)))
+    device.synchronize()
+    seconds = time.perf_counter() - started
     random_after, host_after = generators.states(arguments, device), torch.get_rng_state()
     doubtful = [index for index in before if index not in declared]
     written = tensors.differing(
@@ -139,6 +145,7 @@ def take(
         random_before,
         random_after,
         not torch.equal(host_before, host_after),
+        seconds,
     )
 
 

@@ -1,0 +1,30 @@
+"""A callable with one dynamic size, called directly: for tests of which sizes get a program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from places import Place, assert_bits
+
+from pygraph.adapter import signatures
+from pygraph.adapter.graphed import Graphed
+
+
+def scale(arguments: list[Any]) -> list[Any]:
+    x, factor = arguments
+    arguments.clear()
+    return [x * factor]
+
+
+def serve(graph: Graphed, place: Place, factor: int) -> None:
+    x = place.randn(8)
+    given = [x, factor]
+    assert_bits(graph.dispatcher(given), [x * factor])
+    assert given == []
+
+
+def later(graph: Graphed, seconds: float) -> None:
+    """Linking may go on in so many seconds."""
+    signatures.BUDGET.clear()
+    signatures.BUDGET.spend(seconds / signatures.PATIENCE, on_top=False)
+    graph.dispatcher.quiet(seconds)
