@@ -6,7 +6,9 @@ Every program runs compiled by PyGraph and by torch's aot_eager, and must comput
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -251,3 +253,20 @@ def test_what_has_no_rows(place: Place, training: bool) -> None:
 
     report = agree(place, program)
     assert report.replays >= 2 * len(roles(training))
+
+
+def test_nothing_of_a_linked_call_stays_alive(place: Place, training: bool) -> None:
+    module = torch.nn.Linear(4, 4).to(place.torch)
+    fast = place.compile(lambda x: torch.tanh(module(x)).sum(0), dynamic=True)
+    alive = []
+    for length in (5, 5, 5, 6, 6, 7, 7):
+        x = place.randn(length, 4)
+        with torch.set_grad_enabled(training):
+            result = fast(x)
+        if training:
+            result.sum().backward()
+        alive.append(weakref.ref(x))
+        del x, result
+    gc.collect()
+    assert {graph.programs for graph in pygraph.report().graphs} == {3}
+    assert not any(x() is not None for x in alive)

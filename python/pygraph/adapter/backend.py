@@ -12,8 +12,8 @@ Options
   max_programs  programs (sets of dynamic sizes) of one compiled graph that are kept; default 256,
             and no more than 16,384 nodes in all of them. A further one takes the place of the one
             used longest ago, if it comes up much more often. The first eight that come in quick
-            succession are linked at once, others in a hundredth of the time, and half of what was
-            saved.
+            succession are linked at once, others in a 200th of the time, and half of what replays
+            have saved.
   capture_at    the sight of a set of sizes at which it is captured; default 2.
   capture_sizes a list of sizes: those are captured at their first sight, and no others. A size is
             an integer or a tuple of integers: the dynamic sizes of a call that has all of them.

@@ -56,8 +56,7 @@ class _Gateway:
     def __init__(self, compiled: Callable[..., Any], graph: Graphed, ahead: bool) -> None:
         self._compiled = compiled
         self._ahead = ahead
-        self._dispatcher = graph.dispatcher
-        self._owns = graph.device.owns
+        self._graph = graph
         self._report = graph.report
         self._deployed: tuple[Sequence[Any], Sequence[Any]] | None = None
         graph.on_deploy = self._note
@@ -70,17 +69,18 @@ class _Gateway:
         results = self._compiled(*arguments)
         if self._deployed is not None:
             deployed, self._deployed = self._deployed, None
+            self._graph.on_deploy = None  # or each further call that is linked would be held
             self._connect(arguments, results, *deployed)
             _engine.set_entry_slow(self.entry, self._compiled)
         return results
 
     def _connect(self, outer: Any, outer_results: Any, inner: Any, inner_results: Any) -> None:
-        order = route_between(self._owns, outer, inner)
+        order = route_between(self._graph.device.owns, outer, inner)
         results = None if self._ahead else results_between(outer_results, inner_results)
         if order is None or (results is None and not self._ahead):
             log.debug("%s: wrappers stay, an object was replaced on its way", self._report.name)
             return
-        _engine.connect_entry(self.entry, self._dispatcher, len(outer), order, results)
+        _engine.connect_entry(self.entry, self._graph.dispatcher, len(outer), order, results)
         self._report.direct, self._report.ahead = not self._ahead, self._ahead
 
 

@@ -8,8 +8,8 @@ strides and dtypes of tensors follow from it, which Dynamo's guards see to. Whic
 * but at its second sight at the earliest if its sizes came with other numbers on the host before:
   those may differ from call to call;
 * up to EAGER of those that come back within SOON calls at once, and of a backward as many as its
-  forward has; others when the time for it is there (Budget): a hundredth of all time, and half of
-  what replays have saved. That is the most that a stream of many sizes spends on links. After an
+  forward has; others when the time for it is there (Budget): a 200th of all time, and half of what
+  replays have saved. That is the most that a stream of many sizes spends on links. After an
   attempt that failed any other of the graph waits for that, too;
 * up to `Policy.programs`, and NODES nodes in all of them. A further one then evicts the one used
   longest ago if it has come up four times since that was used (and twice as often each time that it
@@ -49,7 +49,7 @@ _SIGHTS_FOR_A_PLACE = 4
 #: How often linking is tried again after memory was short, or constants have moved.
 MAXIMUM_ATTEMPTS = 4
 #: Times what links took that must pass before the next.
-PATIENCE = 100.0
+PATIENCE = 200.0
 #: The share of what replays save that links may take besides.
 REINVESTED = 0.5
 #: How many times as long a signature waits at most that has waited in vain.
