@@ -217,14 +217,19 @@ class Suite:
         self.document.results += [Result(**each) for each in found["results"]]
 
     def memory(self, names: Sequence[str]) -> None:
-        jobs = [
-            self._job("memory", name, mode)
-            for name in names
-            for mode in self.plan.weighed_modes
-            if not self.document.weighed(name, mode)
-        ]
+        """The first mode of all models, then the others: Inductor decides by the clock whether to
+        pad a matrix, which may be a logits matrix more or less at the peak, and keeps the decision
+        for who compiles later."""
         extra = ["--shared"] if self.plan.weighing > 1 else []
-        self._run(jobs, self._store_weight, self.plan.weighing, extra)
+        first, *others = self.plan.weighed_modes
+        for modes in ([first], others):
+            jobs = [
+                self._job("memory", name, mode)
+                for name in names
+                for mode in modes
+                if not self.document.weighed(name, mode)
+            ]
+            self._run(jobs, self._store_weight, self.plan.weighing, extra)
 
     def _store_weight(self, outcome: Outcome) -> None:
         self.document.weights.append(Weight(**outcome.result))
