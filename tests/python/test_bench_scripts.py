@@ -44,8 +44,9 @@ def test_a_stream_of_lengths(tmp_path: Path) -> None:
         assert {name: len(passes) for name, passes in record["modes"].items()} == {
             "default": 3,
             "pygraph": 3,
+            "at-once": 3,
         }
-        assert len(record["states"]) == graphs
+        assert len(record["states"]) == 2 * graphs
         assert set(record["states"].values()) == {"graphed"}
         assert record["replays"] > 0
     right = [target for target in found["targets"] if target["name"].endswith("right")]

@@ -251,6 +251,36 @@ def test_listed_sizes_are_linked_at_once_however_many(
     assert graph.refresh_report().programs == 3
 
 
+@pytest.mark.parametrize("at_once", [1, 7, 20])
+def test_so_many_are_linked_at_once_as_is_asked_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
+    graph = place.graphed(scale, sizes=Policy(at_once=at_once))
+    for _ in range(3):
+        for factor in range(12):
+            serve(graph, place, factor)
+    assert graph.refresh_report().programs == min(at_once, 12)
+
+
+def test_the_option_reaches_the_graph(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
+    torch._dynamo.reset()
+
+    def programs(**options: int) -> int:
+        pygraph.reset()
+        torch._dynamo.reset()
+        fast = place.compile(lambda x: torch.relu(x).sum(0), dynamic=True, **options)
+        for _ in range(3):
+            for length in range(3, 15):
+                fast(place.randn(length, 4))
+        return pygraph.report().graphs[0].programs
+
+    assert [programs(), programs(programs_at_once=0), programs(programs_at_once=5)] == [1, 1, 5]
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"programs_at_once.*0 or"):
+        place.compile(torch.relu, programs_at_once=-1)(place.randn(2))
+
+
 def test_programs_are_bounded_by_their_nodes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signatures, "NODES", 2)  # each has one
     monkeypatch.setattr(signatures, "PATIENCE", 0.0)

@@ -14,6 +14,8 @@ Options
             used longest ago, if it comes up much more often. The first eight that come in quick
             succession are linked at once, others in a 200th of the time, and half of what replays
             have saved.
+  programs_at_once  so many are linked as soon as their sizes have been seen often enough, however
+            long that takes; default 0.
   capture_at    the sight of a set of sizes at which it is captured; default 2.
   capture_sizes a list of sizes: those are captured at their first sight, and no others. A size is
             an integer or a tuple of integers: the dynamic sizes of a call that has all of them.
@@ -44,6 +46,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "debug": ("off", "paranoid"),
 }
 
+#: Of the options that are integers; of others 1.
+_LEAST = {"programs_at_once": 0}
+
 
 @dataclasses.dataclass
 class Options:
@@ -55,6 +60,7 @@ class Options:
     debug: str = "off"
     debug_interval: int = PARANOID_INTERVAL
     max_programs: int = PROGRAMS
+    programs_at_once: int = 0
     capture_at: int = CAPTURE_AT
     capture_sizes: Sequence[Any] = ()
 
@@ -87,7 +93,8 @@ def backend(
         return _compile(gm, example_inputs, ours.compiler, inductor)
 
     find_source = sources.finder(gm)
-    sizes = Policy(ours.max_programs, ours.capture_at, sizes_of(ours.capture_sizes))
+    listed = sizes_of(ours.capture_sizes)
+    sizes = Policy(ours.max_programs, ours.capture_at, listed, ours.programs_at_once)
     graphs: list[Graphed] = []
     whole: list[bool] = []
     first: list[bool] = []
@@ -154,8 +161,11 @@ def _split_options(options: dict[str, Any], mode: str | None) -> tuple[Options, 
             raise ValueError(f"option {name!r} is {value!r}; it must be one of {_CHOICES[name]}")
         if name == "capture_sizes":
             sizes_of(value)
-        elif name not in _CHOICES and (type(value) is not int or value < 1):
-            raise ValueError(f"option {name!r} is {value!r}; it must be an integer of 1 or more")
+        elif name not in _CHOICES and (type(value) is not int or value < _LEAST.get(name, 1)):
+            least = _LEAST.get(name, 1)
+            raise ValueError(
+                f"option {name!r} is {value!r}; it must be an integer of {least} or more"
+            )
         setattr(ours, name, value)
     only = ours.target.compiler
     if only is not None:

@@ -8,9 +8,9 @@ strides and dtypes of tensors follow from it, which Dynamo's guards see to. Whic
 * but at its second sight at the earliest if its sizes came with other numbers on the host before:
   those may differ from call to call;
 * up to EAGER of those that come back within SOON calls at once, and of a backward as many as its
-  forward has; others when the time for it is there (Budget): a 200th of all time, and half of what
-  replays have saved. That is the most that a stream of many sizes spends on links. After an
-  attempt that failed any other of the graph waits for that, too;
+  forward has, or `Policy.at_once`; others when the time for it is there (Budget): a 200th of all
+  time, and half of what replays have saved. That is the most that a stream of many sizes spends on
+  links. After an attempt that failed any other of the graph waits for that, too;
 * up to `Policy.programs`, and NODES nodes in all of them. A further one then evicts the one used
   longest ago if it has come up four times since that was used (and twice as often each time that it
   has waited in vain): sizes that all come equally often would only take each other's place. One
@@ -71,6 +71,7 @@ class Policy:
     #: Sizes that are captured at their first sight, and nothing else; empty: any. A signature has
     #: such a size when all numbers of it are among its own.
     sizes: tuple[frozenset[int], ...] = ()
+    at_once: int = 0  #: programs that are linked without regard to the time it takes
 
     def wants(self, sizes: Integers) -> bool:
         """Whether a signature may get a program at all."""
@@ -307,7 +308,8 @@ class Signatures:
     def seconds_to_wait(self, gap: int | None = None) -> float:
         """Until a program may be linked for a signature that came `gap` calls ago."""
         soon = gap is not None and gap <= self.soon
-        wanted = self.count() < self._at_once() or bool(self.policy.sizes)
+        many = max(self._at_once(), self.policy.at_once)
+        wanted = self.count() < many or bool(self.policy.sizes)
         at_once = soon or (wanted and not self._must_wait)
         return 0.0 if at_once else BUDGET.seconds_to_wait()
 

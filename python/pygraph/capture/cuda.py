@@ -160,15 +160,16 @@ class Cuda(Device):
 @functools.cache
 def device_of(index: int) -> Cuda:
     """The device with torch's index `index`."""
-    if not torch.cuda.is_current_stream_capturing():
-        with contextlib.suppress(RuntimeError), _disable_current_modes():
-            _load_kernels(torch.device("cuda", index))
+    with contextlib.suppress(RuntimeError), _disable_current_modes():
+        _load_kernels(torch.device("cuda", index))
     return Cuda(index)
 
 
 def _load_kernels(device: torch.device) -> None:
     """Those that results are compared with. CUDA would load them in the first call that is linked,
     which would take 60 ms longer for it; while compiling nobody notices."""
+    if torch.cuda.is_current_stream_capturing():
+        return
     for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
         left, right = (torch.zeros(2, dtype=dtype, device=device) for _ in range(2))
         tensors.differing([left, left], [right, right])
