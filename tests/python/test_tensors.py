@@ -50,10 +50,33 @@ def test_static_copy_of_overlapping_elements() -> None:
     assert copy.data_ptr() != expanded.data_ptr()
 
 
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(6.0).reshape(2, 3).to(torch.complex64).mul(1 + 2j).conj(),
+        torch.arange(6.0).to(torch.complex64).mul(1j).conj().imag,
+        torch.arange(6.0).to(torch.complex64).mul(1j).conj().imag[::2],
+        torch.arange(12.0).reshape(3, 4).t(),
+        torch.arange(4.0).as_strided((1, 4), (100, 1)),
+        torch.empty(0, 3).as_strided((0, 3), (7, 5)),
+        torch.tensor(3),
+        torch.nn.Parameter(torch.arange(3.0)),
+    ],
+    ids=["conj", "neg", "neg-strided", "transposed", "one-row", "empty", "number", "parameter"],
+)
+def test_static_copies_show_the_same(tensor: torch.Tensor) -> None:
+    copy = tensors.static_copy(tensor)
+    assert torch.equal(copy, tensor)
+    assert (copy.shape, copy.stride(), copy.dtype) == (tensor.shape, tensor.stride(), tensor.dtype)
+    assert (copy.is_conj(), copy.is_neg()) == (tensor.is_conj(), tensor.is_neg())
+    assert not tensors.share_storage(copy, tensor) and copy.storage_offset() == 0
+    assert type(copy) is torch.Tensor and not copy.requires_grad
+
+
 def changed(tensor: torch.Tensor) -> torch.Tensor:
     """With another last element."""
-    copy = tensor.clone()
-    copy.view(torch.uint8).flatten()[-1] ^= 1
+    copy = tensors.static_copy(tensor)
+    tensors.bytes_of(copy)[-1] ^= 1
     return copy
 
 
@@ -66,6 +89,7 @@ def test_which_of_many_tensors_differ(
     monkeypatch.setattr(tensors, "_AT_ONCE_ON_HOST", at_once)
     dtypes = (torch.float32, torch.int64, torch.bfloat16)
     lefts = [torch.arange(1, 2 + n % 5).to(dtypes[n % 3]) for n in range(count)]
+    lefts = [left.repeat(2, 2).t() if n % 4 == 3 else left for n, left in enumerate(lefts)]
     rights = [left.clone() for left in lefts]
     assert tensors.differing(lefts, rights) == []
     for wrong in {0, count // 2, count - 1}:
@@ -95,6 +119,13 @@ def test_zeros_and_nans_among_many() -> None:
     lefts = [torch.tensor([0.0]), nan, torch.tensor([-0.0])]
     rights = [torch.tensor([-0.0]), nan.clone(), torch.tensor([-0.0])]
     assert tensors.differing(lefts, rights) == [0]
+
+
+def test_large_integers_beside_floats() -> None:
+    """Which of them would be rounded to."""
+    lefts = [torch.tensor([1.0]), torch.tensor([2**40]), torch.tensor([2**40]).expand(2, 1).t()]
+    rights = [torch.tensor([1.0]), torch.tensor([2**40 + 1]), lefts[2] + 1]
+    assert tensors.differing(lefts, rights) == [1, 2]
 
 
 def test_what_stands_between_elements_is_no_difference() -> None:

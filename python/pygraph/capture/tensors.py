@@ -122,11 +122,17 @@ def bytes_of(tensor: torch.Tensor, front: int = 0) -> torch.Tensor:
 
 def static_copy(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with the same values, sizes and strides on memory of its own. Works for tensors
-    whose elements overlap, too."""
+    whose elements overlap, too, and for those that show their memory conjugated or negated."""
+    lazy = tensor.is_conj(), tensor.is_neg()
+    if tensor.is_contiguous() and not any(lazy):
+        return tensor.detach().clone()
     copy = bytes_of(tensor).clone()
-    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
+    copied = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
         copy.untyped_storage(), 0, tensor.shape, tensor.stride()
     )
+    for applies, view in zip(lazy, (torch.conj, torch._neg_view), strict=True):
+        copied = view(copied) if applies else copied
+    return copied
 
 
 #: Tensors by number that share memory with each other, and with no tensor that stays in place.
@@ -229,27 +235,34 @@ def differing(lefts: Sequence[Any], rights: Sequence[Any]) -> list[int]:
     """Which pairs are not the same (same_bits), by their number. Small tensors are compared many at
     a time: on a GPU the host waits for every comparison."""
     doubtful: list[int] = []
-    small: dict[torch.device, list[list[int]]] = {}
-    room: dict[torch.device, int] = {}
+    small: dict[tuple[Any, ...], list[list[int]]] = {}
+    room: dict[tuple[Any, ...], int] = {}
     for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
         nbytes = _bytes_alike(left, right)
         most = _AT_ONCE_ON_HOST if nbytes and left.device.type == "cpu" else _AT_ONCE
         if not 0 < nbytes <= most:
             doubtful.append(number)
             continue
-        if room.get(left.device, 0) < nbytes:
-            small.setdefault(left.device, []).append([])
-            room[left.device] = most
-        small[left.device][-1].append(number)
-        room[left.device] -= nbytes
+        # In a row as they are, if they can be: a view costs less than their bytes.
+        kind = left.device, left.dtype if left.is_contiguous() else None
+        if room.get(kind, 0) < nbytes:
+            small.setdefault(kind, []).append([])
+            room[kind] = most
+        small[kind][-1].append(number)
+        room[kind] -= nbytes
     for numbers in itertools.chain.from_iterable(small.values()):
-        one, other = (
-            torch.cat([bytes_of(values[number]) for number in numbers])
-            for values in (lefts, rights)
-        )
+        one, other = (_in_a_row([values[n] for n in numbers]) for values in (lefts, rights))
         if not torch.equal(one, other):  # maybe by what stands between elements
             doubtful += numbers
     return sorted(number for number in doubtful if not same_bits(lefts[number], rights[number]))
+
+
+def _in_a_row(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """What stands in the memory of some tensors, as integers, one behind the other. Either all are
+    contiguous and of one dtype, or none is."""
+    if tensors[0].is_contiguous():
+        return _as_integers(torch.cat([tensor.detach().reshape(-1) for tensor in tensors]))
+    return torch.cat([bytes_of(tensor) for tensor in tensors])
 
 
 def _bytes_alike(left: Any, right: Any) -> int:
