@@ -179,9 +179,12 @@ def test_graphs_share_the_time_that_linking_may_take(
         serve(other, place, 2)
     assert other.refresh_report().programs == 0
     assert heard == [[2]]  # it is told then that all is quiet
+    assert other.report.state == "warming"
+    assert "linking others has taken its share" in str(other.report.reason)
     later(other, 0.0)
     serve(other, place, 2)
     assert other.refresh_report().programs == 1
+    assert (other.report.state, other.report.reason) == ("graphed", None)
 
 
 def test_a_backward_gets_as_many_programs_as_its_forward_at_once(

@@ -91,7 +91,9 @@ class Graphed:
         self._off = False  #: no program will ever be made again
         self._paranoid = paranoid
         self.dispatcher = _engine.Dispatcher(self._miss, self._failed)
-        self._resting = Resting(self.dispatcher, self.uncaptured, self._signatures, self.device)
+        self._resting = Resting(
+            self.dispatcher, self.uncaptured, self._signatures, self.device, self.report
+        )
 
     @property
     def direct_calls_allowed(self) -> bool:
@@ -332,10 +334,8 @@ class Graphed:
         report.take_figures(linked.figures)
         report.offsets_kept = linked.offsets_kept or None
         report.proofs += 1
-        tensor_count = sum(isinstance(argument, torch.Tensor) for argument in arguments)
-        constants = self._side.constants(arguments)
-        report.constants = sum(isinstance(arguments[i], torch.Tensor) for i in constants)
-        report.inputs = tensor_count - report.constants
+        report.constants = sum(torch.is_tensor(arguments[i]) for i in self._side.constants(arguments))
+        report.inputs = sum(map(torch.is_tensor, arguments)) - report.constants
         linked.call.reset_statistics()  # the proof's runs are not the program's
         self._share_arena()
         self._side.adopt(linked, arguments)

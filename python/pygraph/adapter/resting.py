@@ -13,6 +13,7 @@ from pygraph.adapter.signatures import Signature, Signatures
 from pygraph.adapter.uncaptured import Uncaptured
 from pygraph.capture import tensors
 from pygraph.capture.device import Device
+from pygraph.reporting import WARMING, GraphReport
 
 #: Seconds after which it is asked again whether linking has to wait: replays shorten that.
 _ASKED_AGAIN = 0.05
@@ -27,8 +28,10 @@ class Resting:
         uncaptured: Uncaptured,
         signatures: Signatures,
         device: Device,
+        report: GraphReport,
     ) -> None:
         self._device = device
+        self._report = report
         self._dispatcher = dispatcher
         self._uncaptured = uncaptured
         self._signatures = signatures
@@ -66,6 +69,8 @@ class Resting:
         seconds = self._signatures.seconds_to_wait(signature.gap)
         if seconds and self._may_rest(arguments):
             self._be_quiet(seconds)
+        if seconds and self._report.state == WARMING:
+            self._report.reason = "linking others has taken its share of the time; its turn comes"
         return seconds > 0
 
     def linked(self, signature: Signature, arguments: list[Any]) -> None:
