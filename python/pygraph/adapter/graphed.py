@@ -91,9 +91,7 @@ class Graphed:
         self._off = False  #: no program will ever be made again
         self._paranoid = paranoid
         self.dispatcher = _engine.Dispatcher(self._miss, self._failed)
-        self._resting = Resting(
-            self.dispatcher, self.uncaptured, self._signatures, self.device, self.report
-        )
+        self._resting = Resting(self.dispatcher, self.uncaptured, self._signatures, self.report)
 
     @property
     def direct_calls_allowed(self) -> bool:
@@ -334,7 +332,8 @@ class Graphed:
         report.take_figures(linked.figures)
         report.offsets_kept = linked.offsets_kept or None
         report.proofs += 1
-        report.constants = sum(torch.is_tensor(arguments[i]) for i in self._side.constants(arguments))
+        constants = self._side.constants(arguments)
+        report.constants = sum(torch.is_tensor(arguments[i]) for i in constants)
         report.inputs = sum(map(torch.is_tensor, arguments)) - report.constants
         linked.call.reset_statistics()  # the proof's runs are not the program's
         self._share_arena()

@@ -12,7 +12,6 @@ from pygraph import _engine
 from pygraph.adapter.signatures import Signature, Signatures
 from pygraph.adapter.uncaptured import Uncaptured
 from pygraph.capture import tensors
-from pygraph.capture.device import Device
 from pygraph.reporting import WARMING, GraphReport
 
 #: Seconds after which it is asked again whether linking has to wait: replays shorten that.
@@ -27,10 +26,8 @@ class Resting:
         dispatcher: _engine.Dispatcher,
         uncaptured: Uncaptured,
         signatures: Signatures,
-        device: Device,
         report: GraphReport,
     ) -> None:
-        self._device = device
         self._report = report
         self._dispatcher = dispatcher
         self._uncaptured = uncaptured
@@ -65,7 +62,7 @@ class Resting:
             if not signature.deserves_place(now, oldest):
                 self.while_nothing_happens(signature, arguments)
                 return True
-        self._signatures.count_savings(self._dispatcher.replays, self._device.idle())
+        self._signatures.count_savings(self._dispatcher.replays, self._signatures.device.idle())
         seconds = self._signatures.seconds_to_wait(signature.gap)
         if seconds and self._may_rest(arguments):
             self._be_quiet(seconds)

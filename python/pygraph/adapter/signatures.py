@@ -190,7 +190,7 @@ class Signatures:
         self._at_once = at_once
         #: Why none gets a program, as far as can be told from the calls so far.
         self.against: str | None = None
-        self._device = device
+        self.device = device
         self._known: collections.OrderedDict[Key, Signature] = collections.OrderedDict()
         self._integers: list[int] | None = None  #: where arguments are integers
         self._numbers: list[int] = []  #: where they are numbers on the host
@@ -206,7 +206,7 @@ class Signatures:
         are too many. `elsewhere`: arguments that a graph has on the device wherever they are."""
         if self._integers is None:
             self._integers = [i for i, argument in enumerate(arguments) if type(argument) is int]
-            self._numbers = list(numbers.among(arguments, self._device))
+            self._numbers = list(numbers.among(arguments, self.device))
             self._had_numbers = bool(self._numbers)
         if any(index in elsewhere for index in self._numbers):
             self._leave_out(elsewhere)
@@ -222,7 +222,7 @@ class Signatures:
         return signature
 
     def _number(self, argument: Any) -> tuple[torch.dtype, int] | None:
-        if not numbers.is_number(argument, self._device):
+        if not numbers.is_number(argument, self.device):
             return None
         return argument.dtype, numbers.bits(argument)
 
