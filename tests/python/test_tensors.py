@@ -73,6 +73,16 @@ def test_static_copies_show_the_same(tensor: torch.Tensor) -> None:
     assert type(copy) is torch.Tensor and not copy.requires_grad
 
 
+@pytest.mark.parametrize("dtype", [torch.uint4, torch.uint16, torch.float8_e4m3fn, torch.bits8])
+def test_rare_types_are_copied_and_compared(dtype: torch.dtype) -> None:
+    """Of which torch's own operators know few."""
+    memory = torch.arange(32, dtype=torch.uint8)
+    tensor, other = memory.view(dtype), (memory + 1).view(dtype)
+    copy = tensors.static_copy(tensor)
+    assert copy.dtype == dtype and torch.equal(copy.view(torch.uint8), memory)
+    assert tensors.differing([tensor, tensor, tensor], [copy, other, tensor]) == [1]
+
+
 def changed(tensor: torch.Tensor) -> torch.Tensor:
     """With another last element."""
     copy = tensors.static_copy(tensor)

@@ -123,16 +123,13 @@ def bytes_of(tensor: torch.Tensor, front: int = 0) -> torch.Tensor:
 def static_copy(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with the same values, sizes and strides on memory of its own. Works for tensors
     whose elements overlap, too, and for those that show their memory conjugated or negated."""
-    lazy = tensor.is_conj(), tensor.is_neg()
-    if tensor.is_contiguous() and not any(lazy):
-        return tensor.detach().clone()
-    copy = bytes_of(tensor).clone()
-    copied = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
-        copy.untyped_storage(), 0, tensor.shape, tensor.stride()
+    memory = bytes_of(tensor).clone()  # clone() itself knows fewer types of elements
+    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
+        memory.untyped_storage(), 0, tensor.shape, tensor.stride()
     )
-    for applies, view in zip(lazy, (torch.conj, torch._neg_view), strict=True):
-        copied = view(copied) if applies else copied
-    return copied
+    if tensor.is_conj():
+        copy = copy.conj()
+    return torch._neg_view(copy) if tensor.is_neg() else copy
 
 
 #: Tensors by number that share memory with each other, and with no tensor that stays in place.
@@ -261,7 +258,7 @@ def _in_a_row(tensors: list[torch.Tensor]) -> torch.Tensor:
     """What stands in the memory of some tensors, as integers, one behind the other. Either all are
     contiguous and of one dtype, or none is."""
     if tensors[0].is_contiguous():
-        return _as_integers(torch.cat([tensor.detach().reshape(-1) for tensor in tensors]))
+        return torch.cat([_as_integers(tensor).reshape(-1) for tensor in tensors])
     return torch.cat([bytes_of(tensor) for tensor in tensors])
 
 
