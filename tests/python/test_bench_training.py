@@ -201,6 +201,8 @@ def test_what_was_never_tried_comes_first_and_models_are_measured_again_when_ask
         *weighed,
         "time recommender",
     ]
+    in_turn = [*weighed, *(f"{job} pygraph" for job in weighed)]
+    assert [job for job in jobs if job.startswith("memory")] == in_turn
     assert asked_of("recommender dcgan ResNet-50", "time", "memory") == []
     content = json.loads(out.read_text())
     content["records"][0] |= {"latency_us": 7.0, "correct": False, "error": "wrong"}

@@ -13,8 +13,8 @@ import pytest
 import torch
 from places import PLACES, Place, assert_bits
 from sizes_support import later, scale, serve
+from training_support import fresh
 
-import pygraph
 from pygraph import _engine
 from pygraph.adapter.graphed import Graphed
 from pygraph.adapter.signatures import Policy
@@ -22,11 +22,8 @@ from pygraph.adapter.signatures import Policy
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    pygraph.reset()
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield Place(request.param)
-    pygraph.reset()
+    with fresh(request.param) as here, torch.no_grad():
+        yield here
 
 
 def test_a_size_that_is_not_wanted_rests_for_good(place: Place, heard: list[Any]) -> None:

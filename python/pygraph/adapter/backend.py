@@ -46,7 +46,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "debug": ("off", "paranoid"),
 }
 
-#: Of the options that are integers; of others 1.
+#: The least that an option may be which is an integer; of others 1.
 _LEAST = {"programs_at_once": 0}
 
 
@@ -157,12 +157,12 @@ def _split_options(options: dict[str, Any], mode: str | None) -> tuple[Options, 
         if name not in inductor:
             continue
         value = inductor.pop(name)
+        least = _LEAST.get(name, 1)
         if name in _CHOICES and value not in _CHOICES[name]:
             raise ValueError(f"option {name!r} is {value!r}; it must be one of {_CHOICES[name]}")
         if name == "capture_sizes":
             sizes_of(value)
-        elif name not in _CHOICES and (type(value) is not int or value < _LEAST.get(name, 1)):
-            least = _LEAST.get(name, 1)
+        elif name not in _CHOICES and (type(value) is not int or value < least):
             raise ValueError(
                 f"option {name!r} is {value!r}; it must be an integer of {least} or more"
             )

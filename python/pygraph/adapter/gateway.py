@@ -57,7 +57,6 @@ class _Gateway:
         self._compiled = compiled
         self._ahead = ahead
         self._graph = graph
-        self._report = graph.report
         self._deployed: tuple[Sequence[Any], Sequence[Any]] | None = None
         graph.on_deploy = self._note
         self.entry = cast(Callable[..., Any], _engine.make_entry(self._watch))
@@ -78,10 +77,12 @@ class _Gateway:
         order = route_between(self._graph.device.owns, outer, inner)
         results = None if self._ahead else results_between(outer_results, inner_results)
         if order is None or (results is None and not self._ahead):
-            log.debug("%s: wrappers stay, an object was replaced on its way", self._report.name)
+            name = self._graph.report.name
+            log.debug("%s: wrappers stay, an object was replaced on its way", name)
             return
         _engine.connect_entry(self.entry, self._graph.dispatcher, len(outer), order, results)
-        self._report.direct, self._report.ahead = not self._ahead, self._ahead
+        report = self._graph.report
+        report.direct, report.ahead = not self._ahead, self._ahead
 
 
 def route_between(

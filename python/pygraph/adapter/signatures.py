@@ -185,7 +185,7 @@ class Signatures:
         at_once: Callable[[], int] = lambda: 0,
     ) -> None:
         """`at_once`: how many programs it may have without regard to the budget, if more than
-        EAGER."""
+        the policy says."""
         self.policy = policy
         self._at_once = at_once
         #: Why none gets a program, as far as can be told from the calls so far.

@@ -124,8 +124,6 @@ class _Planner:
         self._holders: dict[tuple[str, int], _Holder] = {}
         self._key: dict[int, tuple[str, int]] = {}
         self._together: dict[tuple[str, int], list[int]] = {}  #: outputs by key
-        #: Where each object is returned first, by its id().
-        self._first = {id(o): i for i, o in reversed(list(enumerate(a.outputs)))}
         self.plan = Outputs()
         self._find_holders()
 
@@ -199,7 +197,7 @@ class _Planner:
 
     def _is_first(self, position: int) -> bool:
         """Whether no earlier output is the same object."""
-        return self._first[id(self._capture.outputs[position])] == position
+        return self._capture.first_output[id(self._capture.outputs[position])] == position
 
     # ------------------------------------------------------------------ one output after another
 
@@ -215,7 +213,7 @@ class _Planner:
             made_from = output
         elif not self._is_first(position):
             result.kind = _engine.ResultKind.SAME
-            result.index = self._first[id(output)]
+            result.index = self._capture.first_output[id(output)]
             self.plan.counts["aliased"] += 1
         elif numbers.is_number(output, self._device):
             made_from = self._add_number(position, output, result)

@@ -59,9 +59,14 @@ class Capture:
     idle: frozenset[int]  #: addresses of results that nobody writes (attention.py)
 
     @functools.cached_property
-    def positions(self) -> dict[int, int]:
-        """Which argument each object among the inputs is, by its id(); the first of several."""
-        return {id(value): index for index, value in reversed(list(enumerate(self.inputs)))}
+    def first_input(self) -> dict[int, int]:
+        """Where each object stands first among the inputs, by its id()."""
+        return _first_places(self.inputs)
+
+    @functools.cached_property
+    def first_output(self) -> dict[int, int]:
+        """The same of the outputs."""
+        return _first_places(self.outputs)
 
     @functools.cached_property
     def placed(self) -> SegmentIndex:
@@ -70,6 +75,10 @@ class Capture:
         return SegmentIndex(
             (place, tensors.extent_bytes(value) if place else 0) for place, value in pairs
         )
+
+
+def _first_places(values: Sequence[Any]) -> dict[int, int]:
+    return {id(value): index for index, value in reversed(list(enumerate(values)))}
 
 
 def record(

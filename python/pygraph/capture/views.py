@@ -14,7 +14,7 @@ from pygraph.capture.record import Capture
 
 def argument_of(output: torch.Tensor, capture: Capture) -> int | None:
     """The argument of `capture` that its `output` is, or shares memory with."""
-    itself = capture.positions.get(id(output))
+    itself = capture.first_input.get(id(output))
     if itself is not None:
         return itself
     if not output.numel():
