@@ -276,7 +276,7 @@ def test_tables_in_memory_of_others_fail_the_proof() -> None:
         number = next(unused)
         hosts[number, 0] = address
         slots[number].copy_(hosts[number], non_blocking=True)
-        time.sleep(0.01)  # instead of waiting for the stream, which a capture may forbid
+        time.sleep(0.1)  # instead of waiting for the stream, which a capture may forbid
         return slots[number]
 
     report = through_kept_tables(make_table)
