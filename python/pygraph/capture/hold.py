@@ -19,6 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pygraph.capture import separate
 from pygraph.capture.attention import idle_states, require_seeds_on_device
 from pygraph.capture.internal import Internal
 
@@ -44,17 +45,24 @@ class _KeepResults(TorchDispatchMode):
         self._count = count_nodes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         self.last_operator = str(func)
-        require_seeds_on_device(func, args, kwargs or {})
+        require_seeds_on_device(func, args, kwargs)
+        apart = separate.calls_of(func, args, kwargs)
+        if apart:
+            return separate.joined([self._call(func, each, kwargs) for each in apart])
+        return self._call(func, args, kwargs)
+
+    def _call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         before = self._count()
         if self._internal is not None:
             self._internal.enter()
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         after = self._count()
         if after > before + 1:
             self.operators.append((before, after))
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        idle = idle_states(func, args, kwargs or {}, result)
+        idle = idle_states(func, args, kwargs, result)
         for kept in results:
             if any(kept is state for state in idle):
                 self.idle.append(len(self.kept))

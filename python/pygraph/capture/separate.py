@@ -1,0 +1,65 @@
+"""Operators that compute several results one after the other, called for one at a time.
+
+A convolution's backward frees the workspace of one gradient and allocates the next gradient in its
+place: 2 MiB in a cell of 8 that stays until the graph's end, and a copy to get them out
+(outputs.py). Called once per gradient, each has memory of its own, and a graph can be cut between
+them. The kernels are the same: torch calls cuDNN once per gradient either way
+(aten/src/ATen/native/cudnn/ConvShared.cpp), and the bias has its gradient from a sum that is made
+for itself (aten/src/ATen/native/Convolution.cpp).
+
+What cuDNN wants in another layout is converted first, for both gradients at once; such a call is
+left as it is, as are one-dimensional ones, which torch views as two-dimensional inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+_CUDNN = frozenset((torch._C._ConvBackend.Cudnn, torch._C._ConvBackend.CudnnTranspose))
+_FEWEST_DIMENSIONS = 4
+
+
+def calls_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """The arguments of calls that compute one result each, and together what `operator` computes of
+    `args`; none if it is to be called as it is. No tensor's memory is looked at."""
+    if operator is not torch.ops.aten.convolution_backward.default or kwargs:
+        return []
+    *others, wanted = args
+    if sum(wanted) < 2 or not _same_apart(others):
+        return []
+    masks = ([at == position for at in range(len(wanted))] for position in range(len(wanted)))
+    return [(*others, mask) for mask, want in zip(masks, wanted, strict=True) if want]
+
+
+def joined(results: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    """The results of such calls as one: at each position what one of them returned, or None."""
+    return tuple(
+        next((each for each in found if each is not None), None)
+        for found in zip(*results, strict=True)
+    )
+
+
+def _same_apart(args: Sequence[Any]) -> bool:
+    """Whether a convolution's gradients are computed alike when each is asked for alone."""
+    grad, x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = args
+    if x.dim() < _FEWEST_DIMENSIONS:
+        return False
+    backend = torch._C._select_conv_backend(
+        x,
+        weight,
+        bias=None,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        transposed=transposed,
+        output_padding=output_padding,
+        groups=groups,
+        bias_sizes=bias,
+    )
+    if backend not in _CUDNN:
+        return False
+    layout = torch._C._conv_determine_backend_memory_format(x, weight, backend)
+    return all(each.is_contiguous(memory_format=layout) for each in (grad, x, weight))
