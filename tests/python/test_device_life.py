@@ -62,7 +62,7 @@ def test_programs_are_bounded_and_the_oldest_makes_room(place: Place) -> None:
             x = place.randn(8)
             assert_bits(graph.dispatcher([x, factor]), [x * factor])
     report = graph.refresh_report()
-    assert (report.programs, report.evictions) == (2, 1)
+    assert (report.programs, report.evictions, report.limit) == (2, 1, "max_programs is 2")
     replays = report.replays
     x = place.randn(8)
     graph.dispatcher([x, 2])  # used after 3 was: kept

@@ -16,6 +16,7 @@ import pygraph
 from pygraph.adapter import devices, registry, resting, signatures
 from pygraph.adapter.signatures import Policy
 from pygraph.capture import proof
+from pygraph.reporting import Report, text
 
 
 @pytest.fixture(params=PLACES)
@@ -289,6 +290,21 @@ def test_programs_are_bounded_by_their_nodes(place: Place, monkeypatch: pytest.M
     for _ in range(4):
         serve(graph, place, 4)
     assert (graph.refresh_report().programs, graph.report.evictions) == (2, 1)
+
+
+def test_programs_at_once_may_have_any_number_of_nodes(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signatures, "NODES", 2)  # each has one
+    graph = place.graphed(scale, sizes=Policy(programs=4, at_once=3))
+    for factor in (2, 3, 4, 5):
+        assert graph.refresh_report().limit is None or factor == 5
+        for _ in range(3):
+            serve(graph, place, factor)
+    graph.refresh_report()
+    assert (graph.report.programs, graph.report.evictions) == (3, 0)
+    assert graph.report.limit == "they have 3 nodes, 2 are for any but programs_at_once"
+    assert f"no room for more: {graph.report.limit}" in text.as_text(Report([graph.report]))
 
 
 def test_a_failure_makes_all_sizes_wait(

@@ -14,8 +14,8 @@ Options
             used longest ago, if it comes up much more often. The first eight that come in quick
             succession are linked at once, others in a 200th of the time, and half of what replays
             have saved.
-  programs_at_once  so many are linked as soon as their sizes have been seen often enough, however
-            long that takes; default 0.
+  programs_at_once  so many of those are linked as soon as their sizes have been seen often enough,
+            however long that takes and however many nodes they have; default 0.
   capture_at    the sight of a set of sizes at which it is captured; default 2.
   capture_sizes a list of sizes: those are captured at their first sight, and no others. A size is
             an integer or a tuple of integers: the dynamic sizes of a call that has all of them.

@@ -117,7 +117,7 @@ class Graphed:
         """The report with the counters of this moment."""
         calls = [signature.call for signature in self._signatures.linked]
         self.report.calls = self.dispatcher.calls
-        self.report.programs = len(calls)
+        self.report.programs, self.report.limit = len(calls), self._signatures.limit
         for name, retired in self._retired.items():
             setattr(self.report, name, retired + sum(getattr(call, name) for call in calls))
         return self.report

@@ -11,10 +11,11 @@ strides and dtypes of tensors follow from it, which Dynamo's guards see to. Whic
   forward has, or `Policy.at_once`; others when the time for it is there (Budget): a 200th of all
   time, and half of what replays have saved. That is the most that a stream of many sizes spends on
   links. After an attempt that failed any other of the graph waits for that, too;
-* up to `Policy.programs`, and NODES nodes in all of them. A further one then evicts the one used
-  longest ago if it has come up four times since that was used (and twice as often each time that it
-  has waited in vain): sizes that all come equally often would only take each other's place. One
-  that was evicted must be seen four times as often before it gets another.
+* up to `Policy.programs`, and NODES nodes in all of them, but `Policy.at_once` of them however many
+  nodes they have. A further one then evicts the one used longest ago if it has come up four times
+  since that was used (and twice as often each time that it has waited in vain): sizes that all come
+  equally often would only take each other's place. One that was evicted must be seen four times as
+  often before it gets another.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Policy:
     #: Sizes that are captured at their first sight, and nothing else; empty: any. A signature has
     #: such a size when all numbers of it are among its own.
     sizes: tuple[frozenset[int], ...] = ()
-    at_once: int = 0  #: programs that are linked without regard to the time it takes
+    at_once: int = 0  #: programs that are linked whatever time and nodes that takes
 
     def wants(self, sizes: Integers) -> bool:
         """Whether a signature may get a program at all."""
@@ -291,10 +292,18 @@ class Signatures:
         return len(self._linked)
 
     @property
+    def limit(self) -> str | None:
+        """Why one more program needs another one's room; None if it does not."""
+        count, nodes = len(self._linked), sum(signature.nodes for signature in self._linked)
+        if count >= self.policy.programs:
+            return f"max_programs is {self.policy.programs}"
+        if nodes >= NODES and count >= self.policy.at_once:
+            return f"they have {nodes} nodes, {NODES} are for any but programs_at_once"
+        return None
+
+    @property
     def full(self) -> bool:
-        """Whether one more program needs another one's room."""
-        nodes = sum(signature.nodes for signature in self._linked)
-        return len(self._linked) >= self.policy.programs or nodes >= NODES
+        return self.limit is not None
 
     @property
     def soon(self) -> int:

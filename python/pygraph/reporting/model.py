@@ -91,6 +91,8 @@ class GraphReport:
     """Sets of sizes that have a program now."""
     evictions: int = 0
     """Programs that made room for others."""
+    limit: str | None = None
+    """Why a further program needs the room of one of them, if it does."""
     offsets_kept: str | None = None
     """Why it serves only calls whose arguments have the storage offsets of the linked one."""
     relinks: int = 0

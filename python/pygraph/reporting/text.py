@@ -73,6 +73,7 @@ def _graph_lines(graph: GraphReport) -> list[str]:
     if graph.programs > 1 or graph.evictions or graph.relinks:
         lines.append(
             f"  {graph.programs} programs, {graph.evictions} evicted, {graph.relinks} linked anew"
+            f"{f'; no room for more: {graph.limit}' if graph.limit else ''}"
         )
     if graph.copies:
         lines.append(f"  {as_bytes(graph.bytes_copied)} copied in {graph.copies} copies")
