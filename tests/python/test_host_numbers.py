@@ -1,71 +1,34 @@
-"""Numbers on the host among the arguments and results of compiled callables.
-
-To the twin every CPU tensor is its own. Here it is made to leave those without dimensions, of some
-dtypes, to the host: operators on nothing else really run while it captures, as they do on a GPU.
-"""
+"""Numbers on the host among the arguments of compiled callables."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from host_numbers_support import (
+    HALF,
+    Apart,
+    compiled,
+    host_apart,
+    number,
+    replays,
+    scaled,
+)
 from places import Place, assert_bits
 from test_training_shapes import Attending
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
-from training_support import Compile, agree, fresh, generator_state, gradients, serves
+from training_support import Compile, agree, fresh, gradients, serves
 
 import pygraph
 from pygraph.adapter import devices, graphed, signatures
-from pygraph.adapter.graphed import Graphed
 from pygraph.adapter.signatures import Policy, Signatures
 from pygraph.capture import linker, numbers
-from pygraph.capture.device import CaptureFailed, Recording
+from pygraph.capture.device import CaptureFailed
 from pygraph.capture.hold import hold_buffers
 from pygraph.capture.policy import Policy as Rung
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING
-from pygraph.twin.device import Twin
-
-HALF = torch.tensor(0.5, dtype=torch.float64)
-
-
-class Apart(Twin):
-    """The twin beside a host that numbers of some dtypes belong to."""
-
-    def __init__(self, *dtypes: torch.dtype) -> None:
-        super().__init__()
-        self.dtypes = dtypes or (torch.float64,)
-
-    def owns(self, value: Any) -> bool:
-        return super().owns(value) and not (value.dim() == 0 and value.dtype in self.dtypes)
-
-    def record(self, function: Any, inputs: list[Any], pool: bool, draws: bool) -> Recording:
-        def on_both(arguments: list[Any]) -> Any:
-            with _Host(self):
-                return function(arguments)
-
-        return super().record(on_both, inputs, pool, draws)
-
-
-class _Host(TorchDispatchMode):
-    """Runs operators on the host's numbers alone, and those that make one of nothing."""
-
-    def __init__(self, device: Apart) -> None:
-        super().__init__()
-        self._owns = device.owns
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if not any(map(self._owns, given)):
-            with _disable_current_modes():
-                result = func(*args, **kwargs)
-            if given or not self._owns(result):
-                return result
-        return func(*args, **kwargs)
 
 
 @pytest.fixture
@@ -76,10 +39,8 @@ def place() -> Iterator[Place]:
 
 @pytest.fixture
 def apart(place: Place) -> Iterator[Apart]:
-    assert devices.TARGETS["twin"].problem() is None  # looks for torch's functions once
-    device = Apart()
-    yield device
-    device.release()
+    with host_apart() as device:
+        yield device
 
 
 @pytest.fixture
@@ -102,26 +63,6 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
 
     monkeypatch.setattr(numbers, "argument_spec", argument_spec)
     return seen
-
-
-Function = Callable[[list[Any]], list[Any]]
-
-
-def scaled(arguments: list[Any]) -> list[Any]:
-    x, number = arguments
-    return [torch.relu(x) / number]
-
-
-def compiled(device: Apart, function: Function = scaled, **options: Any) -> Graphed:
-    return Graphed(function, name="graph 0 (test)", device=device, **options)
-
-
-def replays(graph: Graphed) -> int:
-    return graph.refresh_report().replays
-
-
-def number(value: float) -> torch.Tensor:
-    return torch.tensor(value, dtype=torch.float64)
 
 
 # ----------------------------------------------------------------------------------- arguments
@@ -367,131 +308,6 @@ def test_one_with_kept_offsets(apart: Apart, monkeypatch: pytest.MonkeyPatch) ->
     assert replays(graph) == 1
     (known,) = graph._signatures.linked
     assert not known.call.offsets_differ([torch.randn(6), HALF])
-
-
-# ------------------------------------------------------------------------------------- results
-
-
-def with_number(make: Callable[[list[Any]], Any]) -> Function:
-    return lambda arguments: [torch.relu(arguments[0]), make(arguments)]
-
-
-def serve(graph: Graphed, calls: int = 4) -> list[list[Any]]:
-    return [list(graph.dispatcher([torch.randn(6), HALF])) for _ in range(calls)]
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bool, torch.bfloat16, torch.complex64])
-def test_a_result_is_new_in_each_call(apart: Apart, dtype: torch.dtype) -> None:
-    apart.dtypes = (torch.float64, dtype)
-    graph = compiled(apart, with_number(lambda arguments: (arguments[1] * 3).to(dtype)))
-    expected = (HALF * 3).to(dtype)
-    for result in serve(graph, 5):
-        assert_bits(result[1:], [expected])
-        assert result[1].is_contiguous() and not result[1].requires_grad
-        result[1].fill_(0)
-    assert replays(graph) == 3
-
-
-def test_a_number_made_of_nothing_is_returned(apart: Apart) -> None:
-    graph = compiled(apart, with_number(lambda _: torch.full((), 2.5, dtype=torch.float64)))
-    for result in serve(graph):
-        assert result[1] == 2.5
-    assert replays(graph) == 2
-
-
-def test_a_number_that_is_returned_twice_is_one(apart: Apart) -> None:
-    def function(arguments: list[Any]) -> list[Any]:
-        x, value = arguments
-        made = value * 3
-        return [x + 1, made, made]
-
-    graph = compiled(apart, function)
-    for _, first, second in serve(graph):
-        assert first is second
-    assert replays(graph) == 2
-
-
-def test_an_argument_that_is_returned_is_that_argument(apart: Apart) -> None:
-    graph = compiled(apart, with_number(lambda arguments: arguments[1]))
-    for _ in range(4):
-        value = HALF.clone()
-        assert graph.dispatcher([torch.randn(6), value])[1] is value
-    assert replays(graph) == 2
-
-
-def test_a_number_of_the_callables_own_is_that_one(apart: Apart) -> None:
-    own = number(3.0)
-    graph = compiled(apart, with_number(lambda _: own))
-    assert all(result[1] is own for result in serve(graph))
-    assert replays(graph) == 2
-
-
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        (lambda given: given[1].view(()), "shares memory with argument 1"),
-        (lambda given: given[1].detach(), "shares memory with argument 1"),
-        (lambda given: torch.rand((), dtype=torch.float64), "random numbers were drawn"),
-        (lambda given: torch.rand((), dtype=torch.float64) * 0, "random numbers were drawn"),
-        (lambda given: given[1].new_tensor(2.0, dtype=torch.complex128), "a cpu tensor"),
-    ],
-    ids=["view", "detached", "random", "random times 0", "wide"],
-)
-def test_what_is_not_given_back_faithfully_falls_back(
-    apart: Apart, make: Callable[[list[Any]], Any], why: str
-) -> None:
-    apart.dtypes = (torch.float64, torch.complex128)
-    function = with_number(make)
-    graph = compiled(apart, function)
-    arguments = [torch.randn(6), HALF]
-    torch.manual_seed(1)
-    found = [graph.dispatcher(list(arguments)) for _ in range(4)]
-    state = generator_state(Place("twin"))
-    torch.manual_seed(1)
-    for result in found:
-        assert_bits(result, function(list(arguments)))
-    assert torch.equal(generator_state(Place("twin")), state)
-    assert graph.report.state == FALLBACK
-    assert why in str(graph.report.reason)
-    assert "output 1 is a cpu tensor" in str(graph.report.reason)
-
-
-def test_results_that_share_memory_fall_back(apart: Apart) -> None:
-    def function(arguments: list[Any]) -> list[Any]:
-        x, value = arguments
-        made = value * 3
-        return [x + 1, made, made.view(())]
-
-    graph = compiled(apart, function)
-    serve(graph)
-    assert "output 2 is a cpu tensor that shares memory with output 1" in str(graph.report.reason)
-
-
-@pytest.mark.parametrize("counted", [2, 3, 4], ids=["real run", "capture", "probe"])
-def test_a_number_that_differs_from_run_to_run_falls_back(apart: Apart, counted: int) -> None:
-    calls: list[Any] = []
-
-    def function(arguments: list[Any]) -> list[Any]:
-        calls.append(arguments)
-        return [arguments[0] + 1, number(float(len(calls) == counted))]
-
-    graph = compiled(apart, function)
-    serve(graph)
-    assert "output 1 is a cpu tensor that differs from run to run" in str(graph.report.reason)
-
-
-def test_the_proof_compares_numbers(apart: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = numbers.result_spec
-
-    def result_spec(result: Any, *args: Any) -> None:
-        original(result, *args)
-        result.value ^= 1
-
-    monkeypatch.setattr(numbers, "result_spec", result_spec)
-    graph = compiled(apart, with_number(lambda arguments: arguments[1] * 3))
-    serve(graph)
-    assert graph.report.state == FALLBACK
-    assert "result 1 differs" in str(graph.report.reason)
 
 
 # ------------------------------------------------------------------------------- torch.compile

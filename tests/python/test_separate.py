@@ -84,3 +84,8 @@ def test_other_operators_are_one_call() -> None:
     x = torch.ones(2)
     assert separate.calls_of(torch.ops.aten.add.Tensor, [x, x], {}) == []
     assert separate.calls_of(print, [], {}) == []
+
+
+def test_a_call_with_names_is_one_call() -> None:
+    *args, mask = arguments([True, True, True])
+    assert separate.calls_of(BACKWARD, args, {"output_mask": mask}) == []
