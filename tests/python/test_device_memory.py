@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from places import PLACES, Place, assert_bits
+from training_support import fresh
 
-import pygraph
 from pygraph.adapter.graphed import Graphed
 from pygraph.capture import proof
 from pygraph.reporting import Report
@@ -22,10 +22,8 @@ MIB = 1 << 20
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    pygraph.reset()
-    with torch.no_grad():
-        yield Place(request.param)
-    pygraph.reset()
+    with fresh(request.param) as here, torch.no_grad():
+        yield here
 
 
 def stretch(arguments: list[Any]) -> list[Any]:

@@ -8,19 +8,15 @@ from typing import Any
 import pytest
 import torch
 from places import PLACES, Place, assert_bits, only_graph
+from training_support import fresh
 
-import pygraph
 from pygraph.capture import linker, proof, reference, tensors
 
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    torch._dynamo.reset()
-    pygraph.reset()
-    with torch.no_grad():
-        yield Place(request.param)
-    torch._dynamo.reset()
-    pygraph.reset()
+    with fresh(request.param) as here, torch.no_grad():
+        yield here
 
 
 def test_views_and_aliases_of_everything(place: Place) -> None:

@@ -10,20 +10,15 @@ import pytest
 import torch
 from places import PLACES, Place, assert_bits
 from sizes_support import scale
+from training_support import fresh
 
-import pygraph
 from pygraph.adapter.signatures import Policy
 
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    torch._dynamo.reset()
-    pygraph.reset()
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield Place(request.param)
-    torch._dynamo.reset()
-    pygraph.reset()
+    with fresh(request.param) as here, torch.no_grad():
+        yield here
 
 
 @pytest.fixture

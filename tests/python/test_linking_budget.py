@@ -10,7 +10,7 @@ import pytest
 import torch
 from places import PLACES, Place
 from sizes_support import later, scale, serve
-from training_support import fresh
+from training_support import fresh, reset
 
 import pygraph
 from pygraph.adapter import devices, registry, resting, signatures
@@ -266,8 +266,7 @@ def test_the_option_reaches_the_graph(place: Place, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(signatures, "PATIENCE", 1e6)
 
     def programs(**options: int) -> int:
-        pygraph.reset()
-        torch._dynamo.reset()
+        reset()
         fast = place.compile(lambda x: torch.relu(x).sum(0), dynamic=True, **options)
         for _ in range(3):
             for length in range(3, 15):

@@ -8,18 +8,13 @@ from typing import Any
 import pytest
 import torch
 from places import PLACES, Place, assert_bits
-
-import pygraph
+from training_support import fresh
 
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    torch._dynamo.reset()
-    pygraph.reset()
-    with torch.no_grad():
-        yield Place(request.param)
-    torch._dynamo.reset()
-    pygraph.reset()
+    with fresh(request.param) as here, torch.no_grad():
+        yield here
 
 
 def test_views_counted_from_an_argument_are_relocated(place: Place) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from places import PLACES, Place, assert_bits
+from training_support import fresh
 
 import pygraph
 from pygraph.adapter import registry
@@ -14,12 +15,8 @@ from pygraph.adapter import registry
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    torch._dynamo.reset()
-    pygraph.reset()
-    torch.manual_seed(0)
-    yield Place(request.param)
-    torch._dynamo.reset()
-    pygraph.reset()
+    with fresh(request.param) as here:
+        yield here
 
 
 def replays() -> int:
