@@ -294,9 +294,10 @@ class Signatures:
     @property
     def limit(self) -> str | None:
         """Why one more program needs another one's room; None if it does not."""
-        count, nodes = len(self._linked), sum(signature.nodes for signature in self._linked)
+        count = len(self._linked)
         if count >= self.policy.programs:
             return f"max_programs is {self.policy.programs}"
+        nodes = sum(signature.nodes for signature in self._linked)
         if nodes >= NODES and count >= self.policy.at_once:
             return f"they have {nodes} nodes, {NODES} are for any but programs_at_once"
         return None

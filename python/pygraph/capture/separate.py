@@ -20,6 +20,7 @@ import torch
 
 _CUDNN = frozenset((torch._C._ConvBackend.Cudnn, torch._C._ConvBackend.CudnnTranspose))
 _FEWEST_DIMENSIONS = 4
+_GEOMETRY = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
 
 
 def calls_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -30,8 +31,8 @@ def calls_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list
     *others, wanted = args
     if sum(wanted) < 2 or not _same_apart(others):
         return []
-    masks = ([at == position for at in range(len(wanted))] for position in range(len(wanted)))
-    return [(*others, mask) for mask, want in zip(masks, wanted, strict=True) if want]
+    places = range(len(wanted))
+    return [(*others, [at == place for at in places]) for place in places if wanted[place]]
 
 
 def joined(results: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
@@ -44,21 +45,11 @@ def joined(results: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
 
 def _same_apart(args: Sequence[Any]) -> bool:
     """Whether a convolution's gradients are computed alike when each is asked for alone."""
-    grad, x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = args
+    grad, x, weight, bias_sizes, *geometry = args
     if x.dim() < _FEWEST_DIMENSIONS:
         return False
-    backend = torch._C._select_conv_backend(
-        x,
-        weight,
-        bias=None,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        transposed=transposed,
-        output_padding=output_padding,
-        groups=groups,
-        bias_sizes=bias,
-    )
+    named = dict(zip(_GEOMETRY, geometry, strict=True))
+    backend = torch._C._select_conv_backend(x, weight, bias=None, bias_sizes=bias_sizes, **named)
     if backend not in _CUDNN:
         return False
     layout = torch._C._conv_determine_backend_memory_format(x, weight, backend)
