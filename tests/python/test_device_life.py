@@ -216,6 +216,20 @@ def test_paranoia_through_the_backend(place: Place) -> None:
         place.compile(lambda x: x + 1, debug_interval=0)(place.randn(2))
 
 
+def test_arguments_can_be_copied_instead_of_patched(place: Place) -> None:
+    """The switch that says what patching is worth: the same results, and the bytes of a call."""
+    weight = place.randn(64, 64)
+    fast = place.compile(lambda x, y: (x @ weight + y).relu(), arguments="copied")
+    for _ in range(8):
+        x, y = place.randn(32, 64), place.randn(32, 64)
+        assert_bits([fast(x, y)], [(x @ weight + y).relu()])
+    report = only_graph()
+    assert report.state == "graphed, partly copied" and report.outputs_copied == 0
+    assert report.replays == 6 and report.bytes_copied == 6 * (weight.numel() + 2 * x.numel()) * 4
+    with pytest.raises(Exception, match=r"arguments.*'moved'.*patched.*copied"):
+        place.compile(lambda x: x + 1, arguments="moved")(place.randn(2))
+
+
 # ------------------------------------------------------------------------- processes
 
 CHILD = """

@@ -284,7 +284,7 @@ def test_one_that_is_declared_as_written_falls_back(apart: Apart) -> None:
 def test_every_rung_guards_the_value(
     apart: Apart, rung: Rung, static: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphed, "ladder", lambda private_scratch: (rung,))
+    monkeypatch.setattr(graphed, "ladder", lambda *_: (rung,))
     graph = compiled(apart, static=static)
     for value in (2.0, 2.0, 2.0, 3.0, 2.0):
         x = torch.randn(6)

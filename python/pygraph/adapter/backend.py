@@ -16,6 +16,8 @@ Options
             have saved.
   programs_at_once  so many of those are linked as soon as their sizes have been seen often enough,
             however long that takes and however many nodes they have; default 0.
+  arguments  "patched" (default), or "copied": tensors that change from call to call are copied to
+            where the graph was captured with them. Slower: for measuring what patching is worth.
   capture_at    the sight of a set of sizes at which it is captured; default 2.
   capture_sizes a list of sizes: those are captured at their first sight, and no others. A size is
             an integer or a tuple of integers: the dynamic sizes of a call that has all of them.
@@ -44,6 +46,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "require": ("any", "full"),
     "device": tuple(devices.TARGETS),
     "debug": ("off", "paranoid"),
+    "arguments": ("patched", "copied"),
 }
 
 #: The least that an option may be which is an integer; of others 1.
@@ -59,6 +62,7 @@ class Options:
     device: str = "cuda"
     debug: str = "off"
     debug_interval: int = PARANOID_INTERVAL
+    arguments: str = "patched"
     max_programs: int = PROGRAMS
     programs_at_once: int = 0
     capture_at: int = CAPTURE_AT
@@ -125,6 +129,7 @@ def backend(
             role=role,
             pair=None if is_inference else pair,
             partition=partition,
+            copied=ours.arguments == "copied",
         )
         registry.add(graph)
         if is_backward:

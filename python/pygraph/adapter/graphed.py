@@ -66,12 +66,14 @@ class Graphed:
         role: Role = Role.INFERENCE,
         pair: Pair | None = None,
         partition: Partition | None = None,
+        copied: bool = False,
     ) -> None:
         """`function` takes one list of arguments. `static` are those that stand where they are from
         call to call (constants), `mutated` those that are known to be written. `paranoid`: repeat
         the proof every so many calls; 0: never. `aligned`: the function needs its tensors to
         be aligned to 16 bytes (Inductor's do), which those of `sure` always are. `pair`: what a
-        forward and a backward share. `partition`: which part of the compiled graph; None: all."""
+        forward and a backward share. `partition`: which part of the compiled graph; None: all.
+        `copied`: changing arguments are copied into place and not patched."""
         self.static = frozenset(static)
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
@@ -80,6 +82,7 @@ class Graphed:
         self.uncaptured = Uncaptured(function, self.mutated, aligned, self.static | frozenset(sure))
         self.report = GraphReport(name=name, state=WARMING)
         self._side = Side(role, pair, self.static, self.device, partition)
+        self._policies = ladder(self.device.private_scratch, copied)
         self._prover = Prover(self.uncaptured, self._changing, self.device, self.report)
         self._find_source = find_source
         self._signatures = Signatures(sizes or Sizes(), self.device, self._side.programs_at_once)
@@ -243,7 +246,7 @@ class Graphed:
         )
         reasons: list[str] = []
         with capture_lock:
-            for policy in ladder(self.device.private_scratch):
+            for policy in self._policies:
                 try:
                     linked, verdict = self._prover.attempt(request, run, policy)
                 except (torch.OutOfMemoryError, MemoryError) as error:
@@ -289,13 +292,9 @@ class Graphed:
         arguments.clear()
         signature = self._signatures.of(kept, self.uncaptured.on_host)
         call = signature.call
-        if (
-            call is None
-            or self._held
-            or not call.accepts(kept)
-            or self.device.busy()
-            or self._shortage(kept)
-        ):
+        if call is None or self._held or not call.accepts(kept):
+            return self.dispatcher(kept)
+        if self.device.busy() or self._shortage(kept):
             return self.dispatcher(kept)
         counted = {name: getattr(call, name) for name in _COUNTERS}
         with self._threads.calling(), self._alone(), capture_lock:

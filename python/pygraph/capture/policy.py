@@ -40,9 +40,15 @@ class Policy:
         return ", ".join(given_up) or "everything relocated"
 
 
-def ladder(private_scratch: bool) -> tuple[Policy, ...]:
-    """The policies to try in turn on a device that has private pools, or has none."""
-    return tuple(policy for policy in LADDER if private_scratch or not policy.private_scratch)
+def ladder(private_scratch: bool, copied: bool = False) -> tuple[Policy, ...]:
+    """The policies to try in turn on a device that has private pools, or has none. `copied`: only
+    those that copy changing arguments into place, for measuring what patching them is worth."""
+    rungs = (COPYING, *LADDER) if copied else LADDER
+    return tuple(
+        policy
+        for policy in rungs
+        if (private_scratch or not policy.private_scratch) and (policy.copy_inputs or not copied)
+    )
 
 
 LADDER = (
@@ -53,3 +59,7 @@ LADDER = (
     Policy(copy_inputs=True, private_scratch=True),
     Policy(copy_inputs=True, private_scratch=True, fix_constants=True),
 )
+
+COPYING = Policy(copy_inputs=True)
+"""Everything relocated but changing arguments. Not on the ladder: where a proof of this rung would
+pass, that of the first does too."""
