@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 
 POLL_S = 0.05
+LOGGED = 20_000
+"""Characters of an output that are kept of a job that failed."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,12 @@ class Outcome:
     seconds: float
     result: Any = None
     error: str | None = None
+    log: str = ""
+    """The end of what it printed, where there is no result."""
 
 
-Done = Callable[[Outcome], None]
+Done = Callable[[Outcome], Job | None]
+"""Told an outcome; `together` runs what it returns as another job."""
 
 
 class Running:
@@ -58,6 +63,9 @@ class Running:
     ) -> None:
         self.job = job
         self._started: float | None = None
+        self._stopped_at: float | None = None
+        self.stopped_s = 0.0
+        """Seconds in which it was stopped, up to the last time."""
         place = Path(tempfile.mkdtemp(dir=folder))
         self._out, self._log = place / "result.json", place / "log"
         environment = dict(os.environ)
@@ -86,7 +94,36 @@ class Running:
 
     @property
     def seconds(self) -> float:
-        return 0.0 if self._started is None else time.monotonic() - self._started
+        """Since it was let go; while it is stopped, no time passes."""
+        if self._started is None:
+            return 0.0
+        now = time.monotonic() if self._stopped_at is None else self._stopped_at
+        return now - self._started - self.stopped_s
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped_at is not None
+
+    @property
+    def standing_s(self) -> float:
+        """Seconds since it was stopped; 0 where it runs."""
+        return 0.0 if self._stopped_at is None else time.monotonic() - self._stopped_at
+
+    def stop(self) -> None:
+        """Let neither the process nor its helpers run, until `resume()`."""
+        if self._stopped_at is None:
+            self._stopped_at = time.monotonic()
+            self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self._stopped_at is not None:
+            self.stopped_s += time.monotonic() - self._stopped_at
+            self._stopped_at = None
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
     def finished(self, deadline: float) -> bool:
         """Whether it has ended; it is ended at its limit or at the deadline, what comes first."""
@@ -100,24 +137,25 @@ class Running:
     def end(self) -> None:
         """End the process and its helpers, if they still run."""
         if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
             self._process.wait()
 
     def outcome(self) -> Outcome:
+        log = self._log.read_text(errors="replace")
         try:
             found = json.loads(self._out.read_text())
         except (OSError, ValueError):
-            found = {"error": self._why_nothing()}
-        return Outcome(self.job, self.seconds, found.get("result"), found.get("error"))
+            found = {"error": self._why_nothing(log)}
+        kept = log[-LOGGED:] if found.get("error") is not None else ""
+        return Outcome(self.job, self.seconds, found.get("result"), found.get("error"), kept)
 
-    def _why_nothing(self) -> str:
+    def _why_nothing(self, log: str) -> str:
         if self._process.returncode == -signal.SIGKILL:
             return f"ended after {self.seconds:.0f} s, or killed by the system"
-        lines = [
-            line for line in self._log.read_text(errors="replace").splitlines() if line.strip()
-        ]
-        last = lines[-1].strip()[:300] if lines else "no output"
+        lines = [line.strip() for line in log.splitlines() if line.strip()]
+        # What C++ says of an exception that nobody caught, in front of its stack.
+        said = [line for line in lines if line.startswith("what():")] or lines[-1:]
+        last = said[-1][:300] if said else "no output"
         return f"exit status {self._process.returncode}: {last}"
 
 
@@ -153,23 +191,33 @@ def together(
     most: int,
     threads: int | None = None,
     extra: Sequence[str] = (),
+    tick: Callable[[Sequence[Running]], None] = lambda _: None,
+    fits: Callable[[Job, Sequence[Running]], bool] = lambda *_: True,
 ) -> None:
-    """Up to `most` at once, with `threads` compiler threads each."""
+    """Up to `most` at once, with `threads` compiler threads each. `tick` is called all the while
+    with those that run. `fits` says whether one can run beside those; one that does not lets others
+    pass, and any can run alone."""
     waiting = deque(jobs)
     running: list[Running] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
             while waiting or running:
-                while waiting and len(running) < most and time.monotonic() <= deadline:
-                    running.append(Running(waiting.popleft(), Path(folder), threads, extra))
+                while len(running) < most and time.monotonic() <= deadline:
+                    job = next((job for job in waiting if not running or fits(job, running)), None)
+                    if job is None:
+                        break
+                    waiting.remove(job)
+                    running.append(Running(job, Path(folder), threads, extra))
                     running[-1].go()
                 for each in [each for each in running if each.finished(deadline)]:
                     running.remove(each)
-                    done(each.outcome())
+                    if (further := done(each.outcome())) is not None:
+                        waiting.appendleft(further)
                 if not running and time.monotonic() > deadline:
                     for job in waiting:
                         done(Outcome(job, 0.0, error="not run: out of time"))
                     return
+                tick(running)
                 time.sleep(POLL_S)
         finally:
             for each in running:

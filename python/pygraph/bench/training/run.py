@@ -253,7 +253,7 @@ def read_report() -> Report:
     return report()
 
 
-def message(error: Exception) -> str:
+def message(error: BaseException) -> str:
     """For the record: the first line, paths reduced to their last part, which can be shared."""
     if isinstance(error, Unavailable):
         return str(error)
