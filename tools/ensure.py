@@ -1,11 +1,13 @@
 """Installs what is missing, and only that.
 
-    python tools/ensure.py build runtime torch cuda demo test lint     (any of these groups)
+    python tools/ensure.py build runtime torch cuda demo bench test lint     (any of these groups)
 
 The accepted ranges are pyproject.toml's; what falls outside is installed at the exact version in
 requirements/*.txt. An environment that satisfies the ranges costs no network access. torch is
 special: a present one is never replaced, and one outside the range is only reported (PyGraph then
 runs eagerly). So is cuda.h: any CUDA toolkit from 12.4 on will do, the wheel is the last resort.
+bench is what the paper's workloads import: installed as listed, without what those packages ask for
+themselves, which would bring old packages and another torch.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ except ImportError:  # a bare environment still has pip's copy
     from pip._vendor.packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-GROUPS = ("build", "runtime", "torch", "cuda", "demo", "test", "lint")
+GROUPS = ("build", "runtime", "torch", "cuda", "demo", "bench", "test", "lint")
 CUDA_WHEEL = "nvidia-cuda-runtime"
+WITHOUT_DEPENDENCIES = "bench"
+TORCHVISION_AFTER_TORCH = 15  # torch 2.N goes with torchvision 0.(N + 15)
 SPECIAL = {"torch": "torch", CUDA_WHEEL: "cuda"}  # groups of their own, wherever they are listed
 # Also accepted as a program on PATH, whoever installed it.
 PROGRAMS = {"cmake", "ninja", "clang-format", "clang-tidy"}
@@ -76,6 +80,10 @@ def missing(groups: list[str]) -> list[Requirement]:
         if requirement.name == CUDA_WHEEL and has_cuda_headers():
             continue
         found = found_version(requirement.name)
+        if requirement.name == "torchvision":
+            if not found and (match := matching_torchvision()):
+                absent.append(match)
+            continue
         if found and requirement.specifier.contains(found, prereleases=True):
             continue
         if found and requirement.name == "torch":
@@ -89,6 +97,20 @@ def missing(groups: list[str]) -> list[Requirement]:
     return absent
 
 
+def matching_torchvision() -> Requirement | None:
+    """The torchvision for the installed torch; None, and why, where an index has none."""
+    torch = found_version("torch")
+    version = re.match(r"2\.(\d+)\.", torch or "")
+    if version and torch and "cpu" not in torch:
+        return Requirement(f"torchvision==0.{int(version[1]) + TORCHVISION_AFTER_TORCH}.*")
+    print(
+        f"setup: torchvision: found none, nor a release for torch {torch or '(not installed)'}. "
+        "The workloads that need it are left out.",
+        file=sys.stderr,
+    )
+    return None
+
+
 def pins() -> dict[str, str]:
     """Canonical name -> "name==version", from requirements/*.txt."""
     lines = [
@@ -99,12 +121,13 @@ def pins() -> dict[str, str]:
     return {canonicalize_name(Requirement(line).name): line for line in lines if line}
 
 
-def install(absent: list[Requirement]) -> int:
+def install(absent: list[Requirement], options: tuple[str, ...] = ()) -> int:
     exact = pins()
     wanted = [exact.get(canonicalize_name(r.name), str(r)) for r in absent]
     print(f"setup: installing {', '.join(wanted)}", file=sys.stderr)
     command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    command += ["--quiet", "--retries", os.environ.get("PYGRAPH_PIP_RETRIES", "3"), *wanted]
+    command += ["--quiet", "--retries", os.environ.get("PYGRAPH_PIP_RETRIES", "3")]
+    command += [*options, *wanted]
     return subprocess.run(command, check=False).returncode
 
 
@@ -113,10 +136,12 @@ def main(arguments: list[str]) -> int:
     if unknown or not arguments:
         print(f"usage: ensure.py GROUP...   groups: {' '.join(GROUPS)}", file=sys.stderr)
         return 2
+    alone = [WITHOUT_DEPENDENCIES, "cuda"]
     # cuda is looked at last: finding cuda.h takes cmake.
-    for groups in ([g for g in arguments if g != "cuda"], [g for g in arguments if g == "cuda"]):
-        absent = missing(groups)
-        if absent and (code := install(absent)):
+    for groups in ([g for g in arguments if g not in alone], *([g] for g in alone)):
+        absent = missing([g for g in groups if g in arguments])
+        options = ("--no-deps",) if groups == [WITHOUT_DEPENDENCIES] else ()
+        if absent and (code := install(absent, options)):
             names = ", ".join(r.name for r in absent)
             print(f"setup: could not install {names}", file=sys.stderr)
             return code
