@@ -1,0 +1,135 @@
+"""One job of the paper's benchmark in a process of its own.
+
+    python -m pygraph.bench.paper.worker KIND WORKLOAD [MODE] --out FILE [--gate] ...
+
+environment   what the figures depend on
+measure       all modes of a workload: run.py; or what another process has to know that does it
+              again, where this one had to be given up
+
+The gate and the file are as in bench/worker.py. With --turns, the folder of turns.py, several can
+prepare at once, and each is alone for the clocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pygraph.bench import record
+from pygraph.bench.device import Device
+from pygraph.bench.environment import environment
+from pygraph.bench.measure import Effort
+from pygraph.bench.paper import catalogue, modes
+from pygraph.bench.paper.prepare import FloorImpossible, Options
+from pygraph.bench.paper.run import run_workload
+from pygraph.bench.paper.turns import Turn
+from pygraph.bench.paper.workload import Workload
+from pygraph.bench.training.run import message
+
+LEAST = 5
+"""Iterations per mode and round of the clocks, however long one takes."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a job is called with."""
+
+    workload: Workload
+    mode: str
+    device: Device
+    tiny: bool
+    seconds: float
+    rounds: int
+    turn: Turn | None
+    resumed: dict[str, Any]
+    """What an earlier process found out, which had to be given up: `again` of its result."""
+
+
+def measure(given: Given) -> dict[str, Any]:
+    effort = Effort(given.seconds, given.rounds, least=LEAST)
+    wanted = modes.find(None if given.mode == "all" else given.mode, given.device)
+    options, turn = Options(effort, wanted, given.tiny, **given.resumed), given.turn
+    if turn is not None:
+        options = replace(options, alone=turn.alone, tell=turn.tell, clock=turn.clock)
+    try:
+        row = run_workload(given.workload, given.device, options)
+    except FloorImpossible as error:
+        return {"again": {"floor_error": error.why, "cold_s": error.cold_s}}
+    return {"env": environment(), "row": row.to_dict()}
+
+
+KINDS: dict[str, Callable[[Given], dict[str, Any]]] = {
+    "environment": lambda _: environment(),
+    "measure": measure,
+}
+
+
+def run(kind: str, given: Given) -> dict[str, Any]:
+    """The file's content; never raises for what a measurement does."""
+    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+    try:
+        return {"result": KINDS[kind](given)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"error": message(error)}
+
+
+def preload(workload: Workload, compiler: bool) -> None:
+    """Import what the program needs, and Inductor if wanted, without touching the GPU."""
+    import torch
+
+    if compiler:
+        import torch._inductor.compile_fx
+    with contextlib.suppress(Exception), torch.device("meta"):
+        workload.build(True)
+
+
+def _end_with_parent() -> None:
+    """A worker that is stopped would keep the GPU's memory for ever if the suite were killed."""
+    set_death_signal = 1  # PR_SET_PDEATHSIG, prctl(2)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+
+
+def main(
+    kind: str,
+    workload: str,
+    mode: Annotated[str, typer.Argument()] = "all",
+    out: Annotated[Path, typer.Option()] = Path("result.json"),
+    gate: bool = False,
+    device: str = "cuda",
+    tiny: bool = False,
+    seconds: float = 8.0,
+    rounds: int = 10,
+    turns: Annotated[Path | None, typer.Option()] = None,
+    resumed: str = "{}",
+) -> None:
+    _end_with_parent()
+    (found,) = catalogue.find(workload)
+    if gate:
+        if kind != "environment":
+            preload(found, compiler=device != "cpu")
+        if not sys.stdin.readline():
+            raise typer.Exit(3)  # whoever started this is gone
+    if device == "cpu":
+        import torch
+
+        torch.set_num_threads(1)
+    turn = Turn(turns, found.name) if turns is not None else None
+    given = Given(found, mode, Device(device), tiny, seconds, rounds, turn, json.loads(resumed))
+    record.write(out, run(kind, given))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,330 @@
+"""The paper's benchmark on the CPU: how a workload goes through its modes, and what is judged
+wrong. The workloads themselves: test_bench_paper_workloads.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from pygraph.bench.device import Device  # noqa: E402
+from pygraph.bench.measure import Effort, Phases  # noqa: E402
+from pygraph.bench.models import Unavailable  # noqa: E402
+from pygraph.bench.paper import modes, prepare, run  # noqa: E402
+from pygraph.bench.paper.check import (  # noqa: E402
+    Outcome,
+    Reference,
+    apart,
+    distance,
+    gradient_distance,
+    judge,
+    same_bits,
+)
+from pygraph.bench.paper.modes import Bench, Iteration, loss_of  # noqa: E402
+from pygraph.bench.paper.prepare import Options  # noqa: E402
+from pygraph.bench.paper.profile import summarize  # noqa: E402
+from pygraph.bench.paper.record import Result, Row  # noqa: E402
+from pygraph.bench.paper.run import run_workload  # noqa: E402
+from pygraph.bench.paper.workload import FP32, Workload  # noqa: E402
+
+CPU = Device("cpu")
+QUICK = Effort(0.05, rounds=2, least=3, most=5)
+
+
+@pytest.fixture(autouse=True)
+def one_thread_and_fresh_dynamo() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    torch.set_num_threads(threads)
+
+
+def build(tiny: bool) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 3))
+
+
+def call(model: Any, x: Any) -> Any:
+    return (model(x),)
+
+
+def sample(tiny: bool) -> Any:
+    return lambda generator, device: (torch.randn(4, 8, generator=generator),)
+
+
+NET = Workload("NET", "a net", "torchbench", False, 4, build, call, sample, FP32)
+TRAINED = dataclasses.replace(NET, name="NET-T", training=True)
+
+
+def options(*names: str) -> Options:
+    return Options(QUICK, names)
+
+
+def by_mode(row: Row) -> dict[str, Result]:
+    return {each.mode: each for each in row.records}
+
+
+def bench_of(workload: Workload, *names: str) -> Bench:
+    """Prepared, each mode in its steady state."""
+    bench = run.build(workload, CPU, tiny=False)
+    for name in names:
+        modes.finish(modes.begin(name, bench), bench)
+    return bench
+
+
+@pytest.mark.parametrize("workload", [NET, TRAINED], ids=["inference", "training"])
+def test_a_workload_goes_through_its_modes(workload: Workload) -> None:
+    row = run_workload(workload, CPU, options("eager", "default", "pygraph"))
+    assert row.error is None and row.about["batch"] == 4 and row.about["buffers"] == 8
+    found = by_mode(row)
+    assert all(each.timed and each.samples >= 6 for each in found.values())
+    ours = found["pygraph"]
+    graphs = 2 if workload.training else 1
+    assert (ours.graphs_found, ours.graphs_captured, ours.graphs_deployed) == (graphs,) * 3
+    assert ours.bytes_copied == 0 and not ours.fallbacks
+    assert ours.verdict["bit_equal_to_uncaptured"] and ours.verdict["bit_equal_to_default"]
+    assert ours.verdict["replays"] >= 4 * graphs
+    assert ours.compile_s is not None and len(ours.first_calls_s) >= 4
+    assert (ours.verdict["gradient_error"] is not None) and ours.verdict["relative_error"] < 1e-3
+
+
+def test_copied_arguments_are_counted() -> None:
+    with torch.no_grad():
+        bench = bench_of(NET, "eager", "pygraph", "pygraph-copies")
+    ours, copying = bench.prepared["pygraph"], bench.prepared["pygraph-copies"]
+    assert len(ours.graphs) == len(copying.graphs) == 1 and ours.graphs != copying.graphs
+    with torch.no_grad():
+        for each in (ours, copying):
+            before = run._copied(each)
+            each.run(bench.inputs[1])
+            assert run._copied(each) - before == (4 * 8 * 4 if each is copying else 0)
+
+
+def test_a_mode_that_raises_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(bench: Bench) -> Iteration:
+        raise OSError(f"no {__file__}")
+
+    monkeypatch.setitem(modes.MODES, "default", broken)
+    row = run_workload(NET, CPU, options("eager", "default", "floor"))
+    found = by_mode(row)
+    assert found["eager"].timed and row.error is None
+    assert found["default"].error == "OSError: no test_bench_paper.py"
+    assert found["floor"].error is not None and "without the default mode" in found["floor"].error
+
+
+class Gpu(Device):
+    """Takes itself for a GPU, where nothing of one is needed."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu")
+        self.is_cuda = True
+
+    def synchronize(self) -> None:
+        pass
+
+
+def test_without_a_floor_the_process_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def capture(bench: Bench) -> Iteration:
+        try:
+            raise ValueError("a host number is needed\nand more")
+        except ValueError:
+            raise RuntimeError("operation failed due to a previous error during capture")  # noqa: B904
+
+    bench = Bench(NET, NET.make_program(CPU.torch), [NET.make_inputs(1, CPU.torch)], Gpu())
+    monkeypatch.setitem(modes.MODES, "default", modes.MODES["eager"])
+    monkeypatch.setitem(modes.MODES, "floor", capture)
+    bench.prepared["default"] = modes.MODES["eager"](bench)
+    results = {mode: Result("NET", 4, mode) for mode in ("default", "floor")}
+    results["default"].cold_compile_s = 2.5
+    with pytest.raises(prepare.FloorImpossible) as given_up:
+        prepare._try_floor(bench, results, Phases())
+    assert given_up.value.why.startswith("ValueError: a host number is needed (test_bench_paper.py")
+    assert given_up.value.cold_s == {"default": 2.5}
+
+    # The process that comes next knows, and does not try.
+    results = {mode: Result("NET", 4, mode) for mode in ("default", "floor")}
+    known = Options(QUICK, tuple(results), floor_error="no", cold_s={"default": 2.5})
+    bench.device = CPU
+    prepare.prepare(bench, results, known, Phases())
+    assert results["floor"].error == "no" and results["default"].cold_compile_s == 2.5
+    assert list(bench.prepared) == ["default"]
+
+
+def test_a_bound_stands_in_for_a_floor() -> None:
+    results = {mode: Result("NET", 4, mode) for mode in ("default", "floor")}
+    results["default"].kernel_us, results["floor"].error = 7.0, "no capture"
+    run._bound(results)
+    limit = results["floor"]
+    assert limit.latency_us == 7.0 and limit.is_bound and limit.timed and not limit.correct
+    results["floor"] = Result("NET", 4, "floor", correct=True, latency_us=3.0)
+    run._bound(results)
+    assert results["floor"].latency_us == 3.0 and not results["floor"].is_bound
+
+
+def test_a_model_that_is_not_there_says_why() -> None:
+    absent = dataclasses.replace(NET, needs=("no_such_module_of_mine",))
+    row = run_workload(absent, CPU, options("eager"))
+    assert row.error is not None and "no_such_module_of_mine" in row.error and not row.records
+    with pytest.raises(Unavailable):
+        absent.make_program(torch.device("cpu"))
+
+
+# ---------------------------------------------------------------------------- judging
+
+
+class Off(Iteration):
+    """A mode that is wrong in one way."""
+
+    wrong: Any = None
+
+    def run(self, inputs: Any) -> Any:
+        return self.wrong(super().run(inputs), self)
+
+
+def judged(workload: Workload, wrong: Any, mode: str = "default") -> Any:
+    with torch.set_grad_enabled(workload.training):
+        bench = bench_of(workload, "eager", "default")
+        inputs = [workload.make_inputs(n, CPU.torch) for n in range(3)]
+        reference = Reference(inputs)
+        run._check(Result("NET", 4, "eager"), reference, bench)
+        if mode != "default":
+            assert judge("default", reference, bench).correct
+        plain = bench.prepared["eager"]
+        off = Off(mode, plain.step, parameters=plain.parameters, complete=plain.complete)
+        off.wrong = wrong
+        bench.prepared[mode] = off
+        return judge(mode, reference, bench)
+
+
+def test_a_right_mode_is_right() -> None:
+    verdict = judged(NET, lambda out, _: out, "reduce-overhead")
+    assert verdict.correct and verdict.fresh and verdict.bit_equal_to_default
+    assert verdict.relative_error == 0.0
+
+
+def test_results_that_are_off_are_found() -> None:
+    verdict = judged(NET, lambda out, _: (out[0] * 1.01,))
+    assert not verdict.correct and "results: relative error 1.00e-02" in verdict.reason
+
+
+def test_gradients_that_are_off_are_found() -> None:
+    def add(out: Any, iteration: Iteration) -> Any:
+        iteration.parameters[0].grad += 0.1
+        return out
+
+    verdict = judged(TRAINED, add)
+    assert not verdict.correct and "gradients" in verdict.reason
+
+
+def test_a_gradient_that_is_missing_is_found() -> None:
+    def lose(out: Any, iteration: Iteration) -> Any:
+        iteration.parameters[0].grad = None
+        return out
+
+    verdict = judged(TRAINED, lose)
+    assert not verdict.correct and verdict.gradient_error > 0.1
+
+
+def test_a_stale_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    first: list[Any] = []
+
+    def stale(out: Any, _: Iteration) -> Any:
+        first.append(out)
+        return first[0]
+
+    # Where all inputs lie within the tolerance, only the comparison with others tells.
+    monkeypatch.setitem(run.judge.__globals__["LEAST"], False, 100.0)
+    verdict = judged(NET, stale, "reduce-overhead")
+    assert not verdict.correct and verdict.reason == "a result is that of other inputs"
+
+
+def test_graphs_that_differ_from_their_code_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.no_grad():
+        bench = bench_of(NET, "eager", "default", "pygraph")
+        reference = Reference([NET.make_inputs(n, CPU.torch) for n in range(3)])
+        run._check(Result("NET", 4, "eager"), reference, bench)
+        assert judge("pygraph", reference, bench).correct
+        ours = bench.prepared["pygraph"]
+        real, before = ours.step, sum(each.replays for each in ours.reports())
+
+        def step(*inputs: Any) -> Any:
+            (out,) = real(*inputs)
+            nonlocal before
+            replays = sum(each.replays for each in ours.reports())
+            # One unit in the last place, only where a graph served the call.
+            served, before = replays > before, replays
+            return (torch.nextafter(out, out + 1),) if served else (out,)
+
+        ours.step = step
+        verdict = judge("pygraph", reference, bench)
+    assert not verdict.correct and "off the same code without graphs" in verdict.reason
+    assert verdict.bit_equal_to_uncaptured is False
+
+
+def test_distance() -> None:
+    a = torch.arange(5.0)
+    assert distance((a,), (a.clone(),)) == 0.0
+    assert distance((a * 1.5,), (a,)) == pytest.approx(0.5)
+    assert distance((a,), (a, a)) == distance((a,), (a.double(),)) == float("inf")
+    nan = torch.tensor([1.0, float("nan")])
+    assert distance((nan,), (nan.clone(),)) == 0.0
+    assert distance((torch.ones(2),), (nan,)) == float("inf")
+    assert distance((torch.ones(2),), (torch.zeros(2),)) == float("inf")
+
+
+def test_a_missing_gradient_is_one_of_zeros() -> None:
+    a, zeros = torch.ones(3), torch.zeros(2)
+    assert gradient_distance((a, None, None), (a.clone(), zeros, None)) == 0.0
+    assert gradient_distance((a, zeros), (a.clone(), None)) == 0.0
+    assert gradient_distance((None, zeros), (a, None)) == pytest.approx(1.0)
+    assert same_bits(Outcome((a,), (None, a)), Outcome((a,), (None, a)))
+    assert not same_bits(Outcome((a,), (None,)), Outcome((a,), (a,)))
+
+
+def test_only_what_is_comparable_is_compared_with_eager() -> None:
+    workload = dataclasses.replace(NET, compared=lambda outputs: (outputs[0][:, :1],))
+    bench = run.build(workload, CPU, tiny=False)
+    a, b = Outcome((torch.ones(2, 2),)), Outcome((torch.tensor([[1.0, 5.0], [1.0, 5.0]]),))
+    assert apart(bench, a, b, whole=False).outputs == 0.0
+    assert apart(bench, a, b).outputs > 0.5
+
+
+def test_the_loss_is_the_mean_of_the_means() -> None:
+    x = torch.tensor([1.0, 3.0], requires_grad=True)
+    whole = torch.tensor([7])
+    assert loss_of((x * 1, whole, x[:1] * 4)).item() == pytest.approx((2.0 + 4.0) / 2)
+    assert loss_of((x.sum(),)).item() == 4.0
+
+
+# ---------------------------------------------------------------------------- the profiler's trace
+
+
+def kernel(ts: float, dur: float, correlation: int, cat: str = "kernel") -> dict[str, Any]:
+    return {"cat": cat, "name": "k", "ts": ts, "dur": dur, "args": {"correlation": correlation}}
+
+
+def test_a_trace_is_summed_up() -> None:
+    events = [
+        {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": {"correlation": 1}},
+        {"cat": "cuda_driver", "name": "cuLaunchKernelEx", "args": {"correlation": 2}},
+        {"cat": "cuda_runtime", "name": "cudaGraphLaunch", "args": {"correlation": 3}},
+        kernel(0, 4, 1),
+        kernel(4, 4, 2),
+        kernel(10, 4, 3),
+        kernel(12, 4, 3),  # beside the one before
+        kernel(20, 2, 4),  # a graph launched by the driver's function, which the trace leaves out
+        kernel(30, 6, 5, "gpu_memcpy"),
+        {"cat": "cpu_op", "name": "aten::add", "ts": 0, "dur": 99},
+        {"ph": "M", "name": "process_name"},
+    ]
+    found = summarize(events, 2)
+    assert found.kernel_us == (4 + 4 + 4 + 4 + 2 + 6) / 2
+    assert found.busy_us == (8 + 6 + 2 + 6) / 2
+    assert (found.kernels, found.kernels_in_graphs, found.graph_launches) == (2.5, 1.5, 1.0)
