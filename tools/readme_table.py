@@ -1,10 +1,12 @@
-"""Writes the README's table of measured numbers from the stored measurement.
+"""Writes the README's tables of measured numbers from the stored measurements.
 
-    python tools/readme_table.py              rewrite the table
-    python tools/readme_table.py --check      fail when the table is not what the measurement gives
+    python tools/readme_table.py              rewrite the tables
+    python tools/readme_table.py --check      fail when a table is not what its measurement gives
 
-Both fail, and say why, when the measurement or the table's markers are missing. The measurement is
-what `./run demo --out benchmarks/results` writes (python/pygraph/bench/record.py).
+A table stands between `<!-- table: NAME -->` and `<!-- /table -->`. Both commands fail, and say
+why, when the measurement or the markers of first-light are missing: that is what
+`./run demo --out benchmarks/results` writes (python/pygraph/bench/record.py). paper25, of
+`pygraph bench`, is left out where its markers or its measurement are missing.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "first-light.json"
+PAPER = ROOT / "benchmarks" / "results" / "paper25.json"
 README = ROOT / "README.md"
 
-BEGIN = "<!-- table: first-light -->"
+FIRST, SECOND = "first-light", "paper25"
 END = "<!-- /table -->"
 MODES = ("eager", "default", "reduce-overhead", "pygraph", "floor")
 HEAD = (
@@ -113,31 +116,49 @@ def provenance(document: dict[str, Any]) -> str:
     return text
 
 
-def split(readme: str) -> tuple[str, str, str]:
-    """The README before, between and behind the markers."""
-    before, begin, rest = readme.partition(BEGIN)
-    between, end, behind = rest.partition(END)
-    if not begin or not end:
-        fail(f"the README needs a line '{BEGIN}' and, behind it, a line '{END}'")
-    return before, between, behind
+def paper_table(document: dict[str, Any]) -> str:
+    """Of the paper's benchmark; needs the package, and so torch."""
+    sys.path.insert(0, str(ROOT / "python"))
+    from pygraph.bench.paper.markdown import readme_table
+
+    return readme_table(document)
+
+
+def begin(name: str) -> str:
+    return f"<!-- table: {name} -->"
+
+
+def replaced(readme: str, name: str, made: str) -> str:
+    """The README with this between the markers of that table."""
+    before, found, rest = readme.partition(begin(name))
+    _, end, behind = rest.partition(END)
+    if not found or not end:
+        fail(f"the README needs a line '{begin(name)}' and, behind it, a line '{END}'")
+    return f"{before}{found}\n{made}\n{end}{behind}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing, fail on a difference")
     parser.add_argument("--results", type=Path, default=RESULTS, help="another measurement")
+    parser.add_argument("--paper", type=Path, default=PAPER, help="another one of pygraph bench")
     parser.add_argument("--readme", type=Path, default=README, help="another README")
     given = parser.parse_args(arguments)
     if not given.results.exists():
         fail(f"{given.results} is missing; on a GPU: ./run demo --out benchmarks/results")
     readme = given.readme.read_text()
-    before, between, behind = split(readme)
-    wanted = f"\n{table(json.loads(given.results.read_text()))}\n"
-    if between == wanted:
-        return 0
-    if given.check:
-        fail(f"the table in {given.readme.name} is not what {given.results.name} gives; run me")
-    given.readme.write_text(f"{before}{BEGIN}{wanted}{END}{behind}")
+    wanted = [(FIRST, given.results, table)]
+    if begin(SECOND) in readme and given.paper.exists():
+        wanted.append((SECOND, given.paper, paper_table))
+    new = readme
+    for name, results, make in wanted:
+        before, new = new, replaced(new, name, make(json.loads(results.read_text())))
+        if given.check and new != before:
+            fail(
+                f"the table {name} in {given.readme.name} is not what {results.name} gives; run me"
+            )
+    if new != readme:
+        given.readme.write_text(new)
     return 0
 
 
