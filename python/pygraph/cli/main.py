@@ -1,4 +1,4 @@
-"""Commands: demo, plan, info.
+"""Commands: demo, bench, plan, info.
 
 torch takes seconds to import, so the modules that need it are imported inside the commands, and
 `pygraph --help` answers at once.
@@ -66,6 +66,98 @@ def demo(
     except KeyError as error:
         raise typer.BadParameter(str(error.args[0])) from error
     raise typer.Exit(run(request))
+
+
+@app.command()
+def bench(
+    workloads: Annotated[
+        str | None,
+        typer.Option(help="Names or groups (huggingface, torchbench, timm, training, inference)."),
+    ] = None,
+    modes: Modes = None,
+    out: Annotated[Path, typer.Option(help="The record; is gone on with if it exists.")] = Path(
+        "bench-out/paper25.json"
+    ),
+    report: Annotated[
+        Path | None, typer.Option(help="The report's path, no ending. Default: as the record.")
+    ] = None,
+    torchbench: Annotated[
+        Path | None, typer.Option(help="A checkout of TorchBench. Default: one is obtained.")
+    ] = None,
+    again: Annotated[
+        str | None, typer.Option(help="Workloads whose records are dropped first.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="For the clocks, per workload.")] = 8.0,
+    limit: Annotated[float, typer.Option(help="Seconds after which a workload is ended.")] = 900.0,
+    budget: Annotated[
+        float | None, typer.Option(help="Seconds for everything. Default: no limit.")
+    ] = None,
+    preparing: Annotated[
+        int, typer.Option(min=1, help="Workloads that compile at once; each is timed alone.")
+    ] = 3,
+    listed: Annotated[bool, typer.Option("--list", help="Show the workloads and stop.")] = False,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Write the report of a record and stop.")
+    ] = False,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(help="Two records: what got slower. Exit status 1 if anything did."),
+    ] = None,
+    metric: Annotated[
+        str, typer.Option(help="For --compare: latency_us, host_us or pipelined_us.")
+    ] = "latency_us",
+    noise: Annotated[
+        float, typer.Option(min=0.0, help="For --compare: changes up to this share are noise.")
+    ] = 0.03,
+    device: Annotated[str, typer.Option(help="cpu: to try the command; means nothing.")] = "cuda",
+    tiny: Annotated[bool, typer.Option("--tiny", help="Tiny versions, for tests.")] = False,
+) -> None:
+    """The paper's benchmark: 25 workloads in all modes, with a report; goes on where it stopped."""
+    from pygraph.bench.demo import terminal
+    from pygraph.bench.paper import command
+    from pygraph.bench.paper.suite import NO_LIMIT_S
+
+    console = terminal()
+    if compare is not None:
+        from pygraph.bench.paper.compare import run_compare
+
+        raise typer.Exit(run_compare(*compare, metric, noise, console))
+    if listed:
+        command.listing(console)
+        return
+    request = command.Request(
+        workloads,
+        modes,
+        out,
+        report,
+        torchbench,
+        again,
+        device,
+        tiny,
+        preparing,
+        seconds,
+        limit,
+        NO_LIMIT_S if budget is None else budget,
+    )
+    try:
+        if report_only:
+            console.print(f"written: {', '.join(command.write_reports(request))}")
+            return
+        _require(device)
+        status = command.bench(request, console)
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise typer.BadParameter(str(error.args[0])) from error
+    raise typer.Exit(status)
+
+
+def _require(device: str) -> None:
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(
+            "bench needs an NVIDIA GPU that torch can use, and found none; to try the command "
+            "without one: --device cpu --tiny"
+        )
 
 
 @app.command()
