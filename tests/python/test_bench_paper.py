@@ -157,6 +157,22 @@ def test_without_a_floor_the_process_is_given_up(monkeypatch: pytest.MonkeyPatch
     assert list(bench.prepared) == ["default"]
 
 
+def test_caches_are_filled_once_for_each_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    filled: list[str] = []
+
+    def compile_cold(mode: str, bench: Bench) -> float:
+        filled.append(mode)
+        return 3.0
+
+    monkeypatch.setattr(modes, "compile_cold", compile_cold)
+    bench = Bench(NET, NET.make_program(CPU.torch), [], Gpu())
+    results = {mode: Result("NET", 4, mode) for mode in ("default", "reduce-overhead", "pygraph")}
+    known = Options(QUICK, tuple(results), cold_s={"default": 2.5})
+    prepare._compile_cold(bench, results, known, Phases())
+    assert filled == ["reduce-overhead"]
+    assert [each.cold_compile_s for each in results.values()] == [2.5, 3.0, None]
+
+
 def test_a_bound_stands_in_for_a_floor() -> None:
     results = {mode: Result("NET", 4, mode) for mode in ("default", "floor")}
     results["default"].kernel_us, results["floor"].error = 7.0, "no capture"
@@ -221,6 +237,16 @@ def test_gradients_that_are_off_are_found() -> None:
 
     verdict = judged(TRAINED, add)
     assert not verdict.correct and "gradients" in verdict.reason
+
+
+def test_in_training_results_are_compared_and_not_their_mean() -> None:
+    def shift(out: Any, iteration: Iteration) -> Any:
+        if not iteration.complete[0]:
+            return out
+        return (out[0] + torch.tensor([1.0, -1.0, 0.0]),)
+
+    verdict = judged(TRAINED, shift)
+    assert not verdict.correct and verdict.reason.startswith("results: relative error")
 
 
 def test_a_gradient_that_is_missing_is_found() -> None:

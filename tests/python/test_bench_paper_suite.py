@@ -19,7 +19,7 @@ from rich.console import Console  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from pygraph.bench.jobs import Outcome  # noqa: E402
-from pygraph.bench.paper import catalogue, command  # noqa: E402
+from pygraph.bench.paper import catalogue, command, costs, sources  # noqa: E402
 from pygraph.bench.paper.progress import Progress, summary  # noqa: E402
 from pygraph.bench.paper.record import Document, Result, Row  # noqa: E402
 from pygraph.bench.paper.suite import PaperJob, Plan, Suite  # noqa: E402
@@ -156,9 +156,12 @@ open(place, "a").write(" " + str(time.monotonic()))
         name: [float(each) for each in (tmp_path / name).read_text().split()]
         for name in ("DR-I", "MBERT", "DBV2")
     }
-    first, *others = spans.values()
-    assert all(first[1] <= other[0] for other in others)
-    assert spans["MBERT"][0] < spans["DBV2"][1] and spans["DBV2"][0] < spans["MBERT"][1]
+
+    def at_once(a: str, b: str) -> bool:
+        return spans[a][0] < spans[b][1] and spans[b][0] < spans[a][1]
+
+    assert at_once("MBERT", "DBV2")
+    assert not at_once("DR-I", "MBERT") and not at_once("DR-I", "DBV2")
 
 
 def test_what_there_was_no_time_for_is_left_for_another_run(
@@ -250,3 +253,37 @@ def test_a_process_that_had_to_be_given_up_is_followed_by_another(
     made.run()
     assert [json.loads(each) for each in began] == [{}, known]
     assert made.document.rows["DGPT2"].error is None
+
+
+def test_costs_are_of_workloads_that_there_are() -> None:
+    assert set(costs.PREPARING) <= set(catalogue.WORKLOADS)
+    assert costs.of("DR-I").memory_gib > costs.of("ALNET").memory_gib
+
+
+def test_the_longest_are_begun_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plan = planned("ALNET", "MBERT", "DALLE2", preparing=1)
+    made = run_with(monkeypatch, RIGHT, plan, tmp_path / "r.json")
+    lines = [line.split(":")[0].strip() for line in said(made.console).splitlines()]
+    assert lines == ["DALLE2", "MBERT", "ALNET"]
+
+
+def test_a_checkout_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYGRAPH_TORCHBENCH", "")  # put back behind the test: the command sets it
+    chosen = ["--workloads", "EOS", "--out", str(tmp_path / "r.json")]
+    done = CliRunner().invoke(app, [*TRY, *chosen, "--torchbench", str(tmp_path)])
+    assert done.exit_code == 2 and "torchbenchmark" in done.output
+
+
+def test_without_a_checkout_its_workloads_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYGRAPH_TORCHBENCH", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sources, "TORCHBENCH_URL", (tmp_path / "nowhere").as_uri())
+    console = quiet()
+    request = command.Request("EOS", out=tmp_path / "r.json", device="cpu", tiny=True)
+    assert command.bench(request, console) == 1
+    text = said(console)
+    assert "no TorchBench, so EOS cannot run: git fetch" in text
+    assert "EOS: TorchBench: not found" in text
+    assert (tmp_path / "r.md").exists()

@@ -16,7 +16,7 @@ profile     what ran on the GPU in an iteration, and how it was launched
 run         one workload in all modes: prepared, checked, timed, profiled
 worker      that in a process of its own
 turns       alone on the machine for the clocks
-suite, progress    all workloads, resumable, with a table of what each is at
+suite, costs, progress    all workloads, resumable, with a table of what each is at
 record      what is stored, and gone on with
 command     what the command line asks for
 

@@ -41,7 +41,7 @@ _ONLY_FOUND = {"dalle2_pytorch", "clip"}
 """Not imported to see whether they are there: their `__init__` wants more than is needed."""
 
 
-class NoCheckout(Exception):
+class NoCheckout(RuntimeError):
     """There is no usable checkout of TorchBench, and this is what to do about it."""
 
 

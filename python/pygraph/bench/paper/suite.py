@@ -22,6 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from pygraph.bench.jobs import Job, Outcome, Running, in_turn, together
+from pygraph.bench.paper import costs
 from pygraph.bench.paper.catalogue import WORKLOADS
 from pygraph.bench.paper.progress import Progress
 from pygraph.bench.paper.record import Document, Row
@@ -132,7 +133,8 @@ class Suite:
         clocks = Clocks(turns)
         extra = [*self.plan.extra, "--seconds", str(self.plan.seconds), "--turns", str(turns)]
         mode = ",".join(self.plan.modes) or "all"
-        jobs = [PaperJob("measure", name, mode, self.plan.limit_s) for name in names]
+        longest_first = sorted(names, key=lambda name: -costs.of(name).minutes)
+        jobs = [PaperJob("measure", name, mode, self.plan.limit_s) for name in longest_first]
 
         def done(outcome: Outcome) -> Job | None:
             name = outcome.job.model
@@ -151,7 +153,7 @@ class Suite:
 
         def fits(job: Job, running: Sequence[Running]) -> bool:
             names = [job.model, *(each.job.model for each in running)]
-            return sum(WORKLOADS[name].memory_gib for name in names) <= self.memory_gib
+            return sum(costs.of(name).memory_gib for name in names) <= self.memory_gib
 
         threads = max(1, 2 * (os.cpu_count() or 1) // self.plan.preparing)
         together(jobs, self.deadline, done, self.plan.preparing, threads, extra, tick, fits)

@@ -71,8 +71,6 @@ class Workload:
     """Modules that have to be importable; "torchbench" stands for a checkout of TorchBench."""
     random: bool = False
     """Draws random numbers, as dropout does."""
-    memory_gib: float = 12.0
-    """About what all modes together take of a GPU, so that not too many are prepared at once."""
     compared: Callable[[Tensors], Tensors] | None = None
     """What of the results is compared with eager, where rounding can change their shapes."""
 
