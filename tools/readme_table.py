@@ -119,7 +119,7 @@ def provenance(document: dict[str, Any]) -> str:
 def paper_table(document: dict[str, Any]) -> str:
     """Of the paper's benchmark; needs the package, and so torch."""
     sys.path.insert(0, str(ROOT / "python"))
-    from pygraph.bench.paper.markdown import readme_table
+    from pygraph.bench.paper.report.markdown import readme_table
 
     return readme_table(document)
 

@@ -20,7 +20,7 @@ from pygraph.bench.paper import modes  # noqa: E402
 from pygraph.bench.paper.prepare import FloorImpossible, Options  # noqa: E402
 from pygraph.bench.paper.record import Result, Row  # noqa: E402
 from pygraph.bench.paper.run import run_workload  # noqa: E402
-from pygraph.bench.paper.workload import FP32, Workload  # noqa: E402
+from pygraph.bench.paper.workloads.workload import FP32, Workload  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 QUICK = Effort(0.5, rounds=2, least=3, most=20)

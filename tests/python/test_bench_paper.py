@@ -31,7 +31,7 @@ from pygraph.bench.paper.prepare import Options  # noqa: E402
 from pygraph.bench.paper.profile import summarize  # noqa: E402
 from pygraph.bench.paper.record import Result, Row  # noqa: E402
 from pygraph.bench.paper.run import run_workload  # noqa: E402
-from pygraph.bench.paper.workload import FP32, Workload  # noqa: E402
+from pygraph.bench.paper.workloads.workload import FP32, Workload  # noqa: E402
 
 CPU = Device("cpu")
 QUICK = Effort(0.05, rounds=2, least=3, most=5)

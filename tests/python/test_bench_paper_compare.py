@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 from paper_support import NAMES, mode, row, whole, with_gaps, without
 from rich.console import Console
 
-from pygraph.bench.paper import compare
+from pygraph.bench.paper.report import compare
 
 
 def only(old, new, name="EOS", **options):

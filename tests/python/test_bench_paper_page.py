@@ -10,11 +10,11 @@ pytest.importorskip("matplotlib")
 
 from paper_support import HOSTILE, line, mode, whole, with_gaps
 
-from pygraph.bench.paper import charts, sections, tables
-from pygraph.bench.paper.figures import rows_of
-from pygraph.bench.paper.html import as_html
-from pygraph.bench.paper.markdown import as_markdown
-from pygraph.bench.paper.report import write_report
+from pygraph.bench.paper.report import charts, sections, tables
+from pygraph.bench.paper.report.figures import rows_of
+from pygraph.bench.paper.report.files import write_report
+from pygraph.bench.paper.report.html import as_html
+from pygraph.bench.paper.report.markdown import as_markdown
 
 VOID = {"meta", "br", "img", "link", "hr"}
 

@@ -13,9 +13,9 @@ pytest.importorskip("torch")
 
 from paper_support import NAMES, line, mode, whole, with_gaps, without
 
-from pygraph.bench.paper import blocks, published, sections, tables, targets
-from pygraph.bench.paper.figures import rows_of
-from pygraph.bench.paper.markdown import as_markdown, escape, readme_table
+from pygraph.bench.paper.report import blocks, published, sections, tables, targets
+from pygraph.bench.paper.report.figures import rows_of
+from pygraph.bench.paper.report.markdown import as_markdown, escape, readme_table
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -19,10 +19,11 @@ from rich.console import Console  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from pygraph.bench.jobs import Outcome  # noqa: E402
-from pygraph.bench.paper import catalogue, command, costs, sources  # noqa: E402
+from pygraph.bench.paper import command, costs  # noqa: E402
 from pygraph.bench.paper.progress import Progress, summary  # noqa: E402
 from pygraph.bench.paper.record import Document, Result, Row  # noqa: E402
 from pygraph.bench.paper.suite import PaperJob, Plan, Suite  # noqa: E402
+from pygraph.bench.paper.workloads import catalogue, sources  # noqa: E402
 from pygraph.cli.main import app  # noqa: E402
 
 ENV = {"gpu": "a GPU", "driver": "1", "torch": "2", "date": "today"}

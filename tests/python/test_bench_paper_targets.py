@@ -6,8 +6,8 @@ pytest.importorskip("torch")
 
 from paper_support import NAMES, mode, whole, with_gaps, without
 
-from pygraph.bench.paper import targets
-from pygraph.bench.paper.figures import rows_of
+from pygraph.bench.paper.report import targets
+from pygraph.bench.paper.report.figures import rows_of
 
 
 def target(content, name):

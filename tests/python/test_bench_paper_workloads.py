@@ -11,11 +11,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pygraph.bench.models import Unavailable  # noqa: E402
-from pygraph.bench.paper import sources  # noqa: E402
-from pygraph.bench.paper.catalogue import GROUPS, WORKLOADS, find  # noqa: E402
 from pygraph.bench.paper.modes import loss_of  # noqa: E402
-from pygraph.bench.paper.vision import best_detections  # noqa: E402
-from pygraph.bench.paper.workload import Workload  # noqa: E402
+from pygraph.bench.paper.workloads import sources  # noqa: E402
+from pygraph.bench.paper.workloads.catalogue import GROUPS, WORKLOADS, find  # noqa: E402
+from pygraph.bench.paper.workloads.vision import best_detections  # noqa: E402
+from pygraph.bench.paper.workloads.workload import Workload  # noqa: E402
 
 CPU = torch.device("cpu")
 BATCHES = {

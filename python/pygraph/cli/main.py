@@ -119,7 +119,7 @@ def bench(
 
     console = terminal()
     if compare is not None:
-        from pygraph.bench.paper.compare import run_compare
+        from pygraph.bench.paper.report.compare import run_compare
 
         raise typer.Exit(run_compare(*compare, metric, noise, console))
     if listed:

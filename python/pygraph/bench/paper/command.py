@@ -12,10 +12,11 @@ from rich.text import Text
 
 from pygraph.bench.device import Device
 from pygraph.bench.environment import command_line
-from pygraph.bench.paper import catalogue, modes, sources
+from pygraph.bench.paper import modes
 from pygraph.bench.paper.record import Document
-from pygraph.bench.paper.report import write_report
+from pygraph.bench.paper.report.files import write_report
 from pygraph.bench.paper.suite import NO_LIMIT_S, Plan, Suite
+from pygraph.bench.paper.workloads import catalogue, sources
 from pygraph.bench.table import target_table
 
 OUT = Path("bench-out/paper25.json")

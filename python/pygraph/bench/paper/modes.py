@@ -32,7 +32,7 @@ import torch._dynamo
 from pygraph.bench.device import Device, Memory, drop_workspaces, nbytes
 from pygraph.bench.isolate import isolated
 from pygraph.bench.modes import MOST_WARM_UP_CALLS, WARM_UP_CALLS, Runner, Tensors
-from pygraph.bench.paper.workload import Program, Workload
+from pygraph.bench.paper.workloads.workload import Program, Workload
 from pygraph.reporting import WARMING, GraphReport
 
 RECOMPILES = 128

@@ -24,7 +24,7 @@ from pygraph.bench.paper.modes import Bench, Iteration
 from pygraph.bench.paper.prepare import FloorImpossible, Options, fail, prepare
 from pygraph.bench.paper.profile import Launched, profile
 from pygraph.bench.paper.record import Result, Row
-from pygraph.bench.paper.workload import Workload
+from pygraph.bench.paper.workloads.workload import Workload
 from pygraph.bench.training.run import message
 
 log = logging.getLogger(__name__)

@@ -23,12 +23,12 @@ from rich.console import Console
 
 from pygraph.bench.jobs import Job, Outcome, Running, in_turn, together
 from pygraph.bench.paper import costs
-from pygraph.bench.paper.catalogue import WORKLOADS
 from pygraph.bench.paper.progress import Progress
 from pygraph.bench.paper.record import Document, Row
+from pygraph.bench.paper.report.targets import evaluate
 from pygraph.bench.paper.run import about_of
-from pygraph.bench.paper.targets import evaluate
 from pygraph.bench.paper.turns import Clocks, status
+from pygraph.bench.paper.workloads.catalogue import WORKLOADS
 from pygraph.bench.targets import Target
 
 STARTING_S = 60.0

@@ -30,11 +30,12 @@ from pygraph.bench import record
 from pygraph.bench.device import Device
 from pygraph.bench.environment import environment
 from pygraph.bench.measure import Effort
-from pygraph.bench.paper import catalogue, modes
+from pygraph.bench.paper import modes
 from pygraph.bench.paper.prepare import FloorImpossible, Options
 from pygraph.bench.paper.run import run_workload
 from pygraph.bench.paper.turns import Turn
-from pygraph.bench.paper.workload import Workload
+from pygraph.bench.paper.workloads import catalogue
+from pygraph.bench.paper.workloads.workload import Workload
 from pygraph.bench.training.run import message
 
 LEAST = 5

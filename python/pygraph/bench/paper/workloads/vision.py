@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pygraph.bench.models import MODEL_SEED
-from pygraph.bench.paper.workload import Sample, Tensors
+from pygraph.bench.paper.workloads.workload import Sample, Tensors
 
 
 def alexnet(tiny: bool) -> nn.Module:

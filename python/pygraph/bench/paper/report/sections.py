@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pygraph.bench.paper import blocks, figures, published, tables
-from pygraph.bench.paper.blocks import Block, Chart, Items, Section
-from pygraph.bench.paper.figures import DEFAULT, EAGER, FLOOR, OWN, TORCH, Rows, mean, over
+from pygraph.bench.paper.report import blocks, figures, published, tables
+from pygraph.bench.paper.report.blocks import Block, Chart, Items, Section
+from pygraph.bench.paper.report.figures import DEFAULT, EAGER, FLOOR, OWN, TORCH, Rows, mean, over
 
 TITLE = "PyGraph on the paper's 25 workloads"
 MODES_ARE = (

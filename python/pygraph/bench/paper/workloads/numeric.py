@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from pygraph.bench.models import MODEL_SEED
-from pygraph.bench.paper.sources import torchbench_module
-from pygraph.bench.paper.workload import Sample, Tensors
+from pygraph.bench.paper.workloads.sources import torchbench_module
+from pygraph.bench.paper.workloads.workload import Sample, Tensors
 
 
 class Function(nn.Module):

@@ -7,9 +7,18 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from pygraph.bench.paper import figures, sections, style
-from pygraph.bench.paper.blocks import NOTHING, Block, Cells, Chart, Items, Section, Table
-from pygraph.bench.paper.figures import DEFAULT, FLOOR, OWN, TORCH, Rows, mean, over, speed_up
+from pygraph.bench.paper.report import figures, sections, style
+from pygraph.bench.paper.report.blocks import NOTHING, Block, Cells, Chart, Items, Section, Table
+from pygraph.bench.paper.report.figures import (
+    DEFAULT,
+    FLOOR,
+    OWN,
+    TORCH,
+    Rows,
+    mean,
+    over,
+    speed_up,
+)
 from pygraph.bench.table import BAD, GOOD
 
 BESIDE = {"yes": "good", "NO": "bad"}
@@ -112,7 +121,7 @@ def _block(block: Block, rows: Rows, title: str) -> str:
 
 def _chart(name: str, rows: Rows) -> str:
     try:
-        from pygraph.bench.paper import charts
+        from pygraph.bench.paper.report import charts
 
         drawn = charts.draw(name, rows)
     except ModuleNotFoundError as error:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from pygraph.bench import models  # noqa: F401  keeps transformers off the network
-from pygraph.bench.paper.sources import torchbench_module
-from pygraph.bench.paper.workload import Sample, Tensors
+from pygraph.bench.paper.workloads.sources import torchbench_module
+from pygraph.bench.paper.workloads.workload import Sample, Tensors
 
 _IGNORED = -1
 """What speech_transformer pads targets with."""

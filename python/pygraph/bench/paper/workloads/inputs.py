@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pygraph.bench.paper.workload import Sample, Tensors
+from pygraph.bench.paper.workloads.workload import Sample, Tensors
 
 Sizes = tuple[int, ...]
 Sampler = Callable[[bool], Sample]

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pygraph.bench.paper import figures
-from pygraph.bench.paper.figures import (
+from pygraph.bench.paper.record import Row
+from pygraph.bench.paper.report import figures
+from pygraph.bench.paper.report.figures import (
     COMPILED,
     DEFAULT,
     EAGER,
@@ -26,7 +27,6 @@ from pygraph.bench.paper.figures import (
     over,
     speed_up,
 )
-from pygraph.bench.paper.record import Row
 
 COLOURS = {
     EAGER: "#9aa5b1",

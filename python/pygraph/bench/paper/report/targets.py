@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from pygraph.bench.paper import blocks, figures, published
-from pygraph.bench.paper.figures import DEFAULT, FLOOR, OWN, TORCH, Entry, Ratio
 from pygraph.bench.paper.record import Row
+from pygraph.bench.paper.report import blocks, figures, published
+from pygraph.bench.paper.report.figures import DEFAULT, FLOOR, OWN, TORCH, Entry, Ratio
 from pygraph.bench.targets import Target
 
 OVER_TORCH, OVER_DEFAULT = 1.15, 1.6

@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pygraph.bench.paper import blocks, figures
-from pygraph.bench.paper.figures import DEFAULT, FLOOR, OWN, TORCH
 from pygraph.bench.paper.record import Result, Row
+from pygraph.bench.paper.report import blocks, figures
+from pygraph.bench.paper.report.figures import DEFAULT, FLOOR, OWN, TORCH
 
 INCUMBENTS = (DEFAULT, TORCH)
 REFERENCES = (*INCUMBENTS, FLOOR)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pygraph.bench.paper import figures, sections, tables
-from pygraph.bench.paper.blocks import NOTHING, Block, Cells, Items, Table
-from pygraph.bench.paper.figures import OWN, Rows
+from pygraph.bench.paper.report import figures, sections, tables
+from pygraph.bench.paper.report.blocks import NOTHING, Block, Cells, Items, Table
+from pygraph.bench.paper.report.figures import OWN, Rows
 
 SPECIAL = str.maketrans({each: f"\\{each}" for each in "\\|*`[]"} | {"<": "&lt;", ">": "&gt;"})
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pygraph.bench.measure import geomean
-from pygraph.bench.paper.published import ORDER
 from pygraph.bench.paper.record import Result, Row
+from pygraph.bench.paper.report.published import ORDER
 
 EAGER, DEFAULT, TORCH, OWN, FLOOR = "eager", "default", "reduce-overhead", "pygraph", "floor"
 MODES = (EAGER, DEFAULT, TORCH, OWN, FLOOR)

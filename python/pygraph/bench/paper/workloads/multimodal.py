@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from pygraph.bench.paper.sources import package_without_init, standing_in
-from pygraph.bench.paper.workload import Sample, Tensors
+from pygraph.bench.paper.workloads.sources import package_without_init, standing_in
+from pygraph.bench.paper.workloads.workload import Sample, Tensors
 
 CONTEXT, WORDS = 77, 49408
 

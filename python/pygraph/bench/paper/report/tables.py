@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pygraph.bench.paper import blocks, figures, published
-from pygraph.bench.paper.blocks import NOTHING, Cells, Table
-from pygraph.bench.paper.figures import (
+from pygraph.bench.paper.record import Row
+from pygraph.bench.paper.report import blocks, figures, published
+from pygraph.bench.paper.report.blocks import NOTHING, Cells, Table
+from pygraph.bench.paper.report.figures import (
     COMPILED,
     DEFAULT,
     EAGER,
@@ -22,7 +23,6 @@ from pygraph.bench.paper.figures import (
     over,
     speed_up,
 )
-from pygraph.bench.paper.record import Row
 
 MEAN = "geometric mean"
 ABOUT_RATIOS: tuple[Ratio, ...] = (over(OWN, FLOOR), speed_up(DEFAULT), speed_up(TORCH))

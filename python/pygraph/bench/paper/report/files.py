@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pygraph.bench.paper import html as page
-from pygraph.bench.paper.markdown import as_markdown
+from pygraph.bench.paper.report import html as page
+from pygraph.bench.paper.report.markdown import as_markdown
 
 
 def write_report(content: Mapping[str, Any], markdown: Path, html: Path) -> None:

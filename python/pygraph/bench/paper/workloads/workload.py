@@ -82,7 +82,7 @@ class Workload:
     def make_program(self, device: torch.device, tiny: bool = False) -> Program:
         """Always with the same weights for one kind of device. Raises Unavailable, with what is
         missing, where a library or TorchBench is."""
-        from pygraph.bench.paper import sources
+        from pygraph.bench.paper.workloads import sources
 
         if missing := sources.missing(self.needs):
             raise Unavailable(missing)

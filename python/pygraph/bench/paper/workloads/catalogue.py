@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pygraph.bench.paper import inputs, language, multimodal, numeric, speech, vision
-from pygraph.bench.paper.inputs import sized
-from pygraph.bench.paper.workload import FP32, FP64, Workload
+from pygraph.bench.paper.workloads import inputs, language, multimodal, numeric, speech, vision
+from pygraph.bench.paper.workloads.inputs import sized
+from pygraph.bench.paper.workloads.workload import FP32, FP64, Workload
 
 _TODAY = "the library's release of today, under bf16 autocast"
 _AUTOCAST = "under bf16 autocast"
