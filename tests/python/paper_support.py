@@ -81,6 +81,7 @@ def row(name, run=0):
             mode,
             us,
             compile_s=compile_s,
+            cold_compile_s=compile_s * 5,
             kernel_us=floor * 0.9,
             busy_us=floor * 0.9,
             idle_share=1 - floor * 0.9 / us,

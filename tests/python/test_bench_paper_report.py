@@ -126,6 +126,7 @@ def test_bytes_compiling_and_memory():
     assert copied["reduce-overhead"] == "953.0 MB" and copied["published: PyTorch"] == "953 MB"
     cost = line(tables.compile_cost(rows), "EOS")
     assert cost["pygraph / reduce-overhead"] == "1.20" and cost["pygraph / default"] == "2.40"
+    assert cost["no caches: default"] == "50.0" and cost["no caches: reduce-overhead"] == "100.0"
     assert line(tables.compile_cost(rows), "published")["pygraph / reduce-overhead"] == "2.21"
     memory = line(tables.memory(rows), "EOS")
     assert memory["peak: pygraph"] == "1,010" and memory["peak: pygraph / default"] == "1.01"
