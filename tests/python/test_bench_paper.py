@@ -95,6 +95,18 @@ def test_a_workload_goes_through_its_modes(workload: Workload) -> None:
     assert (ours.verdict["gradient_error"] is not None) and ours.verdict["relative_error"] < 1e-3
 
 
+def test_every_buffer_is_seen_before_the_clocks() -> None:
+    with torch.no_grad():
+        bench = run.build(NET, CPU, tiny=False)
+        iteration = modes.begin("eager", bench)
+        real, seen = iteration.step, list[Any]()
+        iteration.step = lambda *inputs: (seen.append(inputs[0]), real(*inputs))[1]
+        modes.finish(iteration, bench)
+    counts = [sum(each is inputs[0] for each in seen) for inputs in bench.inputs]
+    assert len(counts) == 8 and min(counts) == modes.SETTLING_PASSES
+    assert iteration.extra["settle_s"] > 0 and len(iteration.first_calls_s) == 4
+
+
 def test_copied_arguments_are_counted() -> None:
     with torch.no_grad():
         bench = bench_of(NET, "eager", "pygraph", "pygraph-copies")

@@ -171,6 +171,8 @@ def _copied(each: Iteration) -> int:
 
 
 def _note_graphs(result: Result, each: Iteration) -> None:
+    if "settle_s" in each.extra:
+        result.extra["settle_s"] = each.extra["settle_s"]
     if each.mode.startswith("pygraph"):
         reports = each.reports()
         result.graphs_found = len(reports)
