@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,6 +195,14 @@ def test_a_bound_stands_in_for_a_floor() -> None:
     results["floor"] = Result("NET", 4, "floor", correct=True, latency_us=3.0)
     run._bound(results)
     assert results["floor"].latency_us == 3.0 and not results["floor"].is_bound
+
+
+def test_a_record_does_not_say_whose_machine_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(needs: tuple[str, ...]) -> str:
+        return f"TorchBench: not found in {Path.home() / '.cache'}"
+
+    monkeypatch.setattr("pygraph.bench.paper.workloads.sources.missing", missing)
+    assert run_workload(NET, CPU, options("eager")).error == "TorchBench: not found in ~/.cache"
 
 
 def test_a_model_that_is_not_there_says_why() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ def run_workload(workload: Workload, device: Device, options: Options) -> Row:
     except FloorImpossible:
         raise
     except Unavailable as reason:
-        row.error = str(reason)
+        row.error = str(reason).replace(str(Path.home()), "~")  # a record is to be shared
     except Exception as error:
         log.warning("%s", workload.name, exc_info=True)
         row.error = message(error)
