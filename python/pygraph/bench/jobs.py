@@ -68,7 +68,8 @@ class Running:
         """Seconds in which it was stopped, up to the last time."""
         place = Path(tempfile.mkdtemp(dir=folder))
         self._out, self._log = place / "result.json", place / "log"
-        environment = dict(os.environ)
+        # What it prints is there when it crashes.
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         if threads is not None:
             environment["TORCHINDUCTOR_COMPILE_THREADS"] = str(threads)
         command = [*job.command(), "--out", str(self._out), "--gate", *extra]
