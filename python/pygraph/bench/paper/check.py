@@ -27,7 +27,7 @@ import torch
 from pygraph.bench.compare import ROUNDING
 from pygraph.bench.modes import Tensors
 from pygraph.bench.paper.modes import Bench, Iteration
-from pygraph.bench.paper.workloads.workload import precisely
+from pygraph.bench.training.models import precisely
 
 SEED = 7
 EAGER_SEEDS = 2

@@ -133,8 +133,7 @@ def _begin(result: Result, bench: Bench, phases: measure.Phases) -> None:
         return
     try:
         if result.mode == "reduce-overhead":
-            bench.device.tidy()
-        bench.memory[result.mode] = bench.device.memory()
+            _note_memory(result, bench)
         with phases.time(f"compile {result.mode}"):
             modes.begin(result.mode, bench).forget()
     except Exception as error:
@@ -142,15 +141,19 @@ def _begin(result: Result, bench: Bench, phases: measure.Phases) -> None:
         bench.prepared.pop(result.mode, None)
 
 
+def _note_memory(result: Result, bench: Bench) -> None:
+    """What there was before this mode took any."""
+    bench.device.tidy()
+    bench.memory[result.mode] = bench.device.memory()
+
+
 def _finish(result: Result, bench: Bench, phases: measure.Phases) -> None:
     if result.error is not None:
         return
-    device = bench.device
     try:
         with phases.time("weigh"):
-            if result.mode != "reduce-overhead":
-                device.tidy()
-                bench.memory[result.mode] = device.memory()
+            if result.mode not in bench.memory:
+                _note_memory(result, bench)
         with phases.time(f"capture {result.mode}"):
             if result.mode == "floor":
                 modes.begin("floor", bench)

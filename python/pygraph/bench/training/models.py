@@ -96,8 +96,8 @@ class Training:
 
 
 @contextmanager
-def precisely(program: TrainingProgram) -> Any:
-    """Without autocast and without TF32."""
+def precisely(program: Any) -> Any:
+    """Without autocast and without TF32. `program` has a switch `precise`."""
     tf32 = torch.backends.cudnn.allow_tf32
     program.precise, torch.backends.cudnn.allow_tf32 = True, False
     try:

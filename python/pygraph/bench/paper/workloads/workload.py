@@ -8,8 +8,7 @@ alike. The loss is not part of the program: modes.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,14 +103,3 @@ class Workload:
         """Inputs that depend on the seed alone."""
         generator = torch.Generator().manual_seed(seed)
         return tuple(tensor.to(device) for tensor in self.sample(tiny)(generator, device))
-
-
-@contextmanager
-def precisely(program: Program) -> Iterator[None]:
-    """Without autocast and without TF32."""
-    tf32 = torch.backends.cudnn.allow_tf32
-    program.precise, torch.backends.cudnn.allow_tf32 = True, False
-    try:
-        yield
-    finally:
-        program.precise, torch.backends.cudnn.allow_tf32 = False, tf32
