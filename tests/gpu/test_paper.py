@@ -76,7 +76,8 @@ def test_all_modes_of_a_net(training: bool) -> None:
     assert ours.bytes_copied == 0 and theirs.bytes_copied >= BATCH * WIDTH * 4
     assert found["pygraph-copies"].bytes_copied >= BATCH * WIDTH * 4
     if not training:  # the loss is made by eager code
-        assert ours.coverage == theirs.coverage == 1.0
+        assert ours.coverage == 1.0
+        assert theirs.kernels is not None and theirs.kernels_in_graphs == theirs.kernels - 1  # copy
     # Neither mode can do with less than its intermediate results.
     assert theirs.peak_mib and ours.peak_mib and theirs.peak_mib > 0.8 * ours.peak_mib
 

@@ -4,6 +4,7 @@ wrong. The workloads themselves: test_bench_paper_workloads.py."""
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from pygraph.bench.device import Device  # noqa: E402
+from pygraph.bench.device import Device, Memory  # noqa: E402
 from pygraph.bench.measure import Effort, Phases  # noqa: E402
 from pygraph.bench.models import Unavailable  # noqa: E402
 from pygraph.bench.paper import modes, prepare, run  # noqa: E402
@@ -142,6 +143,12 @@ class Gpu(Device):
     def synchronize(self) -> None:
         pass
 
+    def tidy(self) -> None:
+        pass
+
+    def memory(self) -> Memory:
+        return Memory()
+
 
 def test_without_a_floor_the_process_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def capture(bench: Bench) -> Iteration:
@@ -157,7 +164,7 @@ def test_without_a_floor_the_process_is_given_up(monkeypatch: pytest.MonkeyPatch
     results = {mode: Result("NET", 4, mode) for mode in ("default", "floor")}
     results["default"].cold_compile_s = 2.5
     with pytest.raises(prepare.FloorImpossible) as given_up:
-        prepare._try_floor(bench, results, Phases())
+        prepare._capture_floor(bench, results, Phases())
     assert given_up.value.why.startswith("ValueError: a host number is needed (test_bench_paper.py")
     assert given_up.value.cold_s == {"default": 2.5}
 
@@ -168,6 +175,67 @@ def test_without_a_floor_the_process_is_given_up(monkeypatch: pytest.MonkeyPatch
     prepare.prepare(bench, results, known, Phases())
     assert results["floor"].error == "no" and results["default"].cold_compile_s == 2.5
     assert list(bench.prepared) == ["default"]
+
+
+def test_the_floor_comes_behind_default_and_before_other_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+
+    def telling(mode: str) -> Any:
+        def prepared(bench: Bench) -> Iteration:
+            done.append(mode)
+            return modes._iteration(mode, bench, bench.program)
+
+        return prepared
+
+    def weigh(result: Result, prepared: Iteration, *_: Any) -> None:
+        done.append(f"{result.mode} weighed")
+
+    monkeypatch.setattr(prepare, "weigh", weigh)
+    names = ["eager", "default", "reduce-overhead", "pygraph", "floor"]
+    for mode in names:
+        monkeypatch.setitem(modes.MODES, mode, telling(mode))
+    bench = Bench(NET, NET.make_program(CPU.torch), [NET.make_inputs(1, CPU.torch)], CPU)
+    results = {mode: Result("NET", 4, mode) for mode in names}
+    prepare.prepare(bench, results, options(*names), Phases())
+    assert done[:4] == ["eager", "default", "floor", "floor weighed"]
+    assert done[4:7] == ["pygraph", "reduce-overhead", "reduce-overhead weighed"]
+    assert sorted(bench.prepared) == sorted(names) and results["floor"].compile_s is not None
+
+
+def test_what_another_process_compiles_is_waited_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    filled: list[str] = []
+    monkeypatch.setattr(modes, "compile_cold", lambda mode, bench: filled.append(mode) or 3.0)
+    waits = {"default": lambda: filled.append("waited") or 4.0}
+    bench = Bench(NET, NET.make_program(CPU.torch), [], Gpu())
+    results = {mode: Result("NET", 4, mode) for mode in ("default", "reduce-overhead", "pygraph")}
+    known = Options(QUICK, tuple(results), elsewhere=waits)
+    prepare._compile_cold(bench, results, known, Phases())
+    assert filled == ["reduce-overhead", "waited"]
+    assert [each.cold_compile_s for each in results.values()] == [4.0, 3.0, None]
+
+
+def test_results_live_until_the_backward_is_done() -> None:
+    """Whatever is returned: torch's graphs record how long what they were given lives."""
+    bench = Bench(
+        TRAINED, TRAINED.make_program(CPU.torch), [TRAINED.make_inputs(1, CPU.torch)], CPU
+    )
+    made: list[Any] = []
+    alive: list[bool] = []
+
+    def module(x: Any) -> Any:
+        result = bench.program(x)[0]
+        made.append(weakref.ref(result))
+        return (result,)
+
+    iteration = modes._iteration("default", bench, module)
+    iteration.parameters[0].register_hook(lambda _: alive.append(made[-1]() is not None))
+    for complete in (False, True):
+        iteration.complete[0] = complete
+        outputs = iteration.run(bench.inputs[0])
+        assert outputs[0].dim() == (2 if complete else 0) and made[-1]() is None
+    assert alive == [True, True]
 
 
 def test_caches_are_filled_once_for_each_configuration(monkeypatch: pytest.MonkeyPatch) -> None:

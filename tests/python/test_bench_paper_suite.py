@@ -142,6 +142,21 @@ if sys.argv[1] == "MBERT":
     assert [rows[name].run for name in plan.workloads] == [1, 1, 0] and not again.problems()
 
 
+def test_what_a_failed_mode_printed_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = f"""
+print("a long story")
+{RIGHT}
+if sys.argv[1] == "DBV2":
+    wrong = dict(row["records"][0], correct=False, error="off")
+    json.dump({{"result": {{"env": {{}}, "row": dict(row, records=[wrong])}}}}, open(out, "w"))
+"""
+    run_with(monkeypatch, code, planned("DBV2", "MBERT"), tmp_path / "r.json")
+    assert [each.name for each in (tmp_path / "r.logs").iterdir()] == ["DBV2.txt"]
+    assert "a long story" in (tmp_path / "r.logs" / "DBV2.txt").read_text()
+
+
 def test_large_workloads_do_not_share_the_gpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

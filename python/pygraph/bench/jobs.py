@@ -19,7 +19,7 @@ from typing import IO, Any
 
 POLL_S = 0.05
 LOGGED = 20_000
-"""Characters of an output that are kept of a job that failed."""
+"""Characters of an output that are kept."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Outcome:
     result: Any = None
     error: str | None = None
     log: str = ""
-    """The end of what it printed, where there is no result."""
+    """The end of what it printed."""
 
 
 Done = Callable[[Outcome], Job | None]
@@ -147,8 +147,8 @@ class Running:
             found = json.loads(self._out.read_text())
         except (OSError, ValueError):
             found = {"error": self._why_nothing(log)}
-        kept = log[-LOGGED:] if found.get("error") is not None else ""
-        return Outcome(self.job, self.seconds, found.get("result"), found.get("error"), kept)
+        result, error = found.get("result"), found.get("error")
+        return Outcome(self.job, self.seconds, result, error, log[-LOGGED:])
 
     def _why_nothing(self, log: str) -> str:
         if self._process.returncode == -signal.SIGKILL:

@@ -50,8 +50,9 @@ class Iteration(Runner):
     parameters: Sequence[Any] = ()
     """Those that have gradients; none in inference."""
     complete: list[bool] = field(default_factory=lambda: [False])
-    """Whether, in training, `step` returns all results instead of the loss. They live longer then
-    than they need to: not for the clocks, nor for a scale."""
+    """Whether, in training, `step` returns all results instead of the loss. They live until the
+    backward is done either way, as where a program has a name for them: torch's graphs do not stand
+    it if they live longer than when they were captured (torch 2.11, cudagraph_trees.py)."""
     kept_gradients: list[Any] | None = None
     """Where they are if not in the parameters: a graph has places of its own for them."""
     first_calls_s: list[float] = field(default_factory=list)
@@ -119,13 +120,10 @@ def _iteration(mode: str, bench: Bench, module: Any) -> Iteration:
     def step(*inputs: Any) -> Tensors:
         for parameter in parameters:
             parameter.grad = None
-        if not complete[0]:
-            loss = loss_of(module(*inputs))
-            loss.backward()
-            return (loss.detach(),)
         results = module(*inputs)
-        loss_of(results).backward()
-        return tuple(result.detach() for result in results)
+        loss = loss_of(results)
+        loss.backward()
+        return tuple(each.detach() for each in (results if complete[0] else (loss,)))
 
     return Iteration(mode, step, keep=module, parameters=parameters, complete=complete)
 
@@ -163,9 +161,7 @@ def _pygraph(mode: str, **options: Any) -> Callable[[Bench], Iteration]:
 
 
 def _floor(bench: Bench) -> Iteration:
-    default = bench.prepared.get("default")
-    if default is None:
-        raise RuntimeError("no floor without the default mode, whose iteration it captures")
+    default = bench.prepared["default"]
     static = tuple(tensor.clone() for tensor in bench.inputs[0])
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -226,8 +222,8 @@ def find(names: str | None, device: Device) -> list[str]:
 
 
 def begin(mode: str, bench: Bench) -> Iteration:
-    """Compiled, by a first call, and nothing captured yet. All modes begin before any goes on: what
-    one compilation tunes anew, another's graph may have captured already."""
+    """Compiled, by a first call, and nothing captured yet but the floor. All modes begin before any
+    goes on: what one compilation tunes anew, another's graph may have captured already."""
     before, skipped = _names(), _skips()
     started = bench.clock()
     found = MODES[mode](bench)
@@ -253,8 +249,6 @@ def compile_cold(mode: str, bench: Bench) -> float:
 
 def finish(found: Iteration, bench: Bench) -> None:
     """Call until nothing is compiled or captured any more, and then with all buffers."""
-    if found.mode == "floor":
-        return
     before = _names() - found.graphs
     skipped = _skips()
     with _captures() as captured:

@@ -4,10 +4,13 @@ Inductor's caches are filled first, so that all modes find the same. Then all mo
 and only then do they go on until their graphs are captured. Memory is weighed when a mode is in its
 steady state, as growth over what was there before it took any.
 
-The floor is tried early. A capture that fails leaves torch's allocator and random number generator
-in the middle of it (torch 2.11): memory is not used again, replays of other graphs raise, and what
-frees memory ends the process. So nothing is measured in a process in which a capture failed: it is
-given up with FloorImpossible, and another one measures the workload without the floor.
+The floor is captured early. Torch's graphs keep results of training for ever, and with them the
+nodes of autograd that accumulate gradients, which then do so on the stream on which they were made:
+no other stream can be captured any more. A capture that fails leaves torch's allocator and random
+number generator in the middle of it (torch 2.11): memory is not used again, replays of other graphs
+raise, and what frees memory ends the process. So nothing is measured in a process in which a
+capture failed: it is given up with FloorImpossible, and another one measures the workload without
+the floor.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +34,7 @@ from pygraph.bench.training.run import message
 log = logging.getLogger(__name__)
 
 WEIGHED = 4
-ORDER = ("floor", "eager", "default", "pygraph-copies", "pygraph", "reduce-overhead")
+ORDER = ("eager", "default", "floor", "pygraph-copies", "pygraph", "reduce-overhead")
 
 Alone = Callable[[], AbstractContextManager[Any]]
 Tell = Callable[[str], None]
@@ -51,6 +55,8 @@ class Options:
     """Why the floor cannot be captured, if that is known."""
     cold_s: Mapping[str, float] = field(default_factory=dict)
     """What compiling without caches took, if that is known."""
+    elsewhere: Mapping[str, Callable[[], float | None]] = field(default_factory=dict)
+    """Modes that another process compiles without caches meanwhile; waits for its seconds."""
 
 
 class FloorImpossible(Exception):
@@ -71,9 +77,10 @@ def prepare(
     _compile_cold(bench, results, options, phases)
     for result in _in_order(results):
         options.tell(f"compile {result.mode}")
-        _begin(result, bench, phases)
-        if result.mode == "default":
-            _try_floor(bench, results, phases)
+        if result.mode == "floor":
+            _capture_floor(bench, results, phases)
+        else:
+            _begin(result, bench, phases)
     for result in reversed(_in_order(results)):
         options.tell(f"capture {result.mode}")
         _finish(result, bench, phases)
@@ -83,29 +90,39 @@ def _compile_cold(
     bench: Bench, results: dict[str, Result], options: Options, phases: measure.Phases
 ) -> None:
     """A mode that cannot be compiled says so when its turn comes."""
-    for mode in [mode for mode in modes.CONFIGURATIONS if mode in results]:
+    wanted = [mode for mode in modes.CONFIGURATIONS if mode in results]
+    for mode in sorted(wanted, key=lambda mode: mode in options.elsewhere):
         results[mode].cold_compile_s = options.cold_s.get(mode)
         if bench.device.is_cuda and mode not in options.cold_s:
             options.tell(f"compile {mode}, cold")
             with phases.time(f"compile {mode}, cold"), suppress(Exception):
-                results[mode].cold_compile_s = modes.compile_cold(mode, bench)
+                found = options.elsewhere.get(mode, partial(modes.compile_cold, mode, bench))
+                results[mode].cold_compile_s = found()
 
 
-def _try_floor(bench: Bench, results: dict[str, Result], phases: measure.Phases) -> None:
-    limit = results.get("floor")
-    if limit is None or limit.error is not None or "default" not in bench.prepared:
+def _capture_floor(bench: Bench, results: dict[str, Result], phases: measure.Phases) -> None:
+    """What default runs, with nothing but default there yet; and what it takes of memory."""
+    limit = results["floor"]
+    if limit.error is not None:
         return
+    if "default" not in bench.prepared:
+        limit.error = "no floor without the default mode, whose iteration it captures"
+        return
+    _note_memory(limit, bench)
     try:
-        with phases.time("try floor"):
-            modes.MODES["floor"](bench)
+        with phases.time("capture floor"):
+            prepared = modes.begin("floor", bench)
     except Exception as error:
         log.warning("the floor", exc_info=True)
+        limit.error = why_not_captured(error)
         if not bench.device.is_cuda:
-            limit.error = why_not_captured(error)
             return
         cold_s = {mode: each.cold_compile_s for mode, each in results.items()}
         known = {mode: seconds for mode, seconds in cold_s.items() if seconds is not None}
-        raise FloorImpossible(why_not_captured(error), known) from error
+        raise FloorImpossible(limit.error, known) from error
+    limit.compile_s = prepared.compile_s
+    with phases.time("weigh"):
+        weigh(limit, prepared, bench, bench.memory["floor"])
 
 
 def why_not_captured(error: BaseException) -> str:
@@ -123,14 +140,11 @@ def why_not_captured(error: BaseException) -> str:
 
 def _in_order(results: dict[str, Result]) -> list[Result]:
     """The order of compiling; the next step goes through it backwards. Torch's graphs come last,
-    and so are the first to be captured: their first call takes memory that they keep. The floor
-    captures what default runs when all others are done."""
+    and so are the first to be captured: their first call takes memory that they keep."""
     return sorted(results.values(), key=lambda result: ORDER.index(result.mode))
 
 
 def _begin(result: Result, bench: Bench, phases: measure.Phases) -> None:
-    if result.mode == "floor":
-        return
     try:
         if result.mode == "reduce-overhead":
             _note_memory(result, bench)
@@ -148,15 +162,13 @@ def _note_memory(result: Result, bench: Bench) -> None:
 
 
 def _finish(result: Result, bench: Bench, phases: measure.Phases) -> None:
-    if result.error is not None:
+    if result.error is not None or result.mode == "floor":
         return
     try:
         with phases.time("weigh"):
             if result.mode not in bench.memory:
                 _note_memory(result, bench)
         with phases.time(f"capture {result.mode}"):
-            if result.mode == "floor":
-                modes.begin("floor", bench)
             prepared = bench.prepared[result.mode]
             modes.finish(prepared, bench)
         with phases.time("weigh"):

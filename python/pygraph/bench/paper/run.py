@@ -111,14 +111,14 @@ def _run(
     options.tell("done")
 
 
-def build(workload: Workload, device: Device, tiny: bool) -> Bench:
+def build(workload: Workload, device: Device, tiny: bool, most: int = BUFFERS) -> Bench:
     """The program and as many buffers as the GPU has room for."""
     program = workload.make_program(device.torch, tiny)
     inputs = [workload.make_inputs(1000, device.torch, tiny)]
-    many = BUFFERS
+    many = most
     if device.is_cuda:
         room = SHARE * torch.cuda.get_device_properties(0).total_memory
-        many = max(LEAST_BUFFERS, min(BUFFERS, int(room / max(1, nbytes(inputs[0])))))
+        many = min(most, max(LEAST_BUFFERS, int(room / max(1, nbytes(inputs[0])))))
     inputs += [workload.make_inputs(1000 + n, device.torch, tiny) for n in range(1, many)]
     device.synchronize()
     return Bench(workload, program, inputs, device)

@@ -167,9 +167,10 @@ class Suite:
             # A path's last part is enough, and can be shared.
             error = re.sub(r"/[^\s'\"]*/", "", outcome.error) + (f" ({doing})" if doing else "")
             row = Row(name, about_of(WORKLOADS[name]), error=error)
-            self._keep_log(name, outcome.log)
         else:
             row = Row.from_dict(name, outcome.result["row"])
+        if row.error is not None or any(each.error is not None for each in row.records):
+            self._keep_log(name, outcome.log)
         row.run, row.seconds = self.run_number, round(outcome.seconds, 1)
         self.document.rows[name] = row
         self._sort()

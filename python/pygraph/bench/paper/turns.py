@@ -76,15 +76,15 @@ class Turn:
     """A worker's side."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name = folder, name
+        self.folder, self._name = folder, name
 
     def tell(self, what: str) -> None:
-        Path(self._folder, self._name).write_text(what)
+        Path(self.folder, self._name).write_text(what)
 
     def clock(self) -> float:
         """Seconds, as time.perf_counter(), in which this process was not stopped."""
         try:
-            stopped = float(Path(self._folder, f"{self._name}.stopped").read_text())
+            stopped = float(Path(self.folder, f"{self._name}.stopped").read_text())
         except (OSError, ValueError):
             stopped = 0.0
         return time.perf_counter() - stopped
@@ -93,7 +93,7 @@ class Turn:
     def alone(self) -> Iterator[None]:
         """Holds until the process ends."""
         self.tell(WAITING)
-        go = Path(self._folder, f"{self._name}.go")
+        go = Path(self.folder, f"{self._name}.go")
         while not go.exists():
             time.sleep(POLL_S)
         yield

@@ -5,6 +5,7 @@
 environment   what the figures depend on
 measure       all modes of a workload: run.py; or what another process has to know that does it
               again, where this one had to be given up
+cold          the seconds that compiling in a mode takes without caches, which are full then
 
 The gate and the file are as in bench/worker.py. With --turns, the folder of turns.py, several can
 prepare at once, and each is alone for the clocks.
@@ -16,7 +17,9 @@ import contextlib
 import ctypes
 import json
 import signal
+import subprocess
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
@@ -24,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from pygraph.bench import record
@@ -32,7 +36,7 @@ from pygraph.bench.environment import environment
 from pygraph.bench.measure import Effort
 from pygraph.bench.paper import modes
 from pygraph.bench.paper.prepare import FloorImpossible, Options
-from pygraph.bench.paper.run import run_workload
+from pygraph.bench.paper.run import build, run_workload
 from pygraph.bench.paper.turns import Turn
 from pygraph.bench.paper.workloads import catalogue
 from pygraph.bench.paper.workloads.workload import Workload
@@ -63,6 +67,11 @@ def measure(given: Given) -> dict[str, Any]:
     options, turn = Options(effort, wanted, given.tiny, **given.resumed), given.turn
     if turn is not None:
         options = replace(options, alone=turn.alone, tell=turn.tell, clock=turn.clock)
+    there = [mode for mode in modes.CONFIGURATIONS if mode in wanted]
+    unknown = [mode for mode in there if mode not in options.cold_s]
+    if given.device.is_cuda and len(unknown) > 1:
+        elsewhere = {mode: compile_elsewhere(given, mode) for mode in unknown[1:]}
+        options = replace(options, elsewhere=elsewhere)
     try:
         row = run_workload(given.workload, given.device, options)
     except FloorImpossible as error:
@@ -70,9 +79,46 @@ def measure(given: Given) -> dict[str, Any]:
     return {"env": environment(), "row": row.to_dict()}
 
 
-KINDS: dict[str, Callable[[Given], dict[str, Any]]] = {
+def cold(given: Given) -> float:
+    torch._dynamo.config.recompile_limit = modes.RECOMPILES
+    with torch.set_grad_enabled(given.workload.training):
+        bench = build(given.workload, given.device, given.tiny, most=1)
+        if given.turn is not None:
+            bench.clock = given.turn.clock
+        return modes.compile_cold(given.mode, bench)
+
+
+def compile_elsewhere(given: Given, mode: str) -> Callable[[], float | None]:
+    """Begins with it in another process, of this one's session: what stops and ends this one does
+    so to that. Returns what waits for its seconds; None where it failed."""
+    folder = tempfile.TemporaryDirectory()
+    out = Path(folder.name, "cold.json")
+    worker = [sys.executable, "-m", "pygraph.bench.paper.worker", "cold", given.workload.name, mode]
+    extra = [
+        "--out",
+        str(out),
+        "--device",
+        given.device.torch.type,
+        *(["--tiny"] if given.tiny else []),
+    ]
+    if given.turn is not None:
+        extra += ["--turns", str(given.turn.folder)]
+    process = subprocess.Popen([*worker, *extra])
+
+    def wait() -> float | None:
+        with folder:
+            process.wait()
+            found = json.loads(out.read_text()) if out.exists() else {}
+        seconds: float | None = found.get("result")
+        return seconds
+
+    return wait
+
+
+KINDS: dict[str, Callable[[Given], Any]] = {
     "environment": lambda _: environment(),
     "measure": measure,
+    "cold": cold,
 }
 
 
@@ -88,8 +134,6 @@ def run(kind: str, given: Given) -> dict[str, Any]:
 
 def preload(workload: Workload, compiler: bool) -> None:
     """Import what the program needs, and Inductor if wanted, without touching the GPU."""
-    import torch
-
     if compiler:
         import torch._inductor.compile_fx
     with contextlib.suppress(Exception), torch.device("meta"):
@@ -124,8 +168,6 @@ def main(
         if not sys.stdin.readline():
             raise typer.Exit(3)  # whoever started this is gone
     if device == "cpu":
-        import torch
-
         torch.set_num_threads(1)
     turn = Turn(turns, found.name) if turns is not None else None
     given = Given(found, mode, Device(device), tiny, seconds, rounds, turn, json.loads(resumed))
