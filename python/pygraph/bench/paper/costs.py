@@ -26,7 +26,7 @@ PREPARING = {
     "MTCG-T": Cost(memory_gib=60, minutes=3),
     "DLRM": Cost(memory_gib=15, minutes=0.5),
     "MBERT": Cost(minutes=2.5),
-    "TEFD": Cost(memory_gib=20, minutes=9),
+    "TEFD": Cost(minutes=9),
     "ALNET": Cost(minutes=0.5),
     "DCGAN": Cost(minutes=0.5),
     "BERT": Cost(memory_gib=45),
