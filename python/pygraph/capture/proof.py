@@ -54,6 +54,23 @@ RUNS = (
 )
 
 
+@dataclasses.dataclass
+class Spread:
+    """How far runs of the callable are apart from each other in one result. They can differ without
+    any distance, in the signs of zeros and the bits of NaNs: where noise is multiplied by 0."""
+
+    gap: float = 0.0
+    repeats_itself: bool = True  #: bit by bit
+
+    def note(self, one: torch.Tensor, other: torch.Tensor) -> None:
+        self.gap = max(self.gap, tensors.distance(one, other))
+        self.repeats_itself = self.repeats_itself and tensors.same_bits(one, other)
+
+    def covers(self, gap: float) -> bool:
+        """Whether a graph that has other bits may be that far off."""
+        return not self.repeats_itself and gap <= _SPREAD_FACTOR * self.gap
+
+
 def prove(
     call: _engine.GraphCall,
     function: Function,
@@ -107,7 +124,7 @@ def _compare(
     wrong = [asked[number] for number in tensors.differing(*lists)]
     if not wrong:
         return BIT_EQUAL
-    spread = dict.fromkeys(wrong, 0.0)
+    spread = {index: Spread() for index in wrong}
     verdict = ""
     for repeats in (_REPEATS, _MORE_REPEATS):
         for number in range(repeats):
@@ -116,8 +133,7 @@ def _compare(
             again = reference.again(function)
             for index in wrong:
                 if torch.is_tensor(expected[index]) and torch.is_tensor(again[index]):
-                    gap = tensors.distance(expected[index], again[index])
-                    spread[index] = max(spread[index], gap)
+                    spread[index].note(expected[index], again[index])
         verdict = _within_spread(expected, found, spread)
         if not verdict.startswith(FAILED):
             break
@@ -185,7 +201,7 @@ def _run_graph(
 
 
 def _within_spread(
-    expected: Sequence[Any], found: Sequence[Any], spread: Mapping[int, float]
+    expected: Sequence[Any], found: Sequence[Any], spread: Mapping[int, Spread]
 ) -> str:
     """The verdict on results that have not the expected bits; `spread` is the callable's own."""
     for index, own in spread.items():
@@ -193,9 +209,10 @@ def _within_spread(
         if not torch.is_tensor(left) or not torch.is_tensor(right) or left.shape != right.shape:
             return f"{FAILED}: result {index} is not what the uncaptured callable returns"
         gap = tensors.distance(left, right)
-        if not 0 < gap <= _SPREAD_FACTOR * own:
+        if not own.covers(gap):
+            how = f"by {gap:.3g}" if gap else "in signs of zeros or bits of NaNs"
             return (
-                f"{FAILED}: result {index} differs by {gap:.3g} from the uncaptured callable, "
-                f"whose own run-to-run spread is {own:.3g}"
+                f"{FAILED}: result {index} differs {how} from the uncaptured callable, "
+                f"whose own run-to-run spread is {own.gap:.3g}"
             )
     return WITHIN_SPREAD

@@ -141,7 +141,8 @@ def _compare(
         gap = _distance(found[i], expected[i])
         spread = max(_distance(expected[i], repeat[i]) for repeat in repeats)
         outcome.spread = max(outcome.spread, spread)
-        if not 0 < gap <= SPREAD_FACTOR * spread:
+        varies = not all(_same(expected[i], repeat[i]) for repeat in repeats)
+        if not varies or gap > SPREAD_FACTOR * spread:
             outcome.problems.append(
                 f"call {number}: result {i} differs by {gap:.3g}, the uncaptured callable from "
                 f"itself by {spread:.3g}"
