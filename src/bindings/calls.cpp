@@ -203,6 +203,14 @@ void bind_calls(nb::module_& module) {
              require_list(arguments);
              return self.offsets_differ(Arguments::of_list(arguments.ptr()));
            })
+      .def("less_aligned",
+           [](const GraphCall& self, nb::handle arguments) {
+             require_list(arguments);
+             return self.less_aligned(Arguments::of_list(arguments.ptr()));
+           })
+      .def_prop_rw("patience", &GraphCall::patience, &GraphCall::set_patience,
+                   "Calls with arguments that are less aligned than captured, but as kernels ask "
+                   "for, that are served by copies before one is refused; negative: all.")
       .def(
           "run",
           [](GraphCall& self, nb::handle arguments, int poison, std::uint64_t displace) {

@@ -79,6 +79,21 @@ bool GraphCall::offsets_differ(const Arguments& arguments) const noexcept {
   return false;
 }
 
+bool GraphCall::less_aligned(const Arguments& arguments) const noexcept {
+  const TorchApi& api = torch_api();
+  for (std::size_t i = 0; i < arguments_.size() && i < arguments.count; ++i) {
+    const ArgumentSpec& spec = arguments_[i];
+    if (spec.kind != ArgumentSpec::Kind::kPatched || !api.is_tensor(arguments[i]) ||
+        (spec.elsewhere && api.on_cpu(arguments[i]))) {
+      continue;
+    }
+    if (spec.less_aligned(address_of(api.data(arguments[i])))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool GraphCall::being_captured() const noexcept {
   void* stream = nullptr;
   if (device_ == Device::kTwin || torch_api().current_stream(device_index_, &stream) != 0) {

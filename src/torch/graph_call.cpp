@@ -187,7 +187,7 @@ void GraphCall::refuse_visible_copy(const Arguments& arguments, std::size_t inde
   }
 }
 
-void GraphCall::bind_arguments(const Arguments& arguments, CUstream stream,
+void GraphCall::bind_arguments(const Arguments& arguments, const Trial& trial, CUstream stream,
                                std::vector<Borrowed>& borrowed) {
   const TorchApi& api = torch_api();
   const auto borrow = [&](Borrowed argument) {
@@ -201,6 +201,7 @@ void GraphCall::bind_arguments(const Arguments& arguments, CUstream stream,
       (api.*prefetch)(arguments[i]);
     }
   };
+  bool patient = false;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     hint(i + 2 * kPrefetchDistance, &TorchApi::prefetch_tensor);
     hint(i + kPrefetchDistance, &TorchApi::prefetch_storage);
@@ -213,6 +214,12 @@ void GraphCall::bind_arguments(const Arguments& arguments, CUstream stream,
       if ((address & spec.alignment_mask) == 0) [[likely]] {
         program_.bind(spec.region, address);
         continue;
+      }
+      if (trial.poison < 0 && spec.less_aligned(address)) {
+        if (patience_ == 0) {
+          throw CallRefused(fmt::format("argument {} is less aligned than captured", i));
+        }
+        patient = true;
       }
       refuse_visible_copy(arguments, i);
       const std::uint64_t front = round_up(spec.front, kArenaAlignment);
@@ -227,6 +234,7 @@ void GraphCall::bind_arguments(const Arguments& arguments, CUstream stream,
       borrow({i, OwnedTensor(), address, spec.address, spec.bytes, spec.mutated});
     }
   }
+  patience_ -= patient && patience_ > 0 ? 1 : 0;
 }
 
 void GraphCall::copy_behind(const std::vector<OwnedTensor>& blocks,
@@ -292,7 +300,7 @@ GraphCall::Launched GraphCall::launch(const Arguments& arguments, Trial trial) {
   RandomState::Turn turn;
   const NothingQueued on_leaving(*driver_, device_, stream);
 
-  bind_arguments(arguments, stream, borrowed);
+  bind_arguments(arguments, trial, stream, borrowed);
   arena.emplace(*this);
   if (random_ != nullptr) {
     random_->set(arguments, program_, stream, turn);

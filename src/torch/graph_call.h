@@ -20,6 +20,8 @@
 namespace pygraph::torch_bridge {
 
 inline constexpr std::uint32_t kNoRegion = ~0U;
+/// What compiled kernels assume of every input, in bytes (torch._inductor.utils.ALIGNMENT).
+inline constexpr std::uint64_t kKernelAlignment = 16;
 
 /// How one argument of the call reaches the graph.
 struct ArgumentSpec {
@@ -55,6 +57,11 @@ struct ArgumentSpec {
   std::int32_t spent_after = -1;
 
   [[nodiscard]] bool is_tensor() const noexcept { return kind <= Kind::kFixed; }
+  /// Whether an address is less aligned than the captured one, but as compiled kernels ask for:
+  /// could have been captured so.
+  [[nodiscard]] bool less_aligned(std::uint64_t other) const noexcept {
+    return (other & alignment_mask) != 0 && other % kKernelAlignment == 0;
+  }
   /// Whether it must stand at `address`.
   [[nodiscard]] bool stays() const noexcept { return kind == Kind::kFixed || guarded; }
 };
@@ -215,6 +222,15 @@ class GraphCall {
   /// Whether an argument that must have a storage offset has another one.
   [[nodiscard]] bool offsets_differ(const Arguments& arguments) const noexcept;
 
+  /// Whether an argument is less aligned than the captured one, but as kernels ask for: for such
+  /// arguments the callable can be captured anew, and nothing be copied.
+  [[nodiscard]] bool less_aligned(const Arguments& arguments) const noexcept;
+
+  /// Calls with such arguments that are served, by copies, before one is refused. Negative, as at
+  /// first: all of them. A proof's runs are never refused.
+  void set_patience(std::int64_t calls) noexcept { patience_ = calls; }
+  [[nodiscard]] std::int64_t patience() const noexcept { return patience_; }
+
   /// Whether the current stream is being captured by somebody: a launch would then become part of
   /// their graph, with memory that is only ours for the length of this call.
   [[nodiscard]] bool being_captured() const noexcept;
@@ -284,7 +300,8 @@ class GraphCall {
   class Workspaces;
   class RandomState;
 
-  void bind_arguments(const Arguments& arguments, CUstream stream, std::vector<Borrowed>& borrowed);
+  void bind_arguments(const Arguments& arguments, const Trial& trial, CUstream stream,
+                      std::vector<Borrowed>& borrowed);
   void run_part(std::uint32_t part, const Trial& trial, CUstream stream, Workspaces& arena,
                 std::vector<OwnedTensor>& blocks);
   void let_go(const Arguments& arguments, std::uint32_t part,
@@ -316,6 +333,7 @@ class GraphCall {
   bool writes_arguments_ = false;
   CUcontext context_ = nullptr;
   CallStatistics statistics_;
+  std::int64_t patience_ = -1;
   std::uint64_t updates_before_ = 0;
 };
 

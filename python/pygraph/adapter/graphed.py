@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
+from pygraph.adapter.alignment import Alignment
 from pygraph.adapter.pair import Pair, Role, Side
 from pygraph.adapter.paranoid import Paranoid
 from pygraph.adapter.partition import Partition
@@ -86,6 +87,7 @@ class Graphed:
         self._prover = Prover(self.uncaptured, self._changing, self.device, self.report)
         self._find_source = find_source
         self._signatures = Signatures(sizes or Sizes(), self.device, self._side.programs_at_once)
+        self._alignment = Alignment(self._signatures)
         self._side.count_programs(self._signatures.count)
         self._retired: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self._threads = Turnstile()
@@ -98,8 +100,7 @@ class Graphed:
 
     @property
     def direct_calls_allowed(self) -> bool:
-        """Whether calls may go to the dispatcher by another way than entry(), which repeats proofs
-        where that is asked for."""
+        """Whether calls may bypass entry(), which repeats proofs where that is asked for."""
         return not self._paranoid
 
     @property
@@ -150,7 +151,10 @@ class Graphed:
     def _serve(self, arguments: list[Any]) -> Any:
         signature = self._signatures.of(arguments, self.uncaptured.on_host)
         if signature.call is not None and self._side.has_moved(signature.call, arguments):
-            self._moved(signature)
+            self._replace(signature)
+            signature.postpone()
+        if self._alignment.relink(signature, arguments, self._has_room):
+            return self._link(signature, arguments)
         if signature.settled or self.device.busy():
             if signature.settled and signature.call is None:
                 self._resting.for_good(arguments)
@@ -160,15 +164,19 @@ class Graphed:
             return self._warm_up(signature, arguments)
         if self._resting.must_wait(signature, arguments) or not self._fits(signature, arguments):
             return self.uncaptured(arguments)
+        return self._link(signature, arguments)
+
+    def _link(self, signature: Signature, arguments: list[Any]) -> Any:
         with self._alone():
             if not signature.claim():  # another thread did, since this one looked
                 return self.uncaptured(arguments)
             # The arguments are needed after the call, whose contract is to clear the list.
-            kept = list(arguments)
+            kept, before = list(arguments), signature.call
             arguments.clear()
             try:
                 return self._deploy(signature, kept)
             finally:
+                self._alignment.linked(signature, before)
                 self._resting.linked(signature, kept)
 
     @contextlib.contextmanager
@@ -214,6 +222,9 @@ class Graphed:
             signature.postpone()
             self.report.reason = f"{shortage}; tried again later"
         return shortage is None
+
+    def _has_room(self, arguments: Sequence[Any]) -> bool:
+        return not self.device.busy() and self._shortage(arguments) is None
 
     def _shortage(self, arguments: Sequence[Any]) -> str | None:
         changing = self._changing(arguments)
@@ -292,9 +303,8 @@ class Graphed:
         arguments.clear()
         signature = self._signatures.of(kept, self.uncaptured.on_host)
         call = signature.call
-        if call is None or self._held or not call.accepts(kept):
-            return self.dispatcher(kept)
-        if self.device.busy() or self._shortage(kept):
+        ready = call is not None and not self._held and call.accepts(kept)
+        if not ready or not self._has_room(kept):
             return self.dispatcher(kept)
         counted = {name: getattr(call, name) for name in _COUNTERS}
         with self._threads.calling(), self._alone(), capture_lock:
@@ -322,6 +332,8 @@ class Graphed:
         arguments: Sequence[Any],
         reasons: list[str],
     ) -> None:
+        if signature.call is not None:
+            self._replace(signature)
         while self._signatures.full:
             self._evict_oldest()
         self._signatures.adopt(signature, linked.call, linked.keep, linked.figures["nodes"])
@@ -335,17 +347,10 @@ class Graphed:
         report.constants = sum(torch.is_tensor(arguments[i]) for i in constants)
         report.inputs = sum(map(torch.is_tensor, arguments)) - report.constants
         linked.call.reset_statistics()  # the proof's runs are not the program's
-        self._share_arena()
+        self._signatures.share_arena()
         self._side.adopt(linked, arguments)
         self.dispatcher.add(linked.call)
         log.info("%s: %d nodes linked, %s", report.name, report.nodes, report.proof)
-
-    def _share_arena(self) -> None:
-        """All programs ask for as much as the largest: what one gives back fits the next."""
-        calls = [signature.call for signature in self._signatures.linked]
-        largest = max(call.arena_in_one_piece for call in calls)
-        for call in calls:
-            call.set_arena_floor(largest)
 
     def _retire(self, signature: Signature) -> None:
         """Takes a program out of service; what it has counted stays counted."""
@@ -355,18 +360,15 @@ class Graphed:
             self._retired[name] += getattr(call, name)
 
     def _evict_oldest(self) -> None:
-        oldest = self.dispatcher.oldest
-        owner = self._signatures.owner(oldest) if oldest is not None else None
-        owner = owner or self._signatures.linked[0]
+        owner = self._signatures.owner(self.dispatcher.oldest) or self._signatures.linked[0]
         self._retire(owner)
         self._signatures.evict(owner)
         self.report.evictions += 1
 
-    def _moved(self, signature: Signature) -> None:
-        """Something that the program needs in place has moved (a constant): link it anew."""
+    def _replace(self, signature: Signature) -> None:
+        """What the program needs in place has moved (a constant), or there is a better one."""
         self._retire(signature)
         self._signatures.drop(signature)
-        signature.postpone()
         self.report.relinks += 1
 
     def _give_up(self, reason: str, whole: bool = True) -> None:

@@ -96,6 +96,7 @@ class Signature:
     keep: Any = None  #: memory that the program needs
     nodes: int = 0  #: of the program
     attempts: int = 0
+    relinks: int = 0  #: for arguments that are less aligned (alignment.py)
     evictions: int = 0
     #: It waits for a place: calls of the graph when that began, and its own until it asks again.
     waits_since: int | None = None
@@ -276,6 +277,13 @@ class Signatures:
         """`signature` has a program."""
         signature.call, signature.keep, signature.nodes = call, keep, nodes
         self._linked.append(signature)
+
+    def share_arena(self) -> None:
+        """All programs ask for as much as the largest: what one gives back fits the next."""
+        calls = [signature.call for signature in self._linked]
+        largest = max(call.arena_in_one_piece for call in calls)
+        for call in calls:
+            call.set_arena_floor(largest)
 
     def drop(self, signature: Signature) -> None:
         """It has none any more."""

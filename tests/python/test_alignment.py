@@ -1,0 +1,141 @@
+"""Calls whose arguments are less aligned than those that a program was captured with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from places import PLACES, Place, assert_bits
+
+from pygraph import _engine
+from pygraph.adapter import alignment
+from pygraph.adapter.graphed import Graphed
+from pygraph.adapter.signatures import Signatures
+from pygraph.capture import proof
+from pygraph.twin import faults
+
+SIZE = 24
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+    _engine.twin_reset_faults()
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Place:
+    return Place(request.param)
+
+
+def function(arguments: list[Any]) -> list[Any]:
+    x, y = arguments
+    return [x * 2 + y, x.sum()]
+
+
+def at(place: Place, offset: int) -> torch.Tensor:
+    """A fresh tensor whose first element stands `offset` bytes behind an aligned address."""
+    return place.randn(SIZE + 512)[offset // 4 :][:SIZE]
+
+
+def serve(graph: Graphed, place: Place, *offsets: int, second: int = 0) -> None:
+    for offset in offsets:
+        given = [at(place, offset), at(place, second)]
+        expected = function(list(given))
+        assert_bits(graph.dispatcher(given), expected)
+
+
+def counted(graph: Graphed) -> tuple[int, int, int]:
+    report = graph.refresh_report()
+    return report.replays, report.copies, report.relinks
+
+
+def test_a_program_is_linked_anew_and_copies_nothing(place: Place) -> None:
+    graph = place.graphed(function)
+    serve(graph, place, 0, 0, 0)
+    assert counted(graph) == (1, 0, 0)
+    serve(graph, place, 32, 32, 0, 32, 32 + 128)
+    assert counted(graph) == (5, 0, 1)
+    serve(graph, place, 16, 32, 0)
+    assert counted(graph) == (7, 0, 2)
+    assert graph.report.state == "graphed" and graph.report.programs == 1
+
+
+def test_kernels_that_demand_what_was_captured_get_it() -> None:
+    place = Place("twin")
+    graph = place.graphed(function)
+    with faults.alignment_demand(16):
+        serve(graph, place, 0, 0, 0, 16, 16, 0, 48)
+    assert counted(graph) == (4, 0, 1) and graph.report.state == "graphed"
+
+
+def test_what_no_kernel_could_be_captured_with_is_copied(place: Place) -> None:
+    graph = place.graphed(function)
+    serve(graph, place, 0, 0, 0, 4, 8, 4)
+    assert counted(graph) == (4, 3, 0)
+
+
+def test_several_arguments_have_alignments_of_their_own(place: Place) -> None:
+    graph = place.graphed(function)
+    serve(graph, place, 0, 0, 0, 32)
+    serve(graph, place, 0, second=32)  # the first one is more aligned again
+    serve(graph, place, 32, second=32)
+    assert counted(graph)[2] <= 3
+    before = counted(graph)[1]
+    serve(graph, place, 0, 32, 32, 0, second=32)
+    serve(graph, place, 32, 0)
+    assert counted(graph)[1] == before == 0
+
+
+def test_linking_anew_ends(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alignment, "RELINKS", 1)
+    graph = place.graphed(function)
+    serve(graph, place, 0, 0, 32, 16, 16)
+    assert counted(graph) == (2, 2, 1)
+
+
+def test_where_the_time_is_not_there_the_program_copies(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alignment, "PATIENCE", 3)
+    graph = place.graphed(function)
+    serve(graph, place, 0, 0)
+    with monkeypatch.context() as busy:
+        busy.setattr(Signatures, "seconds_to_wait", lambda *_, **__: 1.0)
+        serve(graph, place, 32)  # it is asked, and the callable runs
+        assert counted(graph) == (0, 0, 0)
+        serve(graph, place, 32, 0, 32)
+        assert counted(graph) == (3, 2, 0)
+    serve(graph, place, 32)
+    assert counted(graph) == (4, 3, 0)
+    serve(graph, place, 32, 32)  # it is asked again
+    assert counted(graph) == (5, 3, 1)
+
+
+def test_a_link_that_fails_leaves_the_program(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = place.graphed(function)
+    serve(graph, place, 0, 0)
+    with monkeypatch.context() as broken:
+        broken.setattr(proof, "prove", lambda *_, **__: f"{proof.FAILED}: as it happens")
+        serve(graph, place, 32)
+    serve(graph, place, 32, 0, 32)
+    assert counted(graph) == (3, 2, 0) and graph.report.state == "graphed"
+
+
+def test_paranoid_proofs_are_not_refused() -> None:
+    place = Place("twin")
+    graph = place.graphed(function, paranoid=2)
+    call = graph.entry()
+    for offset in (0, 0, 0, 32, 32, 0, 32, 32, 0, 32):
+        given = [at(place, offset), at(place, 0)]
+        expected = function(list(given))
+        assert_bits(call(given), expected)
+    report = graph.refresh_report()
+    assert report.state == "graphed" and report.proofs >= 4 and report.relinks == 1
+    assert report.copies == 0
