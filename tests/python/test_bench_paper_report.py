@@ -210,6 +210,21 @@ def test_the_report_says_where_the_rows_come_from_and_what_went_wrong():
     assert "- MMC: RuntimeError: &lt;script&gt;" in failed.partition("##")[0]
 
 
+def test_what_a_run_has_to_add_stands_under_the_runs():
+    content = with_gaps()
+    assert "Run 1:" not in as_markdown(content)
+    content["runs"][0]["note"] = "by an earlier version"
+    assert "\n- Run 1: by an earlier version.\n" in as_markdown(content)
+
+
+def test_a_target_that_is_just_missed_does_not_look_met():
+    near = {"name": "n", "requirement": "r", "value": 1.1472, "limit": 1.15, "met": False}
+    far = {"name": "m", "requirement": "r", "value": 94149.9, "limit": 336, "met": False}
+    content = with_gaps() | {"targets": [near, far]}
+    text = as_markdown(content)
+    assert "| n | r | 1.147 | 1.15 | NO |" in text and "| m | r | 94,150 | 336 | NO |" in text
+
+
 def test_every_markdown_table_is_rectangular():
     content = with_gaps()
     content["targets"] = [

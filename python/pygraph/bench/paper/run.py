@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pygraph.bench import measure
+from pygraph.bench import load, measure
 from pygraph.bench.device import Device, nbytes, young_heap
 from pygraph.bench.models import Unavailable
 from pygraph.bench.modes import Tensors
@@ -103,8 +103,9 @@ def _run(
             with phases.time("wait"):
                 turn.enter_context(options.alone())
             options.tell("time")
-            with phases.time("time"):
+            with phases.time("time"), load.watch() as seen:
                 _time(bench, results, options.effort)
+            row.about["load"] = seen.to_dict()
             options.tell("profile")
             with phases.time("profile"):
                 _profile(bench, results)

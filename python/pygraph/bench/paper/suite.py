@@ -76,7 +76,7 @@ class Suite:
         self.plan, self.document, self.console = plan, document, console
         self.command = command
         self.deadline = time.monotonic() + plan.budget_s
-        self.run_number = 0
+        self.started, self.run_number = 0.0, 0
         self.memory_gib = math.inf
 
     def targets(self) -> list[Target]:
@@ -86,6 +86,8 @@ class Suite:
         return evaluate(tuple(WORKLOADS), self.document.rows)
 
     def save(self) -> None:
+        seconds = time.monotonic() - self.started
+        self.document.runs[self.run_number]["seconds"] = round(seconds, 1)
         self.document.save([target.to_dict() for target in self.targets()])
 
     def run(self) -> None:
@@ -94,7 +96,7 @@ class Suite:
         names = [name for name in self.plan.workloads if not self.document.done(name)]
         if not names:
             return
-        started = time.monotonic()
+        self.started = time.monotonic()
         env = self._environment()
         self.memory_gib = env.get("gpu_memory_gib") or math.inf
         self.run_number = self.document.begin(env, self.command)
@@ -103,7 +105,6 @@ class Suite:
             Progress(self.console, names, Path(folder)) as progress,
         ):
             self._measure(names, Path(folder), progress)
-        self.document.runs[self.run_number]["seconds"] = round(time.monotonic() - started, 1)
         self.save()
 
     def problems(self) -> list[str]:

@@ -52,11 +52,14 @@ def sections(content: Mapping[str, Any]) -> list[Section]:
 
 
 def _measured(content: Mapping[str, Any], rows: Rows) -> list[Block]:
-    several = len(content.get("runs", [])) > 1
+    runs = content.get("runs", [])
+    several = len(runs) > 1
     said = "All modes of a workload were measured in one process."
     if several:
         said += " The latency table says which run a workload comes from."
-    return [said, tables.runs(content, rows), "Modes:", Items(MODES_ARE)]
+    notes = [f"Run {n}: {run['note']}." for n, run in enumerate(runs, 1) if run.get("note")]
+    made: list[Block] = [said, tables.runs(content, rows), *([Items(notes)] if notes else [])]
+    return [*made, "Modes:", Items(MODES_ARE)]
 
 
 def summary(rows: Rows) -> list[str]:

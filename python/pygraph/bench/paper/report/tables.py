@@ -338,4 +338,4 @@ def _judged(target: Mapping[str, Any]) -> str:
 def _number(value: float | None) -> str:
     if value is None:
         return NOTHING
-    return f"{value:,.0f}" if float(value).is_integer() and value >= 10 else f"{value:.2f}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3f}".rstrip("0").rstrip(".")
