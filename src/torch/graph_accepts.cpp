@@ -82,12 +82,8 @@ bool GraphCall::offsets_differ(const Arguments& arguments) const noexcept {
 bool GraphCall::less_aligned(const Arguments& arguments) const noexcept {
   const TorchApi& api = torch_api();
   for (std::size_t i = 0; i < arguments_.size() && i < arguments.count; ++i) {
-    const ArgumentSpec& spec = arguments_[i];
-    if (spec.kind != ArgumentSpec::Kind::kPatched || !api.is_tensor(arguments[i]) ||
-        (spec.elsewhere && api.on_cpu(arguments[i]))) {
-      continue;
-    }
-    if (spec.less_aligned(address_of(api.data(arguments[i])))) {
+    if (arguments_[i].kind == ArgumentSpec::Kind::kPatched && api.is_tensor(arguments[i]) &&
+        arguments_[i].less_aligned(address_of(api.data(arguments[i])))) {
       return true;
     }
   }

@@ -222,8 +222,8 @@ class GraphCall {
   /// Whether an argument that must have a storage offset has another one.
   [[nodiscard]] bool offsets_differ(const Arguments& arguments) const noexcept;
 
-  /// Whether an argument is less aligned than the captured one, but as kernels ask for: for such
-  /// arguments the callable can be captured anew, and nothing be copied.
+  /// Whether, in a call that it accepts, an argument is less aligned than the captured one, but as
+  /// kernels ask for: for such arguments the callable can be captured anew, and nothing be copied.
   [[nodiscard]] bool less_aligned(const Arguments& arguments) const noexcept;
 
   /// Calls with such arguments that are served, by copies, before one is refused. Negative, as at

@@ -116,6 +116,38 @@ def test_where_the_time_is_not_there_the_program_copies(
     assert counted(graph) == (5, 3, 1)
 
 
+@pytest.mark.parametrize("what", ["shortage", "busy"])
+def test_where_there_is_no_room_for_a_link_the_program_copies(
+    place: Place, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    graph = place.graphed(function)
+    serve(graph, place, 0, 0)
+    with monkeypatch.context() as full:
+        if what == "shortage":
+            full.setattr(graph, "_shortage", lambda _: "no memory")
+        else:
+            full.setattr(graph.device, "busy", lambda: True)
+        serve(graph, place, 32, 32, 0)
+    assert counted(graph) == (2, 1, 0) and graph.report.programs == 1
+
+
+def test_memory_that_runs_out_in_between_leaves_the_program(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prove(*_: Any, **__: Any) -> str:
+        raise torch.OutOfMemoryError("none left")
+
+    graph = place.graphed(function)
+    serve(graph, place, 0, 0)
+    with monkeypatch.context() as full:
+        full.setattr(proof, "prove", prove)
+        serve(graph, place, 32)
+    (kept,) = graph._signatures.linked
+    assert kept.settled  # nobody links it once more
+    serve(graph, place, 32, 0)
+    assert counted(graph) == (2, 1, 0)
+
+
 def test_a_link_that_fails_leaves_the_program(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

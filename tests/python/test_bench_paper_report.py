@@ -270,7 +270,8 @@ def readme_tool(monkeypatch):
 def test_the_readme_tool_writes_and_checks_both_tables(tmp_path, readme_tool):
     readme, paper = tmp_path / "README.md", tmp_path / "paper25.json"
     files = ["--readme", str(readme), "--paper", str(paper)]
-    original = (ROOT / "README.md").read_text().partition("<!-- table: paper25 -->")[0]
+    before, _, behind = (ROOT / "README.md").read_text().partition("<!-- table: paper25 -->")
+    original = before + behind.partition("<!-- /table -->")[2]
     readme.write_text(original)
     assert readme_tool.main(["--check", *files]) == 0
     marked = original + "\n<!-- table: paper25 -->\nold\n<!-- /table -->\nbehind\n"
