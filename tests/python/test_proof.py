@@ -69,6 +69,12 @@ def test_a_distance_needs_one_of_the_callable() -> None:
     assert verdict(MINUS, PLUS, far(1.0)) == proof.WITHIN_SPREAD
 
 
+@pytest.mark.parametrize("found", [far(1.0).double(), far(1.0)[None], 1.0])
+def test_what_is_no_such_tensor_has_no_distance(found: Any) -> None:
+    said = "failed: result 0 is not what the uncaptured callable returns"
+    assert verdict(found, far(0.0), far(1.0)) == said
+
+
 def test_a_nan_is_as_far_as_can_be() -> None:
     assert verdict(NAN, PLUS, far(1.0)).startswith("failed: result 0 differs by inf ")
 

@@ -303,8 +303,7 @@ class Graphed:
         arguments.clear()
         signature = self._signatures.of(kept, self.uncaptured.on_host)
         call = signature.call
-        ready = call is not None and not self._held and call.accepts(kept)
-        if not ready or not self._has_room(kept):
+        if call is None or self._held or not call.accepts(kept) or not self._has_room(kept):
             return self.dispatcher(kept)
         counted = {name: getattr(call, name) for name in _COUNTERS}
         with self._threads.calling(), self._alone(), capture_lock:
@@ -377,7 +376,8 @@ class Graphed:
         if whole:
             self._drop_programs()
             self.report.state = FALLBACK
-        log.warning("%s runs without a CUDA graph: %s", self.report.name, reason)
+        what = "runs without a" if whole else "has no further"
+        log.warning("%s %s CUDA graph: %s", self.report.name, what, reason)
 
     def _give_up_for_good(self, reason: str) -> None:
         self._off = True

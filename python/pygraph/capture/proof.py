@@ -132,12 +132,19 @@ def _compare(
                 device.delay()
             again = reference.again(function)
             for index in wrong:
-                if torch.is_tensor(expected[index]) and torch.is_tensor(again[index]):
+                if _alike(expected[index], again[index]):
                     spread[index].note(expected[index], again[index])
         verdict = _within_spread(expected, found, spread)
         if not verdict.startswith(FAILED):
             break
     return verdict
+
+
+def _alike(left: Any, right: Any) -> bool:
+    """Whether there is a distance between two results."""
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return False
+    return (left.shape, left.dtype) == (right.shape, right.dtype)
 
 
 def _movable(
@@ -206,7 +213,7 @@ def _within_spread(
     """The verdict on results that have not the expected bits; `spread` is the callable's own."""
     for index, own in spread.items():
         left, right = expected[index], found[index]
-        if not torch.is_tensor(left) or not torch.is_tensor(right) or left.shape != right.shape:
+        if not _alike(left, right):
             return f"{FAILED}: result {index} is not what the uncaptured callable returns"
         gap = tensors.distance(left, right)
         if not own.covers(gap):

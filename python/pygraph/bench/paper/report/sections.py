@@ -157,8 +157,8 @@ def _compile(rows: Rows) -> list[Block]:
     said = (
         "Seconds up to the steady state, as in the paper's figure 13: tracing, Inductor with warm "
         "caches on disk, captures and, for pygraph, proofs. No caches: up to the end of the first "
-        "call, other workloads being compiled at the same time. pygraph compiles as "
-        "reduce-overhead does."
+        "call, the other mode and other workloads being compiled at the same time. pygraph "
+        "compiles as reduce-overhead does."
     )
     return [said, Chart("compile"), tables.compile_cost(rows)]
 
