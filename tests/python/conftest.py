@@ -31,6 +31,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
+def without_gradients() -> Iterator[None]:
+    """The same random numbers each time, and a twin without faults afterwards."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+    _engine.twin_reset_faults()
+
+
+@pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     """Of each call that Python has heard of: its integers, and its numbers on the host."""
     found: list[list[Any]] = []

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from places import PLACES, Place, assert_bits
 
-from pygraph import _engine
 from pygraph.adapter import alignment
 from pygraph.adapter.graphed import Graphed
 from pygraph.adapter.signatures import Signatures
 from pygraph.capture import proof
 from pygraph.twin import faults
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
 SIZE = 24
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
-    _engine.twin_reset_faults()
 
 
 @pytest.fixture(params=PLACES)

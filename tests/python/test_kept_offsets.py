@@ -9,7 +9,7 @@ addresses that the linker refuses are passed off as such words here (`padding`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,19 +26,12 @@ from pygraph.capture.policy import Policy
 from pygraph.reporting import PARTLY, Report
 from pygraph.twin import faults
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
 PLACE = Place("twin")
 LINKED, OTHER = 16, 8  #: storage offsets
 WHY = "with other ones a proof failed"
 
 Function = Callable[[list[Any]], list[Any]]
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
-    _engine.twin_reset_faults()
 
 
 @dataclasses.dataclass

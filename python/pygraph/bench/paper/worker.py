@@ -67,8 +67,7 @@ def measure(given: Given) -> dict[str, Any]:
     options, turn = Options(effort, wanted, given.tiny, **given.resumed), given.turn
     if turn is not None:
         options = replace(options, alone=turn.alone, tell=turn.tell, clock=turn.clock)
-    there = [mode for mode in modes.CONFIGURATIONS if mode in wanted]
-    unknown = [mode for mode in there if mode not in options.cold_s]
+    unknown = [m for m in modes.CONFIGURATIONS if m in wanted and m not in options.cold_s]
     if given.device.is_cuda and len(unknown) > 1:
         elsewhere = {mode: compile_elsewhere(given, mode) for mode in unknown[1:]}
         options = replace(options, elsewhere=elsewhere)
@@ -93,17 +92,18 @@ def compile_elsewhere(given: Given, mode: str) -> Callable[[], float | None]:
     so to that. Returns what waits for its seconds; None where it failed."""
     folder = tempfile.TemporaryDirectory()
     out = Path(folder.name, "cold.json")
-    worker = [sys.executable, "-m", "pygraph.bench.paper.worker", "cold", given.workload.name, mode]
-    extra = [
-        "--out",
-        str(out),
-        "--device",
-        given.device.torch.type,
-        *(["--tiny"] if given.tiny else []),
+    command = [
+        sys.executable,
+        "-m",
+        "pygraph.bench.paper.worker",
+        "cold",
+        given.workload.name,
+        mode,
     ]
-    if given.turn is not None:
-        extra += ["--turns", str(given.turn.folder)]
-    process = subprocess.Popen([*worker, *extra])
+    command += ["--out", str(out), "--device", given.device.torch.type]
+    command += ["--tiny"] if given.tiny else []
+    command += ["--turns", str(given.turn.folder)] if given.turn is not None else []
+    process = subprocess.Popen(command)
 
     def wait() -> float | None:
         with folder:
