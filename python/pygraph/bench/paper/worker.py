@@ -92,15 +92,8 @@ def compile_elsewhere(given: Given, mode: str) -> Callable[[], float | None]:
     so to that. Returns what waits for its seconds; None where it failed."""
     folder = tempfile.TemporaryDirectory()
     out = Path(folder.name, "cold.json")
-    command = [
-        sys.executable,
-        "-m",
-        "pygraph.bench.paper.worker",
-        "cold",
-        given.workload.name,
-        mode,
-    ]
-    command += ["--out", str(out), "--device", given.device.torch.type]
+    command = [sys.executable, "-m", "pygraph.bench.paper.worker", "cold"]
+    command += [given.workload.name, mode, "--out", str(out), "--device", given.device.torch.type]
     command += ["--tiny"] if given.tiny else []
     command += ["--turns", str(given.turn.folder)] if given.turn is not None else []
     process = subprocess.Popen(command)
