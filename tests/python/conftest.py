@@ -31,6 +31,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
+def one_thread() -> Iterator[None]:
+    """For small cases, beside other processes that want the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
 def without_gradients() -> Iterator[None]:
     """The same random numbers each time, and a twin without faults afterwards."""
     torch.manual_seed(0)

@@ -41,14 +41,7 @@ CPU = Device("cpu")
 QUICK = Effort(0.05, rounds=2, least=3, most=5)
 
 
-@pytest.fixture(autouse=True)
-def one_thread_and_fresh_dynamo():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread", "fresh_dynamo")
 
 
 def by_mode(results: list[Result]) -> dict[str, Result]:

@@ -251,6 +251,8 @@ def judge(mode: str, reference: Reference, bench: Bench) -> Verdict:
         verdict.bit_equal_to_default, verdict.fresh = equal, fresh
         verdict.distance_to_default = _widest(to_default).largest
     _against_eager(verdict, _widest(errors), reference, mode)
+    if mode == "default" and verdict.reason and reference.default_spread:
+        verdict.reason += f"; two runs of it are {reference.default_spread:.2e} apart"
     if iteration.graphs:
         verdict.replays = sum(graph.replays for graph in iteration.reports()) - before
         _against_uncaptured(verdict, iteration, reference, bench)

@@ -46,7 +46,7 @@ def run_workload(workload: Workload, device: Device, options: Options) -> Row:
     phases = measure.Phases()
     results = {mode: Result(workload.name, workload.batch, mode) for mode in options.modes}
     try:
-        with torch.set_grad_enabled(workload.training):
+        with torch.set_grad_enabled(workload.training), workload.settings():
             _run(workload, device, options, results, row, phases)
     except FloorImpossible:
         raise
@@ -70,6 +70,7 @@ def about_of(workload: Workload) -> dict[str, Any]:
         "source": workload.source,
         "deviation": workload.deviation,
         "random": workload.random,
+        "inductor": dict(workload.inductor),
     }
 
 

@@ -80,7 +80,7 @@ def measure(given: Given) -> dict[str, Any]:
 
 def cold(given: Given) -> float:
     torch._dynamo.config.recompile_limit = modes.RECOMPILES
-    with torch.set_grad_enabled(given.workload.training):
+    with torch.set_grad_enabled(given.workload.training), given.workload.settings():
         bench = build(given.workload, given.device, given.tiny, most=1)
         if given.turn is not None:
             bench.clock = given.turn.clock

@@ -8,8 +8,9 @@ alike. The loss is not part of the program: modes.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -72,11 +73,21 @@ class Workload:
     """Draws random numbers, as dropout does."""
     compared: Callable[[Tensors], Tensors] | None = None
     """What of the results is compared with eager, where rounding can change their shapes."""
+    inductor: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Settings of Inductor, for all modes alike."""
 
     @property
     def groups(self) -> tuple[str, ...]:
         """What it can be asked for by, besides its name."""
         return self.suite, "training" if self.training else "inference"
+
+    def settings(self) -> AbstractContextManager[Any]:
+        """Inductor's, around all that compiles: in torch 2.13 they are those of one thread, and so
+        do not reach a backward that is compiled late, on autograd's."""
+        from torch._inductor import config
+
+        patched: AbstractContextManager[Any] = config.patch(dict(self.inductor))
+        return patched
 
     def make_program(self, device: torch.device, tiny: bool = False) -> Program:
         """Always with the same weights for one kind of device. Raises Unavailable, with what is
