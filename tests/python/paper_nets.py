@@ -50,3 +50,15 @@ def bench_of(workload: Workload, *names: str) -> Bench:
     for name in names:
         modes.finish(modes.begin(name, bench), bench)
     return bench
+
+
+def with_other_padding(seen: list[bool]) -> tuple[Workload, bool]:
+    """NET under another setting of Inductor, and which; the model notes what holds when called."""
+    from torch._inductor import config
+
+    def asking(model: Any, x: Any) -> Any:
+        seen.append(config.comprehensive_padding)
+        return call(model, x)
+
+    other = not config.comprehensive_padding
+    return dataclasses.replace(NET, call=asking, inductor={"comprehensive_padding": other}), other

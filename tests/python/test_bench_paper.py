@@ -12,7 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paper_nets import CPU, NET, QUICK, TRAINED, bench_of, by_mode, options  # noqa: E402
+from paper_nets import CPU, NET, QUICK, TRAINED, bench_of, by_mode, options, with_other_padding  # noqa: E402
+from torch._inductor import config as inductor_config  # noqa: E402
 
 from pygraph.bench.device import Device, Memory  # noqa: E402
 from pygraph.bench.measure import Phases  # noqa: E402
@@ -221,19 +222,11 @@ def test_a_record_does_not_say_whose_machine_it_was(monkeypatch: pytest.MonkeyPa
 
 
 def test_settings_of_inductor_hold_for_all_modes() -> None:
-    from torch._inductor import config
-
     seen: list[bool] = []
-
-    def asking(model: Any, x: Any) -> Any:
-        seen.append(config.comprehensive_padding)
-        return (model(x),)
-
-    before = config.comprehensive_padding
-    workload = dataclasses.replace(NET, call=asking, inductor={"comprehensive_padding": not before})
+    workload, other = with_other_padding(seen)
     row = run_workload(workload, CPU, options("eager"))
-    assert seen and set(seen) == {not before} and config.comprehensive_padding == before
-    assert row.about["inductor"] == {"comprehensive_padding": not before}
+    assert seen and set(seen) == {other} and inductor_config.comprehensive_padding != other
+    assert row.about["inductor"] == {"comprehensive_padding": other}
     assert run_workload(NET, CPU, options("eager")).about["inductor"] == {}
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from paper_nets import CPU, NET
+from paper_nets import CPU, with_other_padding
+from torch._inductor import config
 
 from pygraph.bench.device import Device
 from pygraph.bench.paper.turns import Turn
@@ -30,15 +29,7 @@ def test_a_mode_is_compiled_in_another_process(tmp_path: Path) -> None:
 
 
 def test_compiling_without_caches_has_the_settings_of_the_workload() -> None:
-    from torch._inductor import config
-
     seen: list[bool] = []
-
-    def asking(model: Any, x: Any) -> Any:
-        seen.append(config.comprehensive_padding)
-        return (model(x),)
-
-    before = config.comprehensive_padding
-    workload = dataclasses.replace(NET, call=asking, inductor={"comprehensive_padding": not before})
+    workload, other = with_other_padding(seen)
     assert cold(Given(workload, "default", CPU, False, 1.0, 1, None, {})) > 0.0
-    assert seen and set(seen) == {not before} and config.comprehensive_padding == before
+    assert seen and set(seen) == {other} and config.comprehensive_padding != other
