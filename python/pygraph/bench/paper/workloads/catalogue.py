@@ -8,10 +8,6 @@ from pygraph.bench.paper.workloads.workload import FP32, FP64, Workload
 
 _TODAY = "the library's release of today, under bf16 autocast"
 _AUTOCAST = "under bf16 autocast"
-_UNPADDED = (
-    "Inductor's comprehensive_padding is off in all modes: gradients of torch 2.11 depended on "
-    "memory that nothing wrote (pytorch issue 194281)"
-)
 _HUGGINGFACE, _TORCHBENCH = ("transformers",), ("torchbench",)
 _DALLE2 = (
     *("torchvision", "einops", "kornia", "rotary_embedding_torch", "resize_right", "x_clip"),
@@ -196,7 +192,9 @@ _ROWS = (
         sample=vision.sample_objects,
         source="effdet create_model('tf_efficientdet_d1', bench_task='train')",
         deviation=f"{_AUTOCAST}; random weights, and noise with {vision.BOXES} drawn boxes: "
-        f"TorchBench has a pretrained backbone and photographs; {_UNPADDED}",
+        "TorchBench has a pretrained backbone and photographs; Inductor's comprehensive_padding is "
+        "off in all modes: gradients of torch 2.11 depended on memory that nothing wrote, which "
+        "fits pytorch issue 194281",
         needs=("torchvision", "timm", "effdet"),
         random=True,
         inductor={"comprehensive_padding": False},
