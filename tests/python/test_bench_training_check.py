@@ -43,15 +43,10 @@ MODES = ("eager", "default", "pygraph")
 
 
 @pytest.fixture(autouse=True)
-def one_thread_and_fresh_dynamo() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch._dynamo.reset()
+def fresh(one_thread: None, fresh_dynamo: None) -> Iterator[None]:
     pygraph.reset()
     yield
-    torch._dynamo.reset()
     pygraph.reset()
-    torch.set_num_threads(threads)
 
 
 Make = Callable[[Bench], Trainer]

@@ -25,13 +25,9 @@ ON_CPU = [family for family in FAMILIES if not family.gpu_only]
 
 
 @pytest.fixture(autouse=True)
-def small_and_without_gradients() -> Iterator[None]:
-    """One thread: the cases are tiny, and other processes may want the cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def small_and_without_gradients(one_thread: None) -> Iterator[None]:
     with torch.no_grad():
         yield
-    torch.set_num_threads(threads)
 
 
 def test_the_registry_is_complete() -> None:

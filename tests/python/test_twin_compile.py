@@ -19,15 +19,12 @@ from pygraph.twin.device import twin_device
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def fresh(one_thread: None) -> Iterator[None]:
     torch.manual_seed(0)
     torch._dynamo.reset()
     pygraph.reset()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # what runs beside the tests then disturbs them less
     with torch.no_grad():
         yield
-    torch.set_num_threads(threads)
     _engine.twin_reset_faults()
     pygraph.reset()
 

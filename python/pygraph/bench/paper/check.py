@@ -251,8 +251,6 @@ def judge(mode: str, reference: Reference, bench: Bench) -> Verdict:
         verdict.bit_equal_to_default, verdict.fresh = equal, fresh
         verdict.distance_to_default = _widest(to_default).largest
     _against_eager(verdict, _widest(errors), reference, mode)
-    if mode == "default" and verdict.reason and reference.default_spread:
-        verdict.reason += f"; two runs of it are {reference.default_spread:.2e} apart"
     if iteration.graphs:
         verdict.replays = sum(graph.replays for graph in iteration.reports()) - before
         _against_uncaptured(verdict, iteration, reference, bench)
@@ -272,6 +270,8 @@ def _against_eager(verdict: Verdict, error: Apart, reference: Reference, mode: s
     ):
         if not found <= most:
             verdict.reason = f"{what}: relative error {found:.2e} against eager, over {most:.2e}"
+            if mode == "default" and reference.default_spread:
+                verdict.reason += f"; two runs of it are {reference.default_spread:.2e} apart"
             return
 
 
