@@ -13,8 +13,11 @@ from paper_nets import CPU, NET, TRAINED, bench_of  # noqa: E402
 
 from pygraph.bench.paper import run  # noqa: E402
 from pygraph.bench.paper.check import (  # noqa: E402
+    Apart,
     Outcome,
     Reference,
+    Verdict,
+    _against_eager,
     apart,
     distance,
     gradient_distance,
@@ -74,6 +77,9 @@ def test_code_that_does_not_repeat_itself_is_told() -> None:
     assert not verdict.correct and verdict.reason.endswith("; two runs of it are 2.50e+00 apart")
     steady = judged(NET, lambda out, _: (out[0] * 1.01,))
     assert "two runs" not in steady.reason
+    other, eager = Verdict(), Reference([], [Outcome(())], Apart(0.1, 0.1), default_spread=2.0)
+    _against_eager(other, Apart(0.5), eager, "reduce-overhead")
+    assert other.reason is not None and "two runs" not in other.reason
 
 
 def test_gradients_that_are_off_are_found() -> None:
