@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from paper_nets import CPU, NET, QUICK, TRAINED, bench_of, by_mode, options, with_other_padding  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 
+import pygraph  # noqa: E402
 from pygraph.bench.device import Device, Memory  # noqa: E402
 from pygraph.bench.measure import Phases  # noqa: E402
 from pygraph.bench.models import Unavailable  # noqa: E402
@@ -184,6 +185,16 @@ def test_results_live_until_the_backward_is_done() -> None:
         outputs = iteration.run(bench.inputs[0])
         assert outputs[0].dim() == (2 if complete else 0) and made[-1]() is None
     assert alive == [True, True]
+
+
+def test_only_pygraph_keeps_backwards_on_the_calling_thread() -> None:
+    bench = bench_of(TRAINED, "eager", "default", "pygraph-copies", "pygraph")
+    seen = {}
+    for mode in ("pygraph", "eager", "pygraph-copies", "default"):
+        bench.prepared[mode].run(bench.inputs[0])
+        seen[mode] = torch._C._is_multithreading_enabled()
+    assert seen == {"eager": True, "default": True, "pygraph": False, "pygraph-copies": False}
+    pygraph.reset()
 
 
 def test_caches_are_filled_once_for_each_configuration(monkeypatch: pytest.MonkeyPatch) -> None:

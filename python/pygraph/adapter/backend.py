@@ -18,6 +18,8 @@ Options
             however long that takes and however many nodes they have; default 0.
   arguments  "patched" (default), or "copied": tensors that change from call to call are copied to
             where the graph was captured with them. Slower: for measuring what patching is worth.
+  backward_thread  "calling" (default): a backward runs on the thread that calls it, as long as the
+            process uses one GPU (calling_thread.py); or "autograd": on a thread of autograd's.
   capture_at    the sight of a set of sizes at which it is captured; default 2.
   capture_sizes a list of sizes: those are captured at their first sight, and no others. A size is
             an integer or a tuple of integers: the dynamic sizes of a call that has all of them.
@@ -47,6 +49,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "device": tuple(devices.TARGETS),
     "debug": ("off", "paranoid"),
     "arguments": ("patched", "copied"),
+    "backward_thread": ("calling", "autograd"),
 }
 
 #: The least that an option may be which is an integer; of others 1.
@@ -63,6 +66,7 @@ class Options:
     debug: str = "off"
     debug_interval: int = PARANOID_INTERVAL
     arguments: str = "patched"
+    backward_thread: str = "calling"
     max_programs: int = PROGRAMS
     programs_at_once: int = 0
     capture_at: int = CAPTURE_AT
@@ -141,7 +145,7 @@ def backend(
         return graph.entry()
 
     with hook.observed_metadata() as metadata:
-        pair = Pair(metadata)
+        pair = Pair(metadata, stays=ours.backward_thread == "calling")
         if ours.compiler == "aot":
             compiled = aot.compile_graph(gm, example_inputs, wrap, target.index)
         else:

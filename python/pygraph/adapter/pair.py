@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from pygraph.adapter import calling_thread
 from pygraph.adapter.partition import Partition, Position, graph_inputs, graph_outputs
 from pygraph.capture import blocks, numbers, tensors
 from pygraph.capture.device import Device, is_strided
@@ -34,10 +35,12 @@ class Role(enum.Enum):
 
 class Pair:
     """One forward and its backward. `metadata` is what AOTAutograd said of the function by the time
-    that one of them is called first (its ViewAndMutationMeta; hook.observed_metadata)."""
+    that one of them is called first (its ViewAndMutationMeta; hook.observed_metadata). `stays`: the
+    backward shall run on the thread that calls it (calling_thread.py)."""
 
-    def __init__(self, metadata: Sequence[Any]) -> None:
+    def __init__(self, metadata: Sequence[Any], stays: bool = False) -> None:
         self._metadata = metadata
+        self.stays = stays
         #: The forward's parameters and buffers, by its inputs.
         self.static: frozenset[int] = frozenset()
         #: Where they are, per callable of the forward.
@@ -218,6 +221,8 @@ class Side:
         call = linked.call
         if self.role is Role.FORWARD:
             self._pair.adopt_forward(call, self._saved_results(len(call.block_of_result)))
+            if self._pair.stays and self._device.alone():
+                calling_thread.stay()
         elif self.role is Role.BACKWARD and not linked.offsets_kept:
             self._pair.adopt_backward(self._number, call, self._saved_arguments(arguments))
 

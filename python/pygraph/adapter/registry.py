@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.adapter import devices, versions
+from pygraph.adapter import calling_thread, devices, versions
 from pygraph.adapter.graphed import Graphed
 from pygraph.adapter.signatures import BUDGET
 from pygraph.reporting import FALLBACK, GraphReport, Report
@@ -123,4 +123,5 @@ def reset() -> None:
     _plain.clear()
     _events.clear()
     BUDGET.clear()
+    calling_thread.leave()
     devices.release()

@@ -61,6 +61,10 @@ class Cuda(Device):
     def idle(self) -> bool:
         return bool(torch.cuda.current_stream(self.index).query())
 
+    def alone(self) -> bool:
+        others = [n for n in range(torch.cuda.device_count()) if n != self.index]
+        return not any(map(torch.cuda.memory_reserved, others))
+
     def delay(self) -> None:
         torch.cuda._sleep(_DELAY_CYCLES)
 

@@ -116,6 +116,10 @@ class Device(abc.ABC):
         """Whether the current stream, which nobody captures, has nothing to do."""
 
     @abc.abstractmethod
+    def alone(self) -> bool:
+        """Whether torch has memory of no other device of this kind."""
+
+    @abc.abstractmethod
     def delay(self) -> None:
         """Keeps the current stream busy for some milliseconds, so that what is launched then runs
         without gaps."""

@@ -96,6 +96,9 @@ class Twin(Device):
         """Always: its kernels run within the call."""
         return True
 
+    def alone(self) -> bool:
+        return True
+
     def delay(self) -> None:
         """The twin has no clock."""
 

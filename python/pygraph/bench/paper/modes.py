@@ -33,6 +33,7 @@ from pygraph.bench.device import Device, Memory, drop_workspaces, nbytes
 from pygraph.bench.isolate import isolated
 from pygraph.bench.modes import MOST_WARM_UP_CALLS, WARM_UP_CALLS, Runner, Tensors
 from pygraph.bench.paper.workloads.workload import Program, Workload
+from pygraph.bench.threads import backward_thread
 from pygraph.reporting import WARMING, GraphReport
 
 SETTLING_PASSES = 2
@@ -125,7 +126,8 @@ def _iteration(mode: str, bench: Bench, module: Any) -> Iteration:
         loss.backward()
         return tuple(each.detach() for each in (results if complete[0] else (loss,)))
 
-    return Iteration(mode, step, keep=module, parameters=parameters, complete=complete)
+    before = backward_thread(mode)
+    return Iteration(mode, step, before, keep=module, parameters=parameters, complete=complete)
 
 
 def _compiled(name: str, bench: Bench, **options: Any) -> Iteration:
@@ -145,7 +147,8 @@ def _default(bench: Bench) -> Iteration:
 
 def _reduce_overhead(bench: Bench) -> Iteration:
     found = _compiled("reduce-overhead", bench, mode="reduce-overhead")
-    found.before = torch.compiler.cudagraph_mark_step_begin
+    mark = torch.compiler.cudagraph_mark_step_begin
+    found.before = backward_thread(found.mode, mark) if bench.workload.training else mark
     return found
 
 

@@ -23,6 +23,7 @@ import torch._dynamo
 from pygraph.bench.device import Device, nbytes
 from pygraph.bench.isolate import isolated
 from pygraph.bench.modes import MOST_WARM_UP_CALLS, Runner, Tensors
+from pygraph.bench.threads import backward_thread
 from pygraph.bench.training import floor
 from pygraph.bench.training.models import Training, TrainingProgram
 from pygraph.reporting import WARMING
@@ -117,7 +118,8 @@ def _trainer(mode: str, bench: Bench, compile_: Callable[[Any], Any]) -> Trainer
     module = compile_(isolated(program, mode.replace("-", "_")))
     optimizer = adamw(trained(program))
     step = make_step(module, optimizer)
-    return Trainer(mode, step, program=program, optimizer=optimizer, keep=module)
+    before = backward_thread(mode)
+    return Trainer(mode, step, before, program=program, optimizer=optimizer, keep=module)
 
 
 def _eager(bench: Bench) -> Trainer:
@@ -134,7 +136,7 @@ def _reduce_overhead(bench: Bench) -> Trainer:
     trainer = _trainer(
         "reduce-overhead", bench, lambda module: torch.compile(module, mode="reduce-overhead")
     )
-    trainer.before = torch.compiler.cudagraph_mark_step_begin
+    trainer.before = backward_thread(trainer.mode, torch.compiler.cudagraph_mark_step_begin)
     # Parameters are static; what the caller brings is copied into place in every step.
     trainer.bytes_per_call = nbytes(bench.inputs[0])
     return trainer
