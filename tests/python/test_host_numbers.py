@@ -24,7 +24,7 @@ from training_support import Compile, agree, fresh, gradients, serves
 import pygraph
 from pygraph.adapter import devices, graphed, signatures
 from pygraph.adapter.signatures import Policy, Signatures
-from pygraph.capture import linker, numbers
+from pygraph.capture import numbers
 from pygraph.capture.device import CaptureFailed
 from pygraph.capture.hold import hold_buffers
 from pygraph.capture.policy import Policy as Rung
@@ -295,12 +295,12 @@ def test_every_rung_guards_the_value(
 
 def test_one_with_kept_offsets(apart: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that holds for one call's storage offsets only asks none of numbers."""
-    request = linker.Request
+    request = graphed.Request
 
     def with_offsets(*args: Any, **kwargs: Any) -> Any:
         return request(*args, **kwargs, keep_offsets=True)
 
-    monkeypatch.setattr(linker, "Request", with_offsets)
+    monkeypatch.setattr(graphed, "Request", with_offsets)
     graph = compiled(apart)
     behind = torch.full((4,), 0.5, dtype=torch.float64)[3]
     for value in (behind, behind, HALF):

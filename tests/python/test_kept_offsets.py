@@ -23,6 +23,7 @@ from pygraph.adapter.pair import Role
 from pygraph.adapter.signatures import MAXIMUM_ATTEMPTS
 from pygraph.capture import linker
 from pygraph.capture.policy import Policy
+from pygraph.capture.request import Request
 from pygraph.reporting import PARTLY, Report
 from pygraph.twin import faults
 
@@ -58,7 +59,7 @@ def padding(monkeypatch: pytest.MonkeyPatch) -> Links:
             return linked
         return compare(a, b, regions, phantom_begin, phantom_begin, **options)
 
-    def noting(request: linker.Request, policy: Policy) -> linker.LinkedCall:
+    def noting(request: Request, policy: Policy) -> linker.LinkedCall:
         links.made.append((policy, request.keep_offsets))
         linked = link(request, policy)
         assert not linked.doubtful, "the twin's own kernels have no such words"

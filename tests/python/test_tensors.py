@@ -23,6 +23,15 @@ def test_extent_and_alignment() -> None:
     assert tensors.residue_of(0x7000_0000_0000) == 512
     assert tensors.residue_of(0x7000_0000_0040) == 64
     assert tensors.residue_of(0x7000_0000_0004) == 512  # captured as if aligned; calls copy
+    for address, at_most, residue in (
+        (0x7000_0000_0000, 32, 32),
+        (0x7000_0000_0040, 32, 32),
+        (0x7000_0000_0030, 32, 0x30),
+        (0x7000_0000_0020, 32, 32),
+        (0x7000_0000_0004, 32, 32),
+        (0x7000_0000_0060, 64, 0x60),
+    ):
+        assert tensors.residue_of(address, at_most=at_most) == residue, hex(address)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool])

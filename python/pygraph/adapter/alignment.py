@@ -4,7 +4,9 @@ A kernel may have been chosen by how its arguments were aligned, so a program co
 aligned (design, rule 3). Slices of a batch come with every alignment that there is, and the first
 has the best: captured with it, a program would copy most of them for ever. So a program is linked
 anew for a call that is less aligned, a few times at most. It keeps serving, by copies, while the
-time for that is not there (signatures.py).
+time for that is not there (signatures.py). Programs of other sizes that are linked later are
+captured as if their arguments were as little aligned as those: what fits such an address fits every
+better one.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from pygraph.adapter.signatures import Signature, Signatures
+from pygraph.capture import tensors
 
 #: Programs that are linked for a signature only because arguments were less aligned: from 256 bytes
 #: down to 16 there are five alignments, and several arguments have rarely all of them.
@@ -27,6 +32,8 @@ class Alignment:
 
     def __init__(self, signatures: Signatures) -> None:
         self._signatures = signatures
+        #: The least that arguments of refused calls were aligned, in bytes, by index.
+        self.least: dict[int, int] = {}
 
     def relink(
         self,
@@ -40,6 +47,7 @@ class Alignment:
         refused = call is not None and call.patience == 0 and call.accepts(arguments)
         if not refused or not call.less_aligned(arguments):
             return False
+        self._learn(arguments)
         if self._signatures.seconds_to_wait(gap=1) > 0 or not possible(arguments):
             call.patience = PATIENCE
             return False
@@ -55,3 +63,10 @@ class Alignment:
         signature.settled = True
         # Else the first call that is less aligned shall be heard of.
         signature.call.patience = _ENDLESS if failed or signature.relinks >= RELINKS else 0
+
+    def _learn(self, arguments: Sequence[Any]) -> None:
+        for index, argument in enumerate(arguments):
+            if isinstance(argument, torch.Tensor):
+                aligned = tensors.alignment_mask(argument.data_ptr()) + 1
+                if tensors.KERNEL_ALIGNMENT <= aligned < self.least.get(index, aligned + 1):
+                    self.least[index] = aligned

@@ -2,9 +2,9 @@
 
 `Graphed.dispatcher` is what Inductor calls in place of the compiled callable. It is C++ and serves
 every call that a proven program accepts, and those of signatures that rest (resting.py); others
-arrive in `_miss`. The first call of a signature runs the callable for real, which loads modules and
-creates library handles (a capture must not); the second runs it for real again, captures, links and
-proves, and gives the caller the real run's result, whatever became of the capture.
+arrive in `_miss`. The first call of a signature runs the callable, which loads modules and creates
+library handles; the second runs it again, captures, links and proves, and gives the caller the real
+run's result, whatever became of the capture.
 
 Threads: calls are guarded by the GIL, and a thread that links is alone (turnstile.py).
 """
@@ -34,6 +34,7 @@ from pygraph.capture import linker, proof, reference, unsafe
 from pygraph.capture.cuda import device_of
 from pygraph.capture.device import CaptureFailed, Device, capture_lock
 from pygraph.capture.policy import ladder
+from pygraph.capture.request import Request
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING, GraphReport
 
 log = logging.getLogger("pygraph")
@@ -44,7 +45,6 @@ _COUNTERS = ("replays", "bytes_copied", "copies", "updates")
 PARANOID_INTERVAL = 100
 
 _EXPECTED = (CaptureFailed, _engine.UnsupportedGraph, _engine.DriverError)
-
 SourceFinder = Callable[[str | None], str | None]
 
 
@@ -69,12 +69,11 @@ class Graphed:
         partition: Partition | None = None,
         copied: bool = False,
     ) -> None:
-        """`function` takes one list of arguments. `static` are those that stand where they are from
-        call to call (constants), `mutated` those that are known to be written. `paranoid`: repeat
-        the proof every so many calls; 0: never. `aligned`: the function needs its tensors to
-        be aligned to 16 bytes (Inductor's do), which those of `sure` always are. `pair`: what a
-        forward and a backward share. `partition`: which part of the compiled graph; None: all.
-        `copied`: changing arguments are copied into place and not patched."""
+        """`function` takes one list of arguments: `static` stay in place (constants), `mutated`
+        are known to be written. `paranoid`: repeat the proof every so many calls; 0: never.
+        `aligned`: the function needs tensors aligned to 16 bytes (Inductor's do), as those of
+        `sure` always are. `pair`: what a forward and a backward share. `partition`: of the compiled
+        graph; None: all of it. `copied`: changing arguments are copied, not patched."""
         self.static = frozenset(static)
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
@@ -239,7 +238,7 @@ class Graphed:
         against = self._side.saves_on_host(run)
         if against is not None:
             return self._without_numbers_on_host(signature, run, against)
-        request = linker.Request(
+        request = Request(
             self.uncaptured.function,
             arguments,
             self._changing(arguments),
@@ -254,6 +253,7 @@ class Graphed:
             self._side.gradients(len(run.outputs)),
             self._side.given(arguments),
             self._side.role is not Role.INFERENCE,
+            self._alignment.least,
         )
         reasons: list[str] = []
         with capture_lock:

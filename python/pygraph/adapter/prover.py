@@ -1,7 +1,8 @@
 """Linking a call under a policy, and proving what was linked.
 
-Two retreats are tried here, before the ladder of policies goes down a rung: an arena in pieces
-where memory runs out, and the storage offsets of the linked call kept where a proof fails.
+Three retreats are tried here, before the ladder of policies goes down a rung: an arena in pieces
+where memory runs out, and where a proof fails the alignment that the arguments have (other kernels
+may round differently), and the storage offsets of the linked call kept.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pygraph import _engine
 from pygraph.capture import linker, proof, reference
 from pygraph.capture.device import Device, Function
 from pygraph.capture.policy import Policy
+from pygraph.capture.request import Request
 from pygraph.reporting import GraphReport
 
 
@@ -38,7 +40,7 @@ class Prover:
         self.seconds_per_run = 0.0
 
     def attempt(
-        self, request: linker.Request, run: reference.Reference, policy: Policy
+        self, request: Request, run: reference.Reference, policy: Policy
     ) -> tuple[linker.LinkedCall, str]:
         """Where memory runs out, tries once more with an arena that needs no more of it in one
         piece than the callable does."""
@@ -51,9 +53,12 @@ class Prover:
         return self._link(request, run, policy)
 
     def _link(
-        self, request: linker.Request, run: reference.Reference, policy: Policy
+        self, request: Request, run: reference.Reference, policy: Policy
     ) -> tuple[linker.LinkedCall, str]:
         linked, verdict = self._link_once(request, run, policy)
+        if verdict.startswith(proof.FAILED) and request.alignments:
+            request.alignments.clear()
+            linked, verdict = self._link_once(request, run, policy)
         if verdict.startswith(proof.FAILED) and linked.doubtful and not request.keep_offsets:
             request.keep_offsets = True
             try:
@@ -65,7 +70,7 @@ class Prover:
         return linked, verdict
 
     def _link_once(
-        self, request: linker.Request, run: reference.Reference, policy: Policy
+        self, request: Request, run: reference.Reference, policy: Policy
     ) -> tuple[linker.LinkedCall, str]:
         started = time.perf_counter()
         linked = linker.link(request, policy)

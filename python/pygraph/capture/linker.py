@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from pygraph.capture import blocks, foreign, generators, numbers, outputs, recor
 from pygraph.capture.device import NEVER, CaptureFailed, Device, is_strided
 from pygraph.capture.policy import Policy
 from pygraph.capture.record import Capture
+from pygraph.capture.request import Request
 
 #: Bytes that everything in an arena takes a multiple of (include/pygraph/layout.h).
 _ARENA_STEP = 512
@@ -39,35 +40,6 @@ class LinkedCall:
     #: Words that look like phantom addresses are left; the callable may count from the start of a
     #: storage, and then a proof fails unless the offsets are kept.
     doubtful: bool
-
-
-@dataclasses.dataclass
-class Request:
-    """What is to be linked: a callable, and one call of it that has been made for real."""
-
-    function: Callable[[list[Any]], Any]
-    arguments: Sequence[Any]
-    changing: Sequence[int]  #: arguments that differ from call to call
-    mutated: frozenset[int]  #: arguments that the callable writes
-    results: Sequence[Any]  #: what the real call returned
-    device: Device
-    arena_in_pieces: bool  #: none larger than the callable's largest piece of scratch
-    #: states of the generators before the real call, and after, by source (generators.py)
-    random_before: generators.States = dataclasses.field(default_factory=dict)
-    random_after: generators.States = dataclasses.field(default_factory=dict)
-    drew_on_host: bool = False  #: the real call drew random numbers on the host
-    #: arguments that a call may have on the host, in place of the device
-    elsewhere: frozenset[int] = frozenset()
-    gradients: frozenset[int] = frozenset()  #: results that die at about the same time
-    given: frozenset[int] = frozenset()  #: arguments that the caller does not need any more
-    cut: bool = False  #: the graph may be launched in parts, for the sake of its peak memory
-    #: link only for calls whose arguments have the storage offsets of this one
-    keep_offsets: bool = False
-
-    @property
-    def draws(self) -> list[int]:
-        """The generators that the callable draws from, by source."""
-        return generators.drawn(self.random_before, self.random_after)
 
 
 def link(request: Request, policy: Policy) -> LinkedCall:
@@ -185,6 +157,7 @@ class _Pair:
                 device,
                 shifted,
                 request.draws,
+                request.alignments,
             )
 
         started = time.perf_counter()

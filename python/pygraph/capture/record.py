@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -90,16 +91,18 @@ def record(
     device: Device,
     shifted: bool = True,
     draws: Sequence[int] = (),
+    alignments: Mapping[int, int] = MappingProxyType({}),
 ) -> Capture:
     """Captures `function(arguments)` with the tensors of `in_place` standing in for their
     arguments, copies for numbers on the host and random generators, and a phantom one for every
     other tensor. What is allocated is phantom too, unless it comes from a private pool. `draws`:
-    the generators that the function draws from, by source. Raises CaptureFailed."""
+    the generators that the function draws from, by source. `alignments`: bytes that arguments are
+    aligned to at most, by index. Raises CaptureFailed."""
     phantom = device.space()
     phantom.begin(placement)
     shift = _OFFSET_IN_B if shifted and placement == _engine.Placement.B else 0
     copies = numbers.stand_ins(arguments, device)
-    places, inputs = _place(arguments, in_place, copies, phantom, device, shift)
+    places, inputs = _place(arguments, in_place, copies, phantom, device, shift, alignments)
     for index, stand_in in generators.stand_ins(arguments, device).items():
         inputs[index] = stand_in
     drawn = {
@@ -138,6 +141,7 @@ def _place(
     phantom: _engine.PhantomSpace,
     device: Device,
     shift: int,
+    alignments: Mapping[int, int],
 ) -> tuple[list[int], list[Any]]:
     places = [0] * len(arguments)
     inputs = list(arguments)
@@ -157,7 +161,8 @@ def _place(
         if index in in_place:
             inputs[index] = in_place[index]
         elif nbytes:
-            residue = tensors.residue_of(argument.data_ptr(), device.alignment)
+            at_most = alignments.get(index, device.alignment)
+            residue = tensors.residue_of(argument.data_ptr(), device.alignment, at_most)
             places[index] = phantom.allocate(nbytes, residue)
             inputs[index] = tensors.at_address(argument, places[index], nbytes, offset=offset)
         else:

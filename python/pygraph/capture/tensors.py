@@ -29,12 +29,14 @@ def extent_bytes(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-def residue_of(address: int, guaranteed: int = 512) -> int:
+def residue_of(address: int, guaranteed: int = 512, at_most: int = 512) -> int:
     """What a phantom address must be modulo 1024 to be exactly as aligned as `address`, up to the
-    bytes that the allocator guarantees. An address that is less aligned than compiled kernels ask
-    for is captured as if it were fully aligned; a call with such an address copies."""
+    bytes that the allocator guarantees, and to `at_most`, a power of two. An address that is less
+    aligned than compiled kernels ask for is captured as if it were aligned to both; a call with
+    such an address copies."""
     below = address % guaranteed
-    return below if below and address % KERNEL_ALIGNMENT == 0 else guaranteed
+    asked_for = below and address % KERNEL_ALIGNMENT == 0
+    return below if asked_for and below % at_most else min(guaranteed, at_most)
 
 
 def alignment_mask(address: int) -> int:
