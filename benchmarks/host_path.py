@@ -5,6 +5,9 @@ dispatcher  what Inductor calls: compare addresses, take outputs, launch, wrap t
 entry       the same straight from Dynamo's bytecode, past the wrappers
 ahead       launched by the Entry, arriving through a Python function that stands for the wrappers
 half        of that, until the function is called: what the GPU waits for
+compiled    torch.compile with the graph: Dynamo's guards, then the launch; until the call returns
+early       the same, with the launch in front of the guards
+... idle    of either, and a wait: what a caller waits for
 resting     no graph, and none to come: what the dispatcher adds to the callable
 new size    no graph, and a size that was not seen before
 
@@ -41,6 +44,10 @@ class Clock:
     def __init__(self, wait: Any) -> None:
         self._wait = wait
         self.marked = 0.0
+
+    def until_idle(self, results: Any) -> Any:
+        self._wait()
+        return results
 
     def mark(self) -> None:
         self.marked = time.perf_counter()
@@ -105,6 +112,7 @@ def measure(size: int, count: int, kind: str) -> dict[str, Any]:
     }
     assert graph.refresh_report().replays == before + 4 * (WARM + count), "not all were replays"
     nodes = graph.report.nodes
+    rows |= compiled_rows(clock, kind, arguments, count)
     graph.release()
     rows["resting"] = clock.run(lambda: graph.dispatcher(list(arguments)), count)
     sizes = itertools.count()
@@ -112,6 +120,26 @@ def measure(size: int, count: int, kind: str) -> dict[str, Any]:
     rows["new size"] = clock.run(lambda: sized.dispatcher([next(sizes), *arguments]), count)
     pygraph.reset()
     return {"arguments": size, "nodes": nodes, "rows": rows}
+
+
+def compiled_rows(clock: Clock, kind: str, arguments: list[Any], count: int) -> dict[str, Any]:
+    def add(*given: Any) -> list[Any]:
+        return list(torch._foreach_add(given, 1.0))
+
+    rows = {}
+    for name, launch in (("compiled", "checked"), ("early", "early")):
+        options = {"device": kind, "compiler": "aot", "launch": launch}
+        torch._dynamo.reset()
+        function = torch.compile(add, backend="pygraph", options=options)
+        for _ in range(4):
+            function(*arguments)
+        report = pygraph.report().graphs[-1]
+        assert report.replays and report.early == (launch == "early"), report.blame
+        rows[name] = clock.run(lambda function=function: function(*arguments), count)
+        rows[f"{name}, idle"] = clock.run(
+            lambda function=function: clock.until_idle(function(*arguments)), count
+        )
+    return rows
 
 
 def main(

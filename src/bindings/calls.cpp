@@ -203,6 +203,8 @@ void bind_calls(nb::module_& module) {
              require_list(arguments);
              return self.offsets_differ(Arguments::of_list(arguments.ptr()));
            })
+      .def_prop_ro("without_trace", &GraphCall::without_trace,
+                   "Whether a call whose results nobody gets leaves everything as it was.")
       .def("less_aligned",
            [](const GraphCall& self, nb::handle arguments) {
              require_list(arguments);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "../torch/dispatcher.h"
+#include "../torch/early.h"
 #include "../torch/entry.h"
 #include "bindings.h"
 #include "python.h"
@@ -76,10 +77,43 @@ void bind_entry(nb::module_& module) {
       nb::arg("entry"), nb::arg("slow"));
 }
 
+void bind_early(nb::module_& module) {
+  module.def(
+      "make_early",
+      [](nb::handle code, nb::handle wrapper, nb::handle between, nb::handle plain) {
+        return stolen(
+            torch_bridge::make_early(code.ptr(), wrapper.ptr(), between.ptr(), plain.ptr()));
+      },
+      nb::arg("code"), nb::arg("wrapper"), nb::arg("between"), nb::arg("plain"),
+      "Launches graphs in front of the guards of a compiled callable; see early.h.");
+  const auto is_early = [](nb::handle object) {
+    return PyObject_TypeCheck(object.ptr(), torch_bridge::early_type()) != 0;
+  };
+  module.def(
+      "allow_early",
+      [](nb::handle entry) {
+        require_entry(entry);
+        torch_bridge::allow_early(entry.ptr());
+      },
+      nb::arg("entry"), "The entry's graph may be launched in front of guards.");
+  module.def("is_early", is_early, nb::arg("object"), "Whether make_early() made it.");
+  module.def(
+      "early_counts",
+      [is_early](nb::handle early) {
+        if (!is_early(early)) {
+          throw nb::type_error("what make_early() makes is needed");
+        }
+        const torch_bridge::EarlyCounts counts = torch_bridge::early_counts(early.ptr());
+        return std::make_pair(counts.launched, counts.landed);
+      },
+      nb::arg("early"), "Graphs that it launched, and those whose call came.");
+}
+
 }  // namespace
 
 void bind_dispatcher(nb::module_& module) {
   bind_entry(module);
+  bind_early(module);
 
   nb::class_<Dispatcher>(module, "Dispatcher", nb::type_slots(dispatcher_slots),
                          "Serves the calls of one compiled graph; see dispatcher.h.")
@@ -154,6 +188,8 @@ void bind_dispatcher(nb::module_& module) {
                    "How many calls there had been when that was used.")
       .def_prop_ro("calls", &Dispatcher::calls)
       .def_prop_ro("replays", &Dispatcher::replays, "Calls that a graph served.")
+      .def_prop_ro("withdrawn", &Dispatcher::withdrawn,
+                   "Launches for calls that did not come (early.h). They are no calls.")
       .def_prop_ro("size", &Dispatcher::size)
       .def_prop_ro("_boxed_call", [](const Dispatcher&) { return true; });
 }

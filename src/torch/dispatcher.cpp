@@ -169,7 +169,7 @@ bool Dispatcher::try_call(const Arguments& arguments, PyObject*& result) {
   return true;
 }
 
-Dispatcher::Start Dispatcher::start(const Arguments& arguments, Flight& flight) {
+Dispatcher::Start Dispatcher::start(const Arguments& arguments, Flight& flight, bool traceless) {
   const std::shared_ptr<GraphCall> chosen = choose(arguments);
   PyObject* result = nullptr;
   bool launched = false;
@@ -177,7 +177,8 @@ Dispatcher::Start Dispatcher::start(const Arguments& arguments, Flight& flight) 
     flight.depart(chosen, chosen->launch(arguments));
     launched = true;
   };
-  if (chosen == nullptr || !guarded(arguments, chosen, result, launch)) {
+  if (chosen == nullptr || (traceless && !chosen->without_trace()) ||
+      !guarded(arguments, chosen, result, launch)) {
     return Start::kMiss;
   }
   ++count_;

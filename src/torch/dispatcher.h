@@ -56,9 +56,18 @@ class Dispatcher {
 
   /// The first half of a call that only a graph may serve: `flight` departs, and call() with the
   /// same arguments will be its arrival. kMiss: no graph accepts them, and nothing was done.
-  /// kError: a Python error is set.
+  /// kError: a Python error is set. `traceless`: only a graph that leaves no trace may serve it,
+  /// so that it can be withdrawn.
   enum class Start : std::uint8_t { kMiss, kDeparted, kError };
-  Start start(const Arguments& arguments, Flight& flight);
+  Start start(const Arguments& arguments, Flight& flight, bool traceless = false);
+  /// The other half, of a flight that call() does not find: its results, as try_call() has them.
+  PyObject* land(Flight& flight, const Arguments& arguments);
+  /// The call that `flight` departed for will not come.
+  void withdraw() noexcept {
+    --count_;
+    ++withdrawn_;
+  }
+  [[nodiscard]] std::uint64_t withdrawn() const noexcept { return withdrawn_; }
 
   /// One call that only a graph may serve. False: no graph accepts the arguments, and nothing was
   /// done. True: `result` is a new reference, or null with a Python error set.
@@ -77,7 +86,6 @@ class Dispatcher {
   template <typename Step>
   bool guarded(const Arguments& arguments, const std::shared_ptr<GraphCall>& chosen,
                PyObject*& result, Step step);
-  PyObject* land(Flight& flight, const Arguments& arguments);
   std::shared_ptr<GraphCall> choose(const Arguments& arguments);
   PyObject* failed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
                    const std::string& message);
@@ -101,6 +109,7 @@ class Dispatcher {
   std::unique_ptr<Uncaptured> uncaptured_;
   std::uint64_t count_ = 0;
   std::uint64_t missed_ = 0;
+  std::uint64_t withdrawn_ = 0;
   bool busy_ = false;
   bool held_ = false;
 };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dispatcher.h"
+#include "early.h"
 
 namespace pygraph::torch_bridge {
 namespace {
@@ -22,6 +23,7 @@ struct EntryObject {
   Py_ssize_t argument_count;
   std::vector<std::uint32_t> order;
   std::vector<std::uint32_t> results;  ///< empty: the dispatcher's results as they are
+  bool early;                          ///< the graph may be launched in front of guards
   bool ahead;                          ///< the graph is launched, and `slow` makes the call
   PyObject* weak_references;
 };
@@ -63,11 +65,16 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags
   if (self->dispatcher != nullptr && names == nullptr &&
       PyVectorcall_NARGS(flags) == self->argument_count) {
     const Arguments view{arguments, self->order.data(), self->order.size()};
+    Flight* early = early_arrival(callable, arguments, self->argument_count, view, self->early);
     if (self->ahead) {
-      return call_ahead(self, view, arguments, flags);
+      return early != nullptr ? PyObject_Vectorcall(self->slow, arguments, flags, nullptr)
+                              : call_ahead(self, view, arguments, flags);
     }
     PyObject* result = nullptr;
-    if (self->dispatcher->try_call(view, result)) {
+    if (early != nullptr) {
+      result = self->dispatcher->land(*early, view);
+    }
+    if (early != nullptr || self->dispatcher->try_call(view, result)) {
       return result == nullptr || self->results.empty() ? result : pick(result, self->results);
     }
   }
@@ -175,6 +182,24 @@ bool connect_entry(PyObject* self, PyObject* owner, Dispatcher& dispatcher,
   entry->dispatcher = &dispatcher;
   return true;
 }
+
+Destination entry_destination(PyObject* self, const std::vector<PythonRef>& arguments) {
+  const EntryObject* entry = cast(self);
+  Destination destination;
+  if (entry->dispatcher == nullptr ||
+      static_cast<Py_ssize_t>(arguments.size()) != entry->argument_count) {
+    return destination;
+  }
+  destination.dispatcher = entry->dispatcher;
+  destination.owner = PythonRef::to(entry->owner);
+  destination.graphs.reserve(entry->order.size());
+  for (const std::uint32_t index : entry->order) {
+    destination.graphs.push_back(arguments[index].get());
+  }
+  return destination;
+}
+
+void allow_early(PyObject* entry) noexcept { cast(entry)->early = true; }
 
 void set_entry_slow(PyObject* self, PyObject* slow) {
   Py_XSETREF(cast(self)->slow, Py_NewRef(slow));

@@ -8,6 +8,10 @@
 
 #include <Python.h>
 
+#include <vector>
+
+#include "python_ref.h"
+
 namespace pygraph::torch_bridge {
 
 class Dispatcher;
@@ -26,6 +30,17 @@ PyObject* make_entry(PyObject* slow);
 /// not exist.
 bool connect_entry(PyObject* entry, PyObject* owner, Dispatcher& dispatcher,
                    Py_ssize_t argument_count, PyObject* order, PyObject* results);
+
+/// What a connected entry leads to. `dispatcher` is null for one that is not connected.
+struct Destination {
+  Dispatcher* dispatcher = nullptr;
+  PythonRef owner;                ///< keeps it
+  std::vector<PyObject*> graphs;  ///< `arguments`, the caller's, in the order of the graph's
+};
+Destination entry_destination(PyObject* entry, const std::vector<PythonRef>& arguments);
+
+/// The entry's graph may be launched in front of guards (early.h).
+void allow_early(PyObject* entry) noexcept;
 
 /// Replaces `slow`.
 void set_entry_slow(PyObject* entry, PyObject* slow);

@@ -5,7 +5,7 @@
 namespace pygraph::torch_bridge {
 namespace {
 
-/// The innermost one of this thread. Flights are on the stack, so they end in order.
+/// The innermost one of this thread.
 Flight*& innermost() noexcept {
   thread_local Flight* flight = nullptr;
   return flight;
@@ -13,18 +13,25 @@ Flight*& innermost() noexcept {
 
 }  // namespace
 
-Flight::Flight(const Dispatcher& dispatcher, const Arguments& arguments) noexcept
-    : dispatcher_(dispatcher), arguments_(arguments), outer_(std::exchange(innermost(), this)) {}
+Flight::Flight(const Dispatcher& dispatcher, const Arguments& arguments, bool awaited) noexcept
+    : dispatcher_(dispatcher),
+      arguments_(arguments),
+      outer_(std::exchange(innermost(), this)),
+      awaited_(awaited) {}
 
 Flight::~Flight() {
-  innermost() = outer_;
+  Flight** link = &innermost();
+  while (*link != this) {
+    link = &(*link)->outer_;
+  }
+  *link = outer_;
   Py_XDECREF(result_);
 }
 
 Flight* Flight::arriving(const Dispatcher& dispatcher, const Arguments& arguments) noexcept {
   for (Flight* flight = innermost(); flight != nullptr; flight = flight->outer_) {
-    if (&flight->dispatcher_ == &dispatcher && flight->departed_ && !flight->landed_ &&
-        flight->is(arguments)) {
+    if (&flight->dispatcher_ == &dispatcher && flight->awaited_ && flight->departed_ &&
+        !flight->landed_ && flight->is(arguments)) {
       return flight;
     }
   }
@@ -48,6 +55,10 @@ void Flight::depart(std::shared_ptr<GraphCall> call, GraphCall::Launched launche
 void Flight::depart(PyObject* result) noexcept {
   result_ = result;
   departed_ = true;
+}
+
+void* Flight::stream() const noexcept {
+  return call_ == nullptr ? nullptr : call_->current_stream();
 }
 
 bool Flight::leaves_traces() const noexcept { return call_ != nullptr && !call_->without_trace(); }

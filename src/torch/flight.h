@@ -20,8 +20,9 @@ class Dispatcher;
 /// One call, on the stack of who launched it. Its thread alone knows of it. Needs the GIL.
 class Flight {
  public:
-  /// `arguments` must outlive the flight.
-  Flight(const Dispatcher& dispatcher, const Arguments& arguments) noexcept;
+  /// `arguments` must outlive the flight. One that is not `awaited` arrives nowhere until expect()
+  /// (early.h).
+  Flight(const Dispatcher& dispatcher, const Arguments& arguments, bool awaited = true) noexcept;
   ~Flight();
   Flight(const Flight&) = delete;
   Flight& operator=(const Flight&) = delete;
@@ -34,7 +35,15 @@ class Flight {
   void depart(std::shared_ptr<GraphCall> call, GraphCall::Launched launched) noexcept;
   void depart(PyObject* result) noexcept;
 
+  /// A call comes with `arguments`: if they are the very same objects, it is awaited.
+  bool expect(const Arguments& arguments) noexcept {
+    awaited_ = departed_ && is(arguments);
+    return awaited_;
+  }
+
   [[nodiscard]] bool landed() const noexcept { return landed_; }
+  /// The stream that a launch of it would go to now. Null on the twin.
+  [[nodiscard]] void* stream() const noexcept;
   /// Whether a flight that never arrives has left a trace: written arguments, or random numbers
   /// drawn.
   [[nodiscard]] bool leaves_traces() const noexcept;
@@ -50,6 +59,7 @@ class Flight {
   std::shared_ptr<GraphCall> call_;
   GraphCall::Launched launched_;
   PyObject* result_ = nullptr;  ///< owned: of a call that the callable served
+  bool awaited_;
   bool departed_ = false;
   bool landed_ = false;
 };

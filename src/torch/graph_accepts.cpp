@@ -90,6 +90,14 @@ bool GraphCall::less_aligned(const Arguments& arguments) const noexcept {
   return false;
 }
 
+void* GraphCall::current_stream() const noexcept {
+  void* stream = nullptr;
+  if (device_ != Device::kTwin) {
+    torch_api().current_stream(device_index_, &stream);
+  }
+  return stream;
+}
+
 bool GraphCall::being_captured() const noexcept {
   void* stream = nullptr;
   if (device_ == Device::kTwin || torch_api().current_stream(device_index_, &stream) != 0) {

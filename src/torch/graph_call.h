@@ -234,6 +234,8 @@ class GraphCall {
   /// Whether the current stream is being captured by somebody: a launch would then become part of
   /// their graph, with memory that is only ours for the length of this call.
   [[nodiscard]] bool being_captured() const noexcept;
+  /// The stream that a launch would go to. Null on the twin.
+  [[nodiscard]] void* current_stream() const noexcept;
 
   /// What a launched call has of its own, until its results are made of it.
   struct Launched {

@@ -85,6 +85,9 @@ std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t stora
   need(cpu, "aoti_torch_get_dim", api.get_dim);
   need(cpu, "aoti_torch_get_dtype", api.get_dtype);
   need(cpu, "aoti_torch_get_device_type", api.get_device_type);
+  need(cpu, "aoti_torch_get_device_index", api.get_device_index);
+  need(cpu, "aoti_torch_get_sizes", api.get_sizes);
+  need(cpu, "aoti_torch_get_strides", api.get_strides);
   need(cpu, "aoti_torch_empty_strided", api.empty_strided);
   need(cpu, "aoti_torch__alloc_from_pool", api.alloc_from_pool);
   need(cpu, "aoti_torch_delete_tensor_object", api.delete_tensor);

@@ -29,6 +29,9 @@ struct TorchApi {
   Status (*get_dim)(TensorHandle, std::int64_t*) = nullptr;
   Status (*get_dtype)(TensorHandle, std::int32_t*) = nullptr;
   Status (*get_device_type)(TensorHandle, std::int32_t*) = nullptr;
+  Status (*get_device_index)(TensorHandle, std::int32_t*) = nullptr;
+  Status (*get_sizes)(TensorHandle, std::int64_t**) = nullptr;
+  Status (*get_strides)(TensorHandle, std::int64_t**) = nullptr;
   Status (*empty_strided)(std::int64_t, const std::int64_t*, const std::int64_t*, std::int32_t,
                           std::int32_t, std::int32_t, TensorHandle*) = nullptr;
   Status (*alloc_from_pool)(TensorHandle, std::int64_t, std::int32_t, std::int64_t,

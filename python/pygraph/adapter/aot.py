@@ -65,7 +65,7 @@ class _Boxed:
     _boxed_call = True
 
     def __init__(self, function: Callable[[list[Any]], Any]) -> None:
-        self._function = function
+        self._function = self.__wrapped__ = function
 
     def __call__(self, arguments: list[Any]) -> Any:
         return self._function(arguments)

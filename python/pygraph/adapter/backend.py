@@ -20,6 +20,8 @@ Options
             where the graph was captured with them. Slower: for measuring what patching is worth.
   backward_thread  "calling" (default): a backward runs on the thread that calls it, as long as the
             process uses one GPU (calling_thread.py); or "autograd": on a thread of autograd's.
+  launch    "early" (default): a graph that writes nothing of the caller's, and indexes nothing by
+            data, is launched while Dynamo checks that it is the right one (early.py); or "checked".
   capture_at    the sight of a set of sizes at which it is captured; default 2.
   capture_sizes a list of sizes: those are captured at their first sight, and no others. A size is
             an integer or a tuple of integers: the dynamic sizes of a call that has all of them.
@@ -35,7 +37,7 @@ from typing import Any
 
 import torch
 
-from pygraph.adapter import aot, devices, gateway, hook, registry, sources
+from pygraph.adapter import aot, devices, early, gateway, hook, registry, sources
 from pygraph.adapter.graphed import PARANOID_INTERVAL, Graphed
 from pygraph.adapter.pair import Pair, Role
 from pygraph.adapter.partition import Partition
@@ -50,6 +52,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "debug": ("off", "paranoid"),
     "arguments": ("patched", "copied"),
     "backward_thread": ("calling", "autograd"),
+    "launch": ("early", "checked"),
 }
 
 #: The least that an option may be which is an integer; of others 1.
@@ -67,6 +70,7 @@ class Options:
     debug_interval: int = PARANOID_INTERVAL
     arguments: str = "patched"
     backward_thread: str = "calling"
+    launch: str = "early"
     max_programs: int = PROGRAMS
     programs_at_once: int = 0
     capture_at: int = CAPTURE_AT
@@ -106,6 +110,7 @@ def backend(
     graphs: list[Graphed] = []
     whole: list[bool] = []
     first: list[bool] = []
+    early_too: list[bool] = []
 
     def wrap(
         model: Callable[..., Any],
@@ -142,6 +147,7 @@ def backend(
         graphs.append(graph)
         whole.append(gateway.covers_everything(model))
         first.append(whole[-1] or gateway.comes_first(model))
+        early_too.append(ours.launch == "early" and early.may_be_wrong(model))
         return graph.entry()
 
     with hook.observed_metadata() as metadata:
@@ -156,8 +162,8 @@ def backend(
     if not graphs or not graphs[0].direct_calls_allowed:
         return compiled
     if inert and whole == [True] and graphs[0].role is Role.INFERENCE:
-        return gateway.through(compiled, graphs[0])
-    return gateway.ahead(compiled, graphs[0]) if first[0] else compiled
+        return gateway.through(compiled, graphs[0], early_too[0])
+    return gateway.ahead(compiled, graphs[0], early_too[0]) if first[0] else compiled
 
 
 def _split_options(options: dict[str, Any], mode: str | None) -> tuple[Options, dict[str, Any]]:

@@ -33,29 +33,35 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from pygraph import _engine
+from pygraph.adapter import early
 from pygraph.adapter.graphed import Graphed
 from pygraph.capture.hold import generated_globals
 
 log = logging.getLogger("pygraph")
 
 
-def through(compiled: Callable[..., Any], graph: Graphed) -> Callable[..., Any]:
+def through(
+    compiled: Callable[..., Any], graph: Graphed, early: bool = False
+) -> Callable[..., Any]:
     """What to give Dynamo in place of `compiled`, whose only graph is `graph`, if the wrappers
-    between them are inert."""
-    return _Gateway(compiled, graph, ahead=False).entry
+    between them are inert. `early`: the graph may be launched in front of the guards (early.py).
+    """
+    return _Gateway(compiled, graph, False, early).entry
 
 
-def ahead(compiled: Callable[..., Any], graph: Graphed) -> Callable[..., Any]:
+def ahead(compiled: Callable[..., Any], graph: Graphed, early: bool = False) -> Callable[..., Any]:
     """The same whatever the wrappers do: they run, behind the launch of the graph."""
-    return _Gateway(compiled, graph, ahead=True).entry
+    return _Gateway(compiled, graph, True, early).entry
 
 
 class _Gateway:
     """Watches the slow path until the graph is deployed, then connects the entry."""
 
-    def __init__(self, compiled: Callable[..., Any], graph: Graphed, ahead: bool) -> None:
+    def __init__(
+        self, compiled: Callable[..., Any], graph: Graphed, ahead: bool, early: bool
+    ) -> None:
         self._compiled = compiled
-        self._ahead = ahead
+        self._ahead, self._early = ahead, early
         self._graph = graph
         self._deployed: tuple[Sequence[Any], Sequence[Any]] | None = None
         graph.on_deploy = self._note
@@ -83,6 +89,9 @@ class _Gateway:
         _engine.connect_entry(self.entry, self._graph.dispatcher, len(outer), order, results)
         report = self._graph.report
         report.direct, report.ahead = not self._ahead, self._ahead
+        program = self._graph.dispatcher.oldest
+        if self._early and program is not None and program.without_trace:
+            report.early = early.install(self.entry)
 
 
 def route_between(

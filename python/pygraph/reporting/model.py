@@ -109,6 +109,10 @@ class GraphReport:
     """Calls go from Dynamo straight to the graph, past wrappers that have nothing to do."""
     ahead: bool = False
     """Calls launch the graph before the wrappers that lead to it run."""
+    early: bool = False
+    """They launch it before Dynamo has checked its guards, if they look like earlier ones."""
+    dropped: int = 0
+    """Replays that were launched early for calls that went elsewhere, and are not among `calls`."""
     timings_ms: dict[str, float] = field(default_factory=dict)
     """What building it took, by step."""
 

@@ -1,0 +1,160 @@
+"""Graphs that are launched in front of Dynamo's guards (src/torch/early.h says why that is right).
+
+Two things are decided here. First, which graphs may be: a guess that is wrong runs a graph on a
+call that it is not for, so nothing in it may go by what it reads from memory: no index that comes
+from data, which is checked on the GPU, and ends the process where it is out of bounds. That is read
+from Inductor's generated code, and everything that is not known to be harmless counts as harm.
+
+Second, where torch is told. Each compiled callable has a context (eval_frame._TorchDynamoContext)
+with a list of what to call in front of it. The context is found in the frame that runs the callable
+while a call of it arrives at its graph. Where a torch has no such thing, nothing is launched early.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import operator
+import sys
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+from pygraph.capture.hold import callables_behind, generated_globals
+
+log = logging.getLogger("pygraph")
+
+#: Operators whose kernels' addresses follow from shapes alone, by the name of their packet.
+_MATRICES = {"addmm", "baddbmm", "bmm", "convolution", "mm"}
+_ATTENTION = {
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_flash_attention",
+}
+_REDUCTIONS = {"_log_softmax", "_softmax", "amax", "amin", "avg_pool2d", "mean", "sum", "var_mean"}
+_NORMS = {
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+    "native_batch_norm",
+    "native_group_norm",
+    "native_layer_norm",
+}
+_VIEWS = {"_unsafe_view", "alias", "detach", "expand", "permute", "reshape", "select", "slice"}
+_VIEWS |= {"split", "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view"}
+_COPIES = {"cat", "clone", "constant_pad_nd", "empty", "full", "stack"}
+_OPERATORS = _MATRICES | _ATTENTION | _REDUCTIONS | _NORMS | _VIEWS | _COPIES
+#: What generated code calls besides: memory, views, copies, checks on the host.
+_HARMLESS = {
+    "alloc_from_pool",
+    "args.clear",
+    "assert_alignment",
+    "assert_size_stride",
+    "copy_if_misaligned",
+    "empty_strided_cpu",
+    "empty_strided_cuda",
+    "get_raw_stream",
+    "reinterpret_tensor",
+    "torch.cuda._DeviceGuard",
+    "torch.cuda.set_device",
+}
+#: In the text of a kernel that checks an index which comes from data: Triton's, and C++'s.
+_CHECKS = ("device_assert", "index out of bounds")
+_FILE = "torch/_dynamo/eval_frame.py"
+_FRAMES = 8  #: from here to the one that runs the callable, at most
+
+
+def may_be_wrong(model: Any) -> bool:
+    """Whether `model`, compiled code as Inductor gave it to the hook, may be run on a call that it
+    is not for, as long as the shapes are right."""
+    modules = [item for item in callables_behind(model) if isinstance(item, torch.fx.GraphModule)]
+    if modules:
+        return all(_is_harmless_node(node) for each in modules for node in each.graph.nodes)
+    sources = [_source(names) for names in generated_globals(model)]
+    return bool(sources) and all(_is_harmless_source(source) for source in sources)
+
+
+def _is_harmless_node(node: torch.fx.Node) -> bool:
+    if node.op != "call_function" or node.target is operator.getitem:
+        return node.op in ("call_function", "placeholder", "output")
+    target: Any = node.target
+    name = getattr(getattr(target, "overloadpacket", None), "__name__", "")
+    known = getattr(target, "namespace", "") in ("aten", "prims")
+    by_element = torch.Tag.pointwise in target.tags or name.startswith("_foreach_")
+    return known and (by_element or name in _OPERATORS)
+
+
+def _source(names: dict[str, Any]) -> str:
+    try:
+        with open(names["__file__"], encoding="utf-8") as file:
+            return file.read()
+    except (KeyError, OSError, TypeError, UnicodeDecodeError):
+        return ""
+
+
+def _is_harmless_source(source: str) -> bool:
+    from torch._inductor import config
+
+    if not config.assert_indirect_indexing or any(check in source for check in _CHECKS):
+        return False
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return False
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    run = [each for each in functions if each.name == "call" or each.name.startswith("partition_")]
+    unknown = {name for each in run for name in _called_in(each) if not _is_harmless_call(name)}
+    if unknown:
+        log.debug("not launched early: generated code calls %s", ", ".join(sorted(unknown)))
+    return bool(run) and not unknown
+
+
+def _called_in(function: ast.FunctionDef) -> set[str]:
+    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+    return {ast.unparse(call.func) for call in calls}
+
+
+def _is_harmless_call(name: str) -> bool:
+    first, _, rest = name.partition(".")
+    if name in _HARMLESS or name.startswith(("self.partitions[", "cpp_fused_")):
+        return True
+    if first.startswith("triton_"):  # a name that Inductor gives its own
+        return rest == "run"
+    if first == "extern_kernels":
+        return rest in _OPERATORS
+    packet = name.removeprefix("torch.ops.aten.").partition(".")[0]
+    return name.startswith("torch.ops.aten.") and packet in _OPERATORS
+
+
+def install(entry: Any) -> bool:
+    """Has the graph of an Entry launched early, from the next calls on. For a call that is on its
+    way through it. Whether that could be done."""
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES):
+        code = frame.f_code
+        if code.co_name == "compile_wrapper" and code.co_filename.endswith(_FILE):
+            context = frame.f_locals.get("self")
+            added = _add(getattr(context, "enter_exit_hooks", None), code)
+            if added:
+                _engine.allow_early(entry)
+            return added
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
+
+
+def _add(hooks: Any, code: Any) -> bool:
+    if not isinstance(hooks, list):
+        return False
+    if not any(map(_engine.is_early, hooks)):
+        hooks.append(_engine.make_early(code, *_surroundings(), (torch.Tensor, torch.nn.Parameter)))
+    return True
+
+
+def _surroundings() -> tuple[Any, tuple[Any, ...]]:
+    """The code of what Dynamo puts around a backend's function, and of what calls a module's
+    forward if there are no hooks."""
+    module: Any = torch.nn.Module
+    between = (module._call_impl.__code__, module._wrapped_call_impl.__code__)
+    return torch._dynamo.disable(lambda: None).__code__, between

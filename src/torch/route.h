@@ -1,0 +1,81 @@
+// Where the arguments of a compiled graph come from, seen from the call of the compiled callable.
+//
+// A caller's tensors are found in its arguments, through tuples, lists and dictionaries. Everything
+// else that reaches the graph, parameters above all, belongs to the callable: the same objects in
+// each call. A Route says which is which, and whether another call is such that launching the graph
+// on it can do no harm before anybody has checked that it is the right one: the caller's tensors
+// have the same shapes, and the others stand where they stood, so whatever the graph reads is
+// there.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "graph_call.h"
+#include "python_ref.h"
+
+namespace pygraph::torch_bridge {
+
+/// What a call is made of: objects that are no containers, and how they are contained.
+struct Leaves {
+  std::vector<PythonRef> items;
+  std::vector<std::uint64_t> structure;
+
+  /// False when there are too many, or too deep.
+  bool read(PyObject* positional, PyObject* named);
+
+ private:
+  bool add(PyObject* object, int depth);
+};
+
+/// The types whose tensors are plain, of a process: torch.Tensor, torch.nn.Parameter. Borrowed.
+using PlainTypes = std::vector<PyTypeObject*>;
+
+class Route {
+ public:
+  /// Of a call of `entry` with `given`, the graph's arguments in the order of its caller. None when
+  /// something of it cannot be told again, for instance an object of a class of the user's.
+  static std::optional<Route> learn(PyObject* entry, PyObject* const* given, std::size_t count,
+                                    const Leaves& leaves, const PlainTypes& plain);
+
+  /// Whether a call has the same containers, numbers and strings, and tensors of the same shapes.
+  [[nodiscard]] bool fits(const Leaves& leaves) const noexcept;
+
+  /// The graph's arguments for a call that fits. Empty when one that belongs to the callable is
+  /// gone or stands somewhere else.
+  [[nodiscard]] std::vector<PythonRef> arguments(const Leaves& leaves) const;
+
+  /// The entry that it leads to; null when that is gone.
+  [[nodiscard]] PythonRef entry() const noexcept;
+
+ private:
+  /// One leaf, as it must be again.
+  struct Expected {
+    PythonRef value;  ///< a number, a string, a bool or None; null: a tensor
+    PyTypeObject* type = nullptr;
+    std::int32_t dtype = -1;
+    std::int32_t device_type = -1;
+    std::int32_t device_index = -1;
+    std::vector<std::int64_t> sizes;
+    std::vector<std::int64_t> strides;
+
+    static std::optional<Expected> of(PyObject* leaf, const PlainTypes& plain);
+    [[nodiscard]] bool admits(PyObject* leaf) const noexcept;
+  };
+  /// Where an argument of the graph comes from.
+  struct Source {
+    std::int32_t leaf = -1;   ///< negative: it belongs to the callable
+    PythonRef constant;       ///< weak
+    CUdeviceptr address = 0;  ///< of the constant
+  };
+
+  std::vector<std::uint64_t> structure_;
+  std::vector<Expected> leaves_;
+  std::vector<Source> sources_;
+  PythonRef entry_;  ///< weak
+};
+
+}  // namespace pygraph::torch_bridge
