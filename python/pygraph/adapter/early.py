@@ -26,7 +26,7 @@ from pygraph.capture.hold import callables_behind, generated_globals
 log = logging.getLogger("pygraph")
 
 #: Operators whose kernels' addresses follow from shapes alone, by the name of their packet.
-_MATRICES = {"addmm", "baddbmm", "bmm", "convolution", "mm"}
+_MATRICES = {"_addmm_activation", "addmm", "baddbmm", "bias_addmm", "bmm", "convolution", "mm"}
 _ATTENTION = {
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_efficient_attention",

@@ -14,7 +14,8 @@ MODES_ARE = (
     "eager: PyTorch as it is",
     "default: torch.compile",
     'reduce-overhead: torch.compile(mode="reduce-overhead"), that is with PyTorch\'s CUDA graphs',
-    'pygraph: torch.compile(backend="pygraph")',
+    'pygraph: torch.compile(backend="pygraph"); it keeps backwards on the calling thread, which is '
+    "a setting of torch's that no other mode has here",
     "floor: the limit while the kernels stay the same: default's code, a whole iteration in one "
     "CUDA graph on inputs that never move",
 )
