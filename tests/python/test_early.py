@@ -191,15 +191,16 @@ def mixed(batch: dict[str, Any], pair: list[Any], scale: float, *, bias: Any, mo
 def test_tensors_in_containers_and_values(place: Place) -> None:
     compiled = place.compile(mixed)
 
-    def call(scale: float = 2.0, mode: str = "add", swap: bool = False) -> None:
+    def call(mode: str = "add", container: Any = list) -> None:
         batch: dict[str, Any] = {"x": inputs(place, 3, 3), "name": None}
-        pair = [inputs(place, 3, 2), inputs(place, 2, 3)]
-        check(compiled, mixed, batch, pair, scale, bias=inputs(place, 3), mode=mode)
+        pair = container([inputs(place, 3, 2), inputs(place, 2, 3)])
+        check(compiled, mixed, batch, pair, 2.0, bias=inputs(place, 3), mode=mode)
 
     for _ in range(6):
         call()
     assert counts(compiled) == (3, 3)
     call(mode="subtract")
+    call(container=tuple)
     assert counts(compiled) == (3, 3)
 
 
