@@ -29,6 +29,10 @@ def test_the_host_path(tmp_path: Path) -> None:
             "entry",
             "ahead",
             "half",
+            "compiled",
+            "compiled, idle",
+            "early",
+            "early, idle",
             "resting",
             "new size",
         }

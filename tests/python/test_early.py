@@ -486,6 +486,18 @@ def test_generated_code_without_checks_of_indices() -> None:
         assert not early._is_harmless_source(SOURCE)
 
 
+def test_a_graph_of_something_else_than_operators() -> None:
+    def numbers(x: Any) -> Any:
+        return [x.size(0) + 1, torch.ops.higher_order.cond]
+
+    graph = torch.fx.symbolic_trace(numbers)
+    assert not early.may_be_wrong(graph.forward)
+    empty = torch.fx.GraphModule({}, torch.fx.Graph())
+    empty.graph.call_function(torch.ops.higher_order.cond, ())
+    empty.graph.output(None)
+    assert not early.may_be_wrong(empty.forward)
+
+
 def test_a_callable_of_which_nothing_is_known() -> None:
     assert not early.may_be_wrong(lambda arguments: arguments)
     assert not early.install(_engine.make_entry(print))

@@ -78,10 +78,11 @@ def _is_harmless_node(node: torch.fx.Node) -> bool:
     if node.op != "call_function" or node.target is operator.getitem:
         return node.op in ("call_function", "placeholder", "output")
     target: Any = node.target
-    name = getattr(getattr(target, "overloadpacket", None), "__name__", "")
-    known = getattr(target, "namespace", "") in ("aten", "prims")
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims"):
+        return False
+    name = target.overloadpacket.__name__
     by_element = torch.Tag.pointwise in target.tags or name.startswith("_foreach_")
-    return known and (by_element or name in _OPERATORS)
+    return by_element or name in _OPERATORS
 
 
 def _source(names: dict[str, Any]) -> str:
