@@ -65,8 +65,9 @@ class Alignment:
         signature.call.patience = _ENDLESS if failed or signature.relinks >= RELINKS else 0
 
     def _learn(self, arguments: Sequence[Any]) -> None:
+        most = tensors.MAXIMUM_ALIGNMENT
         for index, argument in enumerate(arguments):
             if isinstance(argument, torch.Tensor):
                 aligned = tensors.alignment_mask(argument.data_ptr()) + 1
-                if tensors.KERNEL_ALIGNMENT <= aligned < self.least.get(index, aligned + 1):
+                if tensors.KERNEL_ALIGNMENT <= aligned < self.least.get(index, most):
                     self.least[index] = aligned

@@ -110,7 +110,6 @@ def backend(
     graphs: list[Graphed] = []
     whole: list[bool] = []
     first: list[bool] = []
-    early_too: list[bool] = []
 
     def wrap(
         model: Callable[..., Any],
@@ -147,7 +146,6 @@ def backend(
         graphs.append(graph)
         whole.append(gateway.covers_everything(model))
         first.append(whole[-1] or gateway.comes_first(model))
-        early_too.append(ours.launch == "early" and early.may_be_wrong(model))
         return graph.entry()
 
     with hook.observed_metadata() as metadata:
@@ -159,11 +157,12 @@ def backend(
                 compiled = _compile(gm, example_inputs, "inductor", inductor, routed)
     inert = len(metadata) == 1 and gateway.wrappers_are_inert(metadata[0])
     log.debug("wrappers: inert %s of %d, whole %s, first %s", inert, len(metadata), whole, first)
-    if not graphs or not graphs[0].direct_calls_allowed:
+    if not graphs or not graphs[0].direct_calls_allowed or not first[0]:
         return compiled
+    in_front = ours.launch == "early" and early.may_be_wrong(graphs[0].uncaptured.function)
     if inert and whole == [True] and graphs[0].role is Role.INFERENCE:
-        return gateway.through(compiled, graphs[0], early_too[0])
-    return gateway.ahead(compiled, graphs[0], early_too[0]) if first[0] else compiled
+        return gateway.through(compiled, graphs[0], in_front)
+    return gateway.ahead(compiled, graphs[0], in_front)
 
 
 def _split_options(options: dict[str, Any], mode: str | None) -> tuple[Options, dict[str, Any]]:
