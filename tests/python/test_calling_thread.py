@@ -34,6 +34,11 @@ def network() -> Any:
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 2))
 
 
+def another() -> Any:
+    """One that Dynamo compiles anew."""
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh())
+
+
 def compiled(model: Any, **options: Any) -> Any:
     return torch.compile(model, backend="pygraph", options={"device": "twin", **options})
 
@@ -70,13 +75,15 @@ def test_other_threads_are_left_alone() -> None:
     other.start()
     other.join()
     assert seen == [False] and enabled()
+    train(compiled(another()))
+    assert not enabled()
 
 
 def test_whoever_turns_it_on_again_is_left_alone() -> None:
     train(compiled(network()))
     torch._C._set_multithreading_enabled(True)
-    train(compiled(network()))
-    assert enabled()
+    train(compiled(another()))
+    assert len(pygraph.report().graphs) == 4 and enabled()
 
 
 def test_whoever_turned_it_off_has_it_off_afterwards() -> None:
