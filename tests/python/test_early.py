@@ -343,6 +343,7 @@ def test_an_exception_ends_the_call(place: Place) -> None:
     hooks.append(fail)
     with pytest.raises(RuntimeError, match="another one"):
         compiled(inputs(place))
+    assert pygraph.report().graphs[0].dropped == 1
     hooks.remove(fail)
     before = counts(compiled)
     warm(compiled, model, place, 6)
