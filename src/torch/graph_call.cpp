@@ -15,8 +15,6 @@
 namespace pygraph::torch_bridge {
 namespace {
 
-constexpr std::size_t kPrefetchDistance = 8;  // arguments
-
 /// A number on the host is read and written as `value`.
 template <typename Spec>
 void require_small(const Spec& spec, bool is_number) {

@@ -172,6 +172,7 @@ std::optional<Route> Route::learn(PyObject* entry, PyObject* const* given, std::
       source.leaf = found->second;
     } else {
       source.constant = weak_reference(given[i]);
+      source.object = given[i];
       source.address = address_of(api.data(given[i]));
       if (!source.constant) {
         return std::nullopt;
@@ -193,18 +194,31 @@ bool Route::fits(const Leaves& leaves) const noexcept {
 
 std::vector<PythonRef> Route::arguments(const Leaves& leaves) const {
   const TorchApi& api = torch_api();
+  const std::size_t count = sources_.size();
   std::vector<PythonRef> found;
-  found.reserve(sources_.size());
-  for (const Source& source : sources_) {
-    if (source.leaf >= 0) {
-      found.push_back(PythonRef::to(leaves.items[static_cast<std::size_t>(source.leaf)].get()));
-      continue;
+  found.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i + kPrefetchDistance < count) {
+      __builtin_prefetch(sources_[i + kPrefetchDistance].object);
     }
-    PythonRef constant = object_of(source.constant.get());
-    if (!constant || address_of(api.data(constant.get())) != source.address) {
+    const Source& source = sources_[i];
+    found.push_back(source.leaf < 0
+                        ? object_of(source.constant.get())
+                        : PythonRef::to(leaves.items[static_cast<std::size_t>(source.leaf)].get()));
+    if (!found.back()) {
       return {};
     }
-    found.push_back(std::move(constant));
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i + 2 * kPrefetchDistance < count) {
+      api.prefetch_tensor(found[i + 2 * kPrefetchDistance].get());
+    }
+    if (i + kPrefetchDistance < count) {
+      api.prefetch_storage(found[i + kPrefetchDistance].get());
+    }
+    if (sources_[i].leaf < 0 && address_of(api.data(found[i].get())) != sources_[i].address) {
+      return {};
+    }
   }
   return found;
 }

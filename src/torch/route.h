@@ -67,9 +67,10 @@ class Route {
   };
   /// Where an argument of the graph comes from.
   struct Source {
-    std::int32_t leaf = -1;   ///< negative: it belongs to the callable
-    PythonRef constant;       ///< weak
-    CUdeviceptr address = 0;  ///< of the constant
+    std::int32_t leaf = -1;        ///< negative: it belongs to the callable
+    PythonRef constant;            ///< weak
+    const void* object = nullptr;  ///< what that was, to fetch it ahead: it may be gone
+    CUdeviceptr address = 0;       ///< of the constant
   };
 
   std::vector<std::uint64_t> structure_;

@@ -21,6 +21,9 @@ using Status = std::int32_t;  ///< AOTITorchError: 0 is success
 
 inline constexpr std::int32_t kCpuDevice = 0;  ///< c10::DeviceType::CPU
 
+/// How many tensors ahead storages are prefetched; implementations twice that.
+inline constexpr std::size_t kPrefetchDistance = 8;
+
 /// Functions taken from torch's libraries. Filled once at import; null pointers mean absent.
 struct TorchApi {
   // libtorch_cpu: the stable C shim

@@ -41,7 +41,21 @@ def test_a_network_of_convolutions_is() -> None:
     assert report_of(convolutions(), torch.randn(2, 3, 8, 8, device="cuda")).early
 
 
+class Attention(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(64, 192)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = self.inner(x).view(2, 16, 3, 4, 16).permute(2, 0, 3, 1, 4)
+        return torch.nn.functional.scaled_dot_product_attention(*parts)
+
+
 def test_attention_is() -> None:
+    assert report_of(Attention().cuda().eval(), torch.randn(2, 16, 64, device="cuda")).early
+
+
+def test_one_operator_for_a_whole_layer_is() -> None:
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).cuda().eval()
     assert report_of(layer, torch.randn(2, 16, 64, device="cuda")).early
 
