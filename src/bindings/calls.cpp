@@ -277,6 +277,8 @@ void bind_calls(nb::module_& module) {
       .def_prop_ro("replays", [](const GraphCall& self) { return self.statistics().replays; })
       .def_prop_ro("bytes_copied",
                    [](const GraphCall& self) { return self.statistics().bytes_copied; })
+      .def_prop_ro("bytes_looked_at",
+                   [](const GraphCall& self) { return self.statistics().bytes_looked_at; })
       .def_prop_ro("copies", [](const GraphCall& self) { return self.statistics().copies; })
       .def_prop_ro("updates", [](const GraphCall& self) { return self.updates(); });
 }

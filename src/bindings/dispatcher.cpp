@@ -91,11 +91,19 @@ void bind_early(nb::module_& module) {
   };
   module.def(
       "allow_early",
-      [](nb::handle entry) {
+      [](nb::handle entry, const std::vector<std::pair<std::uint32_t, std::int64_t>>& bounds) {
         require_entry(entry);
-        torch_bridge::allow_early(entry.ptr());
+        std::vector<torch_bridge::IndexBound> read;
+        for (const auto& [argument, below] : bounds) {
+          read.push_back({argument, below});
+        }
+        if (!torch_bridge::allow_early(entry.ptr(), std::move(read))) {
+          throw nb::python_error();
+        }
       },
-      nb::arg("entry"), "The entry's graph may be launched in front of guards.");
+      nb::arg("entry"), nb::arg("bounds"),
+      "The entry's graph may be launched in front of guards, once the values of its arguments are "
+      "seen to be 0 or more and below what `bounds` says, by argument.");
   module.def("is_early", is_early, nb::arg("object"), "Whether make_early() made it.");
   module.def(
       "early_counts",

@@ -169,16 +169,44 @@ bool Dispatcher::try_call(const Arguments& arguments, PyObject*& result) {
   return true;
 }
 
-Dispatcher::Start Dispatcher::start(const Arguments& arguments, Flight& flight, bool traceless) {
+Dispatcher::Start Dispatcher::start(const Arguments& arguments, Flight& flight) {
+  return depart(choose(arguments), arguments, flight);
+}
+
+Dispatcher::Start Dispatcher::guess(const Arguments& arguments, Flight& flight,
+                                    IndexBounds& bounds) {
   const std::shared_ptr<GraphCall> chosen = choose(arguments);
+  if (chosen == nullptr || !chosen->without_trace()) {
+    return Start::kMiss;
+  }
+  IndexBounds::Verdict verdict = IndexBounds::Verdict::kWithin;
+  if (!bounds.bounds().empty()) {
+    try {
+      verdict = chosen->look(bounds, arguments);
+    } catch (const std::exception&) {
+      return Start::kMiss;
+    }
+  }
+  switch (verdict) {
+    case IndexBounds::Verdict::kBusy:
+      return Start::kBusy;
+    case IndexBounds::Verdict::kUnknown:
+      return Start::kMiss;
+    case IndexBounds::Verdict::kWithin:
+      break;
+  }
+  return depart(chosen, arguments, flight);
+}
+
+Dispatcher::Start Dispatcher::depart(const std::shared_ptr<GraphCall>& chosen,
+                                     const Arguments& arguments, Flight& flight) {
   PyObject* result = nullptr;
   bool launched = false;
   const auto launch = [&] {
     flight.depart(chosen, chosen->launch(arguments));
     launched = true;
   };
-  if (chosen == nullptr || (traceless && !chosen->without_trace()) ||
-      !guarded(arguments, chosen, result, launch)) {
+  if (chosen == nullptr || !guarded(arguments, chosen, result, launch)) {
     return Start::kMiss;
   }
   ++count_;

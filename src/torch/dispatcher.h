@@ -56,10 +56,12 @@ class Dispatcher {
 
   /// The first half of a call that only a graph may serve: `flight` departs, and call() with the
   /// same arguments will be its arrival. kMiss: no graph accepts them, and nothing was done.
-  /// kError: a Python error is set. `traceless`: only a graph that leaves no trace may serve it,
-  /// so that it can be withdrawn.
-  enum class Start : std::uint8_t { kMiss, kDeparted, kError };
-  Start start(const Arguments& arguments, Flight& flight, bool traceless = false);
+  /// kError: a Python error is set.
+  enum class Start : std::uint8_t { kMiss, kDeparted, kBusy, kError };
+  Start start(const Arguments& arguments, Flight& flight);
+  /// The same on a guess: only a graph that leaves no trace may serve it, so that it can be
+  /// withdrawn, and only indices within `bounds`. kBusy: the stream is, so nobody looked at them.
+  Start guess(const Arguments& arguments, Flight& flight, IndexBounds& bounds);
   /// The other half, of a flight that call() does not find: its results, as try_call() has them.
   PyObject* land(Flight& flight, const Arguments& arguments);
   /// The call that `flight` departed for will not come.
@@ -87,6 +89,8 @@ class Dispatcher {
   bool guarded(const Arguments& arguments, const std::shared_ptr<GraphCall>& chosen,
                PyObject*& result, Step step);
   std::shared_ptr<GraphCall> choose(const Arguments& arguments);
+  Start depart(const std::shared_ptr<GraphCall>& chosen, const Arguments& arguments,
+               Flight& flight);
   PyObject* failed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
                    const std::string& message);
   PyObject* disturbed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,

@@ -10,6 +10,7 @@
 #include "dispatcher.h"
 #include "entry.h"
 #include "flight.h"
+#include "frames.h"
 #include "python_ref.h"
 #include "route.h"
 
@@ -42,44 +43,6 @@ struct Knowledge {
 struct EarlyObject {
   PyObject_HEAD Knowledge* knowledge;
 };
-
-PythonRef variable(PyObject* frame, const char* name) {
-#if PY_VERSION_HEX >= 0x030C0000
-  PyObject* found = PyFrame_GetVarString(reinterpret_cast<PyFrameObject*>(frame), name);  // NOLINT
-#else
-  const PythonRef locals = PythonRef::stolen(PyObject_GetAttrString(frame, "f_locals"));
-  PyObject* found =
-      locals && PyDict_Check(locals.get()) ? PyDict_GetItemString(locals.get(), name) : nullptr;
-  Py_XINCREF(found);
-#endif
-  if (found == nullptr) {
-    PyErr_Clear();
-  }
-  return PythonRef::stolen(found);
-}
-
-PythonRef code_of(PyObject* frame) {
-  return PythonRef::stolen(reinterpret_cast<PyObject*>(
-      PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(frame))));  // NOLINT
-}
-
-PythonRef back(PyObject* frame) {
-  return PythonRef::stolen(reinterpret_cast<PyObject*>(
-      PyFrame_GetBack(reinterpret_cast<PyFrameObject*>(frame))));  // NOLINT
-}
-
-/// What runs the compiled callable: the frame whose code is `code`, one or two above.
-PythonRef frame_of(PyObject* code) {
-  PythonRef frame =
-      PythonRef::stolen(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
-  for (int depth = 0; frame && depth < 2; ++depth) {
-    if (code_of(frame.get()).get() == code) {
-      return frame;
-    }
-    frame = back(frame.get());
-  }
-  return {};
-}
 
 /// One call of a compiled callable, from before its guards to its end.
 class EarlyCall {
@@ -203,15 +166,18 @@ bool EarlyCall::launch(const Route& route) {
     return false;
   }
   destination_ = entry_destination(entry_.get(), kept_);
-  if (destination_.dispatcher == nullptr) {
+  if (destination_.dispatcher == nullptr || destination_.bounds == nullptr) {
     return false;
   }
   view_ = {destination_.graphs.data(), nullptr, destination_.graphs.size()};
   flight_.emplace(*destination_.dispatcher, view_, false);
-  switch (destination_.dispatcher->start(view_, *flight_, true)) {
+  switch (destination_.dispatcher->guess(view_, *flight_, *destination_.bounds)) {
     case Dispatcher::Start::kDeparted:
       stream_ = flight_->stream();
       return true;
+    case Dispatcher::Start::kBusy:
+      flight_.reset();
+      return false;
     case Dispatcher::Start::kError:
       PyErr_Clear();  // the call itself will meet it
       [[fallthrough]];

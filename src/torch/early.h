@@ -13,9 +13,9 @@
 // - The graph writes nothing but memory of its own, and draws no random numbers (without_trace).
 // - What it reads is there: the caller's tensors have the shapes that they had, what belongs to the
 //   callable is alive and stands where it stood (route.h).
-// - Where it reads does not depend on what it reads: an index that is right for one graph may be
-// out
-//   of bounds in another, which ends the process (adapter/early.py asks for that, of the kernels).
+// - Where it reads depends on nothing that it reads but indices that the host has looked at: an
+//   index that is right for one graph may be out of bounds in another, which ends the process
+//   (adapter/lookups.py asks the kernels for them, index_bounds.h looks).
 //
 // and nothing happens between the launch and the place where the graph belongs: the frame that
 // calls the Entry is the one that Dynamo compiled for the callable itself, and it begins with that.

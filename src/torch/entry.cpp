@@ -2,9 +2,12 @@
 
 #include <structmember.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "dispatcher.h"
@@ -23,7 +26,7 @@ struct EntryObject {
   Py_ssize_t argument_count;
   std::vector<std::uint32_t> order;
   std::vector<std::uint32_t> results;  ///< empty: the dispatcher's results as they are
-  bool early;                          ///< the graph may be launched in front of guards
+  std::unique_ptr<IndexBounds> early;  ///< null: not to be launched in front of guards
   bool ahead;                          ///< the graph is launched, and `slow` makes the call
   PyObject* weak_references;
 };
@@ -65,7 +68,8 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags
   if (self->dispatcher != nullptr && names == nullptr &&
       PyVectorcall_NARGS(flags) == self->argument_count) {
     const Arguments view{arguments, self->order.data(), self->order.size()};
-    Flight* early = early_arrival(callable, arguments, self->argument_count, view, self->early);
+    Flight* early =
+        early_arrival(callable, arguments, self->argument_count, view, self->early != nullptr);
     if (self->ahead) {
       return early != nullptr ? PyObject_Vectorcall(self->slow, arguments, flags, nullptr)
                               : call_ahead(self, view, arguments, flags);
@@ -103,6 +107,7 @@ void deallocate(PyObject* self) {
   clear(self);
   cast(self)->order.~vector();
   cast(self)->results.~vector();
+  cast(self)->early.~unique_ptr();
   PyTypeObject* type = Py_TYPE(self);
   type->tp_free(self);
   Py_DECREF(type);
@@ -161,6 +166,7 @@ PyObject* make_entry(PyObject* slow) {
   entry->slow = Py_NewRef(slow);
   new (&entry->order) std::vector<std::uint32_t>();
   new (&entry->results) std::vector<std::uint32_t>();
+  new (&entry->early) std::unique_ptr<IndexBounds>();
   return self;
 }
 
@@ -192,6 +198,7 @@ Destination entry_destination(PyObject* self, const std::vector<PythonRef>& argu
   }
   destination.dispatcher = entry->dispatcher;
   destination.owner = PythonRef::to(entry->owner);
+  destination.bounds = entry->early.get();
   destination.graphs.reserve(entry->order.size());
   for (const std::uint32_t index : entry->order) {
     destination.graphs.push_back(arguments[index].get());
@@ -199,7 +206,18 @@ Destination entry_destination(PyObject* self, const std::vector<PythonRef>& argu
   return destination;
 }
 
-void allow_early(PyObject* entry) noexcept { cast(entry)->early = true; }
+bool allow_early(PyObject* entry, std::vector<IndexBound> bounds) {
+  EntryObject* self = cast(entry);
+  const auto exists = [&](const IndexBound& bound) { return bound.argument < self->order.size(); };
+  if (self->dispatcher == nullptr || !std::all_of(bounds.begin(), bounds.end(), exists)) {
+    PyErr_SetString(PyExc_IndexError, self->dispatcher == nullptr
+                                          ? "the entry is not connected"
+                                          : "a bound refers to an argument that does not exist");
+    return false;
+  }
+  self->early = std::make_unique<IndexBounds>(std::move(bounds));
+  return true;
+}
 
 void set_entry_slow(PyObject* self, PyObject* slow) {
   Py_XSETREF(cast(self)->slow, Py_NewRef(slow));

@@ -10,6 +10,7 @@
 
 #include <vector>
 
+#include "index_bounds.h"
 #include "python_ref.h"
 
 namespace pygraph::torch_bridge {
@@ -35,12 +36,14 @@ bool connect_entry(PyObject* entry, PyObject* owner, Dispatcher& dispatcher,
 struct Destination {
   Dispatcher* dispatcher = nullptr;
   PythonRef owner;                ///< keeps it
+  IndexBounds* bounds = nullptr;  ///< null: it may not be launched early. The entry keeps it
   std::vector<PyObject*> graphs;  ///< `arguments`, the caller's, in the order of the graph's
 };
 Destination entry_destination(PyObject* entry, const std::vector<PythonRef>& arguments);
 
-/// The entry's graph may be launched in front of guards (early.h).
-void allow_early(PyObject* entry) noexcept;
+/// The entry's graph may be launched in front of guards (early.h), with indices within `bounds`.
+/// False with a Python error set when the entry is not connected, or has no such argument.
+bool allow_early(PyObject* entry, std::vector<IndexBound> bounds);
 
 /// Replaces `slow`.
 void set_entry_slow(PyObject* entry, PyObject* slow);

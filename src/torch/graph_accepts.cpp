@@ -1,6 +1,7 @@
 // Which calls a graph can serve: looked at before anything is done.
 #include <cstring>
 
+#include "call_scope.h"
 #include "graph_call.h"
 #include "random_state.h"
 
@@ -96,6 +97,18 @@ void* GraphCall::current_stream() const noexcept {
     torch_api().current_stream(device_index_, &stream);
   }
   return stream;
+}
+
+IndexBounds::Verdict GraphCall::look(IndexBounds& bounds, const Arguments& arguments) {
+  const bool tensors =
+      std::all_of(bounds.bounds().begin(), bounds.bounds().end(), [&](const IndexBound& bound) {
+        return bound.argument < arguments_.size() && arguments_[bound.argument].is_tensor();
+      });
+  if (!tensors) {
+    return IndexBounds::Verdict::kUnknown;
+  }
+  const CallScope scope(*driver_, device_, device_index_, context_);
+  return bounds.check(*driver_, arguments, scope.stream(), statistics_.bytes_looked_at);
 }
 
 bool GraphCall::being_captured() const noexcept {

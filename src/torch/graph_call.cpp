@@ -1,5 +1,6 @@
 #include "graph_call.h"
 
+#include "call_scope.h"
 #include "random_state.h"
 #include "workspaces.h"
 
@@ -23,41 +24,6 @@ void require_small(const Spec& spec, bool is_number) {
         "a number on the host has {} bytes; at most {} are served", spec.bytes, sizeof spec.value));
   }
 }
-
-/// The device and stream of one call. Makes the graph's device current when it is not (another
-/// device, a new thread). The twin has one device and one stream.
-class CallScope {
- public:
-  CallScope(const Driver& driver, GraphCall::Device device, int index, CUcontext context) {
-    if (device == GraphCall::Device::kTwin) {
-      return;
-    }
-    const TorchApi& api = torch_api();
-    std::int32_t current = -1;
-    api.current_device(&current);
-    if (current != index) {
-      require(api.create_guard(index, &guard_), "device guard");
-    }
-    CUcontext active = nullptr;
-    driver.api.cuCtxGetCurrent(&active);
-    if (active == nullptr) {
-      driver.check(driver.api.cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    }
-    require(api.current_stream(index, &stream_), "current stream");
-  }
-  ~CallScope() {
-    if (guard_ != nullptr) {
-      torch_api().delete_guard(guard_);
-    }
-  }
-  CallScope(const CallScope&) = delete;
-  CallScope& operator=(const CallScope&) = delete;
-  [[nodiscard]] CUstream stream() const noexcept { return static_cast<CUstream>(stream_); }
-
- private:
-  void* guard_ = nullptr;
-  void* stream_ = nullptr;
-};
 
 /// The twin runs what was launched when it is waited for. A wait that was refused has run nothing,
 /// and launched work must not stay behind: it is waited for once more.

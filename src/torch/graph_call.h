@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "index_bounds.h"
 #include "pygraph/chain.h"
 #include "torch_api.h"
 
@@ -165,6 +166,7 @@ struct CallStatistics {
   std::uint64_t replays = 0;
   std::uint64_t bytes_copied = 0;  ///< input bytes copied: static buffers and misaligned inputs
   std::uint64_t copies = 0;
+  std::uint64_t bytes_looked_at = 0;  ///< of indices, copied to the host in front of a launch
 };
 
 /// A call that the graph cannot serve as faithfully as the callable: nothing was launched.
@@ -236,6 +238,10 @@ class GraphCall {
   [[nodiscard]] bool being_captured() const noexcept;
   /// The stream that a launch would go to. Null on the twin.
   [[nodiscard]] void* current_stream() const noexcept;
+
+  /// Whether the indices among `arguments`, which it accepts, are within `bounds`. Throws
+  /// DriverError, std::runtime_error.
+  IndexBounds::Verdict look(IndexBounds& bounds, const Arguments& arguments);
 
   /// What a launched call has of its own, until its results are made of it.
   struct Launched {

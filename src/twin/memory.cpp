@@ -207,6 +207,28 @@ CUresult cuMemFree(CUdeviceptr address) {
   return earlier;
 }
 
+CUresult cuMemAllocHost(void** pointer, std::size_t bytes) {
+  if (pointer == nullptr || bytes == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const Lock lock;
+  if (const CUresult code = refuse_unsafe_call(); code != CUDA_SUCCESS) {
+    return code;
+  }
+  auto memory = std::make_unique<std::byte[]>(bytes);  // NOLINT
+  *pointer = memory.get();
+  state().host_memory.emplace(*pointer, std::move(memory));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemFreeHost(void* pointer) {
+  const Lock lock;
+  if (const CUresult code = refuse_unsafe_call(); code != CUDA_SUCCESS) {
+    return code;
+  }
+  return state().host_memory.erase(pointer) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuMemGetInfo(std::size_t* free_bytes, std::size_t* total) {
   if (free_bytes == nullptr || total == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -153,6 +153,7 @@ struct State {
   std::map<CUdeviceptr, Mapping> mappings;
   std::unordered_map<CUmemGenericAllocationHandle, Physical> physical;
   std::size_t allocated_bytes = 0;  ///< allocations and physical blocks
+  std::unordered_map<void*, std::unique_ptr<std::byte[]>> host_memory;  // NOLINT
 
   std::unordered_map<CUfunction, std::unique_ptr<const Kernel>> kernels;
   std::unordered_map<CUstream, Stream> streams;

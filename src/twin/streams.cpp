@@ -9,6 +9,13 @@ bool is_legacy(CUstream stream) { return stream == nullptr || stream == CU_STREA
 
 bool is_special(CUstream stream) { return is_legacy(stream) || stream == CU_STREAM_PER_THREAD; }
 
+/// Which captures forbid the calling thread what is unsafe while they last
+/// (cuThreadExchangeStreamCaptureMode).
+CUstreamCaptureMode& mode_of_thread() {
+  thread_local CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  return mode;
+}
+
 /// Work on the legacy stream waits for all blocking streams, so it cannot be put there while one
 /// of them captures.
 CUresult refuse_implicit_dependency() {
@@ -142,10 +149,15 @@ CUresult refuse_while_capturing() {
 
 CUresult refuse_unsafe_call() {
   CUresult code = CUDA_SUCCESS;
+  if (mode_of_thread() == CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return code;
+  }
   for (auto& [handle, stream] : state().streams) {
-    const bool governed = stream.mode == CU_STREAM_CAPTURE_MODE_GLOBAL ||
-                          (stream.mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
-                           stream.thread == std::this_thread::get_id());
+    const bool others = mode_of_thread() == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                        stream.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    const bool own = stream.mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+                     stream.thread == std::this_thread::get_id();
+    const bool governed = others || own;
     if (stream.status == CU_STREAM_CAPTURE_STATUS_ACTIVE && governed) {
       code = refuse_capturing(stream);
     }
@@ -199,6 +211,21 @@ CUresult cuStreamSynchronize(CUstream handle) {
     }
   }
   return drain();
+}
+
+CUresult cuStreamQuery(CUstream handle) {
+  const Lock lock;
+  const CUresult code = refuse_on_capturing_stream(handle);
+  return code != CUDA_SUCCESS || state().queue.empty() ? code : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  if (mode == nullptr || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL ||
+      *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::swap(*mode, mode_of_thread());
+  return CUDA_SUCCESS;
 }
 
 CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {

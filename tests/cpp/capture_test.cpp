@@ -54,6 +54,27 @@ TEST_P(Capture, SynchronisingTheStreamInvalidates) {
   expect_invalidated();
 }
 
+TEST_P(Capture, AskingWhetherTheStreamIsDoneInvalidates) {
+  begin();
+  EXPECT_EQ(api().cuStreamQuery(stream()), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  expect_invalidated();
+}
+
+TEST_P(Capture, AThreadThatIsRelaxedMayAllocateMeanwhile) {
+  begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  ASSERT_EQ(api().cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+  EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  void* host = nullptr;
+  EXPECT_EQ(api().cuMemAllocHost(&host, 64), CUDA_SUCCESS);
+  EXPECT_EQ(api().cuMemFreeHost(host), CUDA_SUCCESS);
+  EXPECT_EQ(api().cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+  EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_RELAXED);
+  EXPECT_EQ(status(), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  EXPECT_EQ(api().cuMemAllocHost(&host, 64), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  expect_invalidated();
+}
+
 TEST_P(Capture, SynchronisingTheContextInvalidates) {
   begin();
   EXPECT_EQ(api().cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);

@@ -49,6 +49,24 @@ TEST_F(TwinMemory, FreeAndUseAfterwards) {
   EXPECT_EQ(api().cuMemsetD8(address, 0, 1), CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_F(TwinMemory, OfTheHost) {
+  void* host = nullptr;
+  EXPECT_EQ(api().cuMemAllocHost(nullptr, 4), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(api().cuMemAllocHost(&host, 0), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(api().cuMemAllocHost(&host, 64), CUDA_SUCCESS);
+  EXPECT_EQ(api().cuMemFreeHost(host), CUDA_SUCCESS);
+  EXPECT_EQ(api().cuMemFreeHost(host), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(TwinMemory, AStreamIsDoneWhenItsWorkHasRun) {
+  const DeviceMemory memory(driver(), 64);
+  EXPECT_EQ(api().cuStreamQuery(bed().stream()), CUDA_SUCCESS);
+  EXPECT_EQ(api().cuMemsetD8Async(memory.address(), 1, 64, bed().stream()), CUDA_SUCCESS);
+  EXPECT_EQ(api().cuStreamQuery(bed().stream()), CUDA_ERROR_NOT_READY);
+  bed().synchronize();
+  EXPECT_EQ(api().cuStreamQuery(bed().stream()), CUDA_SUCCESS);
+}
+
 TEST_F(TwinMemory, MoreThanTheMachineHasIsOutOfMemory) {
   std::size_t free_bytes = 0;
   std::size_t total = 0;

@@ -60,7 +60,52 @@ def test_one_operator_for_a_whole_layer_is() -> None:
     assert report_of(layer, torch.randn(2, 16, 64, device="cuda")).early
 
 
-def test_one_that_looks_up_an_embedding_is_not() -> None:
+def test_one_that_looks_up_an_embedding_is() -> None:
     layers = torch.nn.Embedding(50, 8), torch.nn.Linear(8, 3)
     ids = torch.randint(50, (4, 6), device="cuda")
-    assert not report_of(torch.nn.Sequential(*layers).cuda(), ids).early
+    graph = report_of(torch.nn.Sequential(*layers).cuda(), ids)
+    assert graph.early and graph.bytes_looked_at == 3 * ids.nbytes
+
+
+def test_one_that_looks_up_what_it_computes_is_not() -> None:
+    table = torch.randn(50, 8, device="cuda")
+    ids = torch.randint(50, (4, 6), device="cuda")
+    assert not report_of(lambda ids: torch.nn.functional.embedding(49 - ids, table), ids).early
+
+
+def test_indices_are_not_looked_at_while_the_stream_has_work() -> None:
+    torch._dynamo.reset()
+    pygraph.reset()
+    table = torch.nn.Embedding(50, 8).cuda()
+    compiled = torch.compile(table, backend="pygraph")
+    with torch.no_grad():
+        for busy in (False, False, False, False, True, True, False):
+            ids = torch.randint(50, (4, 6), device="cuda")
+            torch.cuda.synchronize()
+            if busy:
+                torch.cuda._sleep(20_000_000)
+            found = compiled(ids)
+            assert torch.equal(found, table(ids))
+    (graph,) = pygraph.report().graphs
+    assert graph.early and graph.dropped == 0
+    assert graph.bytes_looked_at == 2 * ids.nbytes
+
+
+def test_an_index_of_a_larger_table_is_not_tried_on_a_smaller_one() -> None:
+    torch._dynamo.reset()
+    pygraph.reset()
+    tables = [torch.randn(50, 8, device="cuda"), torch.randn(5000, 8, device="cuda")]
+    chosen = [0]
+
+    def lookup(ids: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding(ids, tables[chosen[0]])
+
+    compiled = torch.compile(lookup, backend="pygraph", dynamic=False)
+    with torch.no_grad():
+        for number in (0, 0, 0, 0, 1, 1, 1, 1, 0, 1):
+            chosen[0] = number
+            ids = torch.randint(len(tables[number]) - 9, len(tables[number]), (4, 6), device="cuda")
+            torch.cuda.synchronize()
+            found = compiled(ids)
+            assert torch.equal(found, lookup(ids))
+    assert all(graph.early and graph.replays for graph in pygraph.report().graphs)

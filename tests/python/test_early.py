@@ -281,18 +281,86 @@ def test_nothing_that_leaves_a_trace(place: Place) -> None:
         assert pygraph.report().graphs[-1].replays and counts(compiled) == (0, 0)
 
 
-def test_nothing_that_indexes_by_data(place: Place) -> None:
-    model = torch.nn.Embedding(6, 4).to(place.torch)
-    compiled = place.compile(model)
+def test_nothing_that_indexes_by_what_it_computes(place: Place) -> None:
+    table = inputs(place, 6, 4)
+
+    def lookup(ids: Any) -> Any:
+        return (torch.nn.functional.embedding(5 - ids, table),)
+
+    compiled = place.compile(lookup)
     for _ in range(6):
-        ids = torch.randint(6, (3,), device=place.torch)
-        check(compiled, model, ids)
+        check(compiled, lookup, torch.randint(6, (3,), device=place.torch))
     (graph,) = pygraph.report().graphs
     assert graph.replays and not graph.early and counts(compiled) == (0, 0)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("index", [6, 599, -1])
+def test_indices_are_looked_at_first(place: Place, dtype: torch.dtype, index: int) -> None:
+    few, many = inputs(place, 6, 4), inputs(place, 600, 4)
+    tables = [few]
+
+    def lookup(ids: Any) -> Any:
+        return (torch.nn.functional.embedding(ids, tables[0]) if tables else ids * 2,)
+
+    def ids(*values: int) -> torch.Tensor:
+        return torch.tensor(values, device=place.torch, dtype=dtype)
+
+    compiled = place.compile(lookup, dynamic=False)
+    for _ in range(5):
+        check(compiled, lookup, ids(0, 5, 3))
+    assert counts(compiled) == (2, 2)
+    tables[:] = [many] if index >= 0 else []
+    check(compiled, lookup, ids(0, index, 3))  # launched, it would end the process on a GPU
+    assert counts(compiled) == (2, 2)
+    tables[:] = [few]
+    for _ in range(6):
+        check(compiled, lookup, ids(2, 4, 1))
+    launched, landed = counts(compiled)
+    assert launched == landed > 2
+    first, looks = pygraph.report().graphs[0], launched + 1
+    assert first.early and first.bytes_looked_at == looks * 3 * ids(0).element_size()
+    assert first.bytes_copied == 0
+
+
+@pytest.mark.parametrize("index", [6, -1])
+def test_a_table_that_is_asked_for_what_it_has_not(place: Place, index: int) -> None:
+    if place.name != "twin":
+        pytest.skip("ends the process")
+    model = torch.nn.Embedding(6, 4)
+    compiled = place.compile(model)
+    for _ in range(5):
+        check(compiled, model, torch.tensor([1, 5, 0]))
+    before = counts(compiled)
+    assert before == (2, 2)
+    with pytest.raises(IndexError), torch.no_grad():
+        compiled(torch.tensor([1, index, 0]))
+    assert counts(compiled) == before
+
+
+def test_indices_that_cannot_be_looked_at(place: Place) -> None:
+    table = inputs(place, 6, 4)
+
+    def lookup(ids: Any) -> Any:
+        return (torch.nn.functional.embedding(ids, table).sum(1),)
+
+    many = 256 * 1024 // 8 + 2
+    for shape, stride, early_calls in (
+        ((4, 2), (2, 1), 2),
+        ((4, 2), (1, 4), 0),  # not side by side
+        ((many // 2, 2), (2, 1), 0),  # too many
+    ):
+        pygraph.reset()
+        torch._dynamo.reset()
+        compiled = place.compile(lookup)
+        for _ in range(5):
+            given = torch.randint(6, (8 * many,), device=place.torch).as_strided(shape, stride)
+            check(compiled, lookup, given)
+        assert counts(compiled) == (early_calls, early_calls), shape
+
+
 def looked_up(x: Any, table: Any, ids: Any) -> Any:
-    return torch.nn.functional.embedding(ids, table) + x
+    return torch.nn.functional.embedding(5 - ids, table) + x
 
 
 def written(x: Any, table: Any, ids: Any) -> Any:
@@ -479,14 +547,14 @@ def benchmark_compiled_module(times=10):
 )
 def test_generated_code(tmp_path: Any, old: str, new: str, harmless: bool) -> None:
     source = SOURCE.replace(old, new) if old else SOURCE
-    assert early._is_harmless_source(source) is harmless
+    assert (early._of_source(source) is not None) is harmless
 
 
 def test_generated_code_without_checks_of_indices() -> None:
     from torch._inductor import config
 
     with config.patch(assert_indirect_indexing=False):
-        assert not early._is_harmless_source(SOURCE)
+        assert early._of_source(SOURCE) is None
 
 
 def test_a_graph_of_something_else_than_operators() -> None:
@@ -494,13 +562,13 @@ def test_a_graph_of_something_else_than_operators() -> None:
         return x.size(0) + 1
 
     graph = torch.fx.symbolic_trace(number)
-    assert not early.may_be_wrong(graph.forward)
+    assert early.index_bounds(graph.forward) is None
     empty = torch.fx.GraphModule({}, torch.fx.Graph())
     empty.graph.call_function(torch.ops.higher_order.cond, ())
     empty.graph.output(None)
-    assert not early.may_be_wrong(empty.forward)
+    assert early.index_bounds(empty.forward) is None
 
 
 def test_a_callable_of_which_nothing_is_known() -> None:
-    assert not early.may_be_wrong(lambda arguments: arguments)
-    assert not early.install(_engine.make_entry(print))
+    assert early.index_bounds(lambda arguments: arguments) is None
+    assert not early.install(_engine.make_entry(print), {})

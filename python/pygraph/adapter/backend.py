@@ -20,8 +20,9 @@ Options
             where the graph was captured with them. Slower: for measuring what patching is worth.
   backward_thread  "calling" (default): a backward runs on the thread that calls it, as long as the
             process uses one GPU (calling_thread.py); or "autograd": on a thread of autograd's.
-  launch    "early" (default): a graph that writes nothing of the caller's, and indexes nothing by
-            data, is launched while Dynamo checks that it is the right one (early.py); or "checked".
+  launch    "early" (default): a graph that writes nothing of the caller's, and indexes by nothing
+            but arguments, is launched while Dynamo checks that it is the right one (early.py); or
+            "checked".
   capture_at    the sight of a set of sizes at which it is captured; default 2.
   capture_sizes a list of sizes: those are captured at their first sight, and no others. A size is
             an integer or a tuple of integers: the dynamic sizes of a call that has all of them.
@@ -159,10 +160,10 @@ def backend(
     log.debug("wrappers: inert %s of %d, whole %s, first %s", inert, len(metadata), whole, first)
     if not graphs or not graphs[0].direct_calls_allowed or not first[0]:
         return compiled
-    in_front = ours.launch == "early" and early.may_be_wrong(graphs[0].uncaptured.function)
+    bounds = early.index_bounds(graphs[0].uncaptured.function) if ours.launch == "early" else None
     if inert and whole == [True] and graphs[0].role is Role.INFERENCE:
-        return gateway.through(compiled, graphs[0], in_front)
-    return gateway.ahead(compiled, graphs[0], in_front)
+        return gateway.through(compiled, graphs[0], bounds)
+    return gateway.ahead(compiled, graphs[0], bounds)
 
 
 def _split_options(options: dict[str, Any], mode: str | None) -> tuple[Options, dict[str, Any]]:

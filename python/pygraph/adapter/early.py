@@ -1,9 +1,11 @@
 """Graphs that are launched in front of Dynamo's guards (src/torch/early.h says why that is right).
 
 Two things are decided here. First, which graphs may be: a guess that is wrong runs a graph on a
-call that it is not for, so nothing in it may go by what it reads from memory: no index that comes
-from data, which is checked on the GPU, and ends the process where it is out of bounds. That is read
-from Inductor's generated code, and everything that is not known to be harmless counts as harm.
+call that it is not for, so nothing in it may go by what it reads from memory. An index that comes
+from data is checked on the GPU, and ends the process where it is out of bounds; so those that are
+arguments are looked at on the host before the launch (lookups.py finds them), and there may be no
+others. That is read from Inductor's generated code, and everything that is not known to be
+harmless counts as harm.
 
 Second, where torch is told. Each compiled callable has a context (eval_frame._TorchDynamoContext)
 with a list of what to call in front of it. The context is found in the frame that runs the callable
@@ -21,6 +23,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
+from pygraph.adapter import lookups
 from pygraph.capture.hold import callables_behind, generated_globals
 
 log = logging.getLogger("pygraph")
@@ -60,20 +63,31 @@ _HARMLESS = {
     "torch.cuda._DeviceGuard",
     "torch.cuda.set_device",
 }
-#: In the text of a kernel that checks an index which comes from data: Triton's, and C++'s.
-_CHECKS = ("device_assert", "index out of bounds")
 _FILE = "torch/_dynamo/eval_frame.py"
 _FRAMES = 8  #: from here to the one that runs the callable, at most
 
 
-def may_be_wrong(model: Any) -> bool:
-    """Whether `model`, compiled code as Inductor gave it to the hook, may be run on a call that it
-    is not for, as long as the shapes are right."""
+def index_bounds(model: Any) -> dict[int, int] | None:
+    """How `model`, compiled code as Inductor gave it to the hook, may be run on a call that it is
+    not for, as long as the shapes are right: if the values of these arguments are 0 or more and
+    below this. None: it may not."""
     modules = [item for item in callables_behind(model) if isinstance(item, torch.fx.GraphModule)]
     if modules:
-        return all(_is_harmless_node(node) for each in modules for node in each.graph.nodes)
-    sources = [_source(names) for names in generated_globals(model)]
-    return bool(sources) and all(_is_harmless_source(source) for source in sources)
+        return _only([_of_graph(each.graph) for each in modules])
+    return _only([_of_source(_source(names)) for names in generated_globals(model)])
+
+
+def _only(found: list[dict[int, int] | None]) -> dict[int, int] | None:
+    """Several pieces of code have arguments of their own, of which nothing is known here."""
+    if len(found) == 1:
+        return found[0]
+    return {} if found and all(each == {} for each in found) else None
+
+
+def _of_graph(graph: torch.fx.Graph) -> dict[int, int] | None:
+    lookup = torch.ops.aten.embedding.default
+    harmless = all(node.target is lookup or _is_harmless_node(node) for node in graph.nodes)
+    return lookups.of_graph(graph) if harmless else None
 
 
 def _is_harmless_node(node: torch.fx.Node) -> bool:
@@ -95,21 +109,21 @@ def _source(names: dict[str, Any]) -> str:
         return ""
 
 
-def _is_harmless_source(source: str) -> bool:
+def _of_source(source: str) -> dict[int, int] | None:
     from torch._inductor import config
 
-    if not config.assert_indirect_indexing or any(check in source for check in _CHECKS):
-        return False
+    if not config.assert_indirect_indexing:
+        return None
     try:
         tree = ast.parse(source)
     except SyntaxError:
-        return False
+        return None
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     run = [each for each in functions if each.name == "call" or each.name.startswith("partition_")]
     unknown = {name for each in run for name in _called_in(each) if not _is_harmless_call(name)}
     if unknown:
         log.debug("not launched early: generated code calls %s", ", ".join(sorted(unknown)))
-    return bool(run) and not unknown
+    return lookups.of_source(source) if run and not unknown else None
 
 
 def _called_in(function: ast.FunctionDef) -> set[str]:
@@ -131,9 +145,9 @@ def _is_harmless_call(name: str) -> bool:
     return name.startswith("torch.ops.aten.") and packet in _OPERATORS
 
 
-def install(entry: Any) -> bool:
-    """Has the graph of an Entry launched early, from the next calls on. For a call that is on its
-    way through it. Whether that could be done."""
+def install(entry: Any, bounds: dict[int, int]) -> bool:
+    """Has the graph of an Entry launched early, from the next calls on, if its arguments are within
+    `bounds`. For a call that is on its way through it. Whether that could be done."""
     frame = sys._getframe(1)
     for _ in range(_FRAMES):
         code = frame.f_code
@@ -141,7 +155,7 @@ def install(entry: Any) -> bool:
             context = frame.f_locals.get("self")
             added = _add(getattr(context, "enter_exit_hooks", None), code)
             if added:
-                _engine.allow_early(entry)
+                _engine.allow_early(entry, sorted(bounds.items()))
             return added
         if frame.f_back is None:
             break

@@ -41,15 +41,18 @@ log = logging.getLogger("pygraph")
 
 
 def through(
-    compiled: Callable[..., Any], graph: Graphed, early: bool = False
+    compiled: Callable[..., Any], graph: Graphed, early: dict[int, int] | None = None
 ) -> Callable[..., Any]:
     """What to give Dynamo in place of `compiled`, whose only graph is `graph`, if the wrappers
-    between them are inert. `early`: the graph may be launched in front of the guards (early.py).
+    between them are inert. `early`: the graph may be launched in front of the guards, with
+    arguments within these bounds (early.py).
     """
     return _Gateway(compiled, graph, False, early).entry
 
 
-def ahead(compiled: Callable[..., Any], graph: Graphed, early: bool = False) -> Callable[..., Any]:
+def ahead(
+    compiled: Callable[..., Any], graph: Graphed, early: dict[int, int] | None = None
+) -> Callable[..., Any]:
     """The same whatever the wrappers do: they run, behind the launch of the graph."""
     return _Gateway(compiled, graph, True, early).entry
 
@@ -58,7 +61,11 @@ class _Gateway:
     """Watches the slow path until the graph is deployed, then connects the entry."""
 
     def __init__(
-        self, compiled: Callable[..., Any], graph: Graphed, ahead: bool, early: bool
+        self,
+        compiled: Callable[..., Any],
+        graph: Graphed,
+        ahead: bool,
+        early: dict[int, int] | None,
     ) -> None:
         self._compiled = compiled
         self._ahead, self._early = ahead, early
@@ -90,8 +97,8 @@ class _Gateway:
         report = self._graph.report
         report.direct, report.ahead = not self._ahead, self._ahead
         program = self._graph.dispatcher.oldest
-        if self._early and program is not None and program.without_trace:
-            report.early = early.install(self.entry)
+        if self._early is not None and program is not None and program.without_trace:
+            report.early = early.install(self.entry, self._early)
 
 
 def route_between(

@@ -40,7 +40,7 @@ from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING, GraphReport
 log = logging.getLogger("pygraph")
 
 #: What a program counts, as the report calls it too.
-_COUNTERS = ("replays", "bytes_copied", "copies", "updates")
+_COUNTERS = ("replays", "bytes_copied", "bytes_looked_at", "copies", "updates")
 #: Calls from one repeated proof to the next with `debug="paranoid"`.
 PARANOID_INTERVAL = 100
 

@@ -102,6 +102,8 @@ class GraphReport:
     replays: int = 0
     bytes_copied: int = 0
     """In all calls together, in front of and behind the graph."""
+    bytes_looked_at: int = 0
+    """Of indices, on the host, before the graph was launched early."""
     updates: int = 0
     """Nodes that were patched, because what they address has moved."""
     copies: int = 0

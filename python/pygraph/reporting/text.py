@@ -77,6 +77,8 @@ def _graph_lines(graph: GraphReport) -> list[str]:
         )
     if graph.copies:
         lines.append(f"  {as_bytes(graph.bytes_copied)} copied in {graph.copies} copies")
+    if graph.bytes_looked_at:
+        lines.append(f"  {as_bytes(graph.bytes_looked_at)} of indices read in front of launches")
     if graph.replays:
         lines.append(f"  {graph.updates / graph.replays:.1f} nodes patched per replay")
     if graph.timings_ms:

@@ -85,6 +85,8 @@ class Result(Timed):
     fallbacks: list[dict[str, str]] = field(default_factory=list)
     """pygraph: [{graph, reason}] of compiled graphs that do not run as CUDA graphs."""
     extra: dict[str, Any] = field(default_factory=dict)
+    """pygraph: settle_s; indices_read, bytes of indices per iteration that the host reads in front
+    of early launches."""
 
     @property
     def timed(self) -> bool:

@@ -157,7 +157,8 @@ def _check(result: Result, reference: Reference, bench: Bench) -> None:
 def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> None:
     prepared = [bench.prepared[mode] for mode in results if mode in bench.prepared]
     bench.device.tidy()
-    before = {each.mode: _copied(each) for each in prepared}
+    before = {each.mode: _sum(each, "bytes_copied") for each in prepared}
+    read_before = {each.mode: _sum(each, "bytes_looked_at") for each in prepared}
     samples = measure.measure(prepared, bench.inputs, bench.device, effort)
     for each in prepared:
         result = results[each.mode]
@@ -165,12 +166,15 @@ def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> N
         result.take(samples[each.mode])
         result.bytes_copied = float(each.bytes_per_call)
         if each.graphs:
-            result.bytes_copied = (_copied(each) - before[each.mode]) / samples[each.mode].calls
+            calls = samples[each.mode].calls
+            result.bytes_copied = (_sum(each, "bytes_copied") - before[each.mode]) / calls
+            read = (_sum(each, "bytes_looked_at") - read_before[each.mode]) / calls
+            result.extra["indices_read"] = read
         _note_graphs(result, each)
 
 
-def _copied(each: Iteration) -> int:
-    return sum(graph.bytes_copied for graph in each.reports()) if each.graphs else 0
+def _sum(each: Iteration, counter: str) -> int:
+    return sum(getattr(graph, counter) for graph in each.reports()) if each.graphs else 0
 
 
 def _note_graphs(result: Result, each: Iteration) -> None:

@@ -133,7 +133,9 @@ def _coverage(rows: Rows) -> list[Block]:
 def _bytes(rows: Rows) -> list[Block]:
     said = (
         "Per iteration, to bring arguments in place or results out, as in the paper's table 3. "
-        f"The paper's compiler copies at most {published.MOST_BYTES.text} of parameters per replay."
+        f"The paper's compiler copies at most {published.MOST_BYTES.text} of parameters per "
+        "replay. Beside them: indices that the host reads in front of an early launch, to see that "
+        "they are within bounds. The graph reads the caller's."
     )
     return [said, tables.copied(rows)]
 

@@ -141,8 +141,10 @@ def copied(rows: Rows) -> Table:
     for name, row in rows.items():
         known = published.of(name).bytes_torch
         shown = [blocks.amount(figure(row, mode, "bytes_copied")) for mode in modes]
-        lines.append((name, *shown, known.text if known else NOTHING))
-    return Table(("workload", *modes, "published: PyTorch"), lines)
+        own = row.mode(OWN)
+        read = blocks.amount(own.extra.get("indices_read") if own is not None else None)
+        lines.append((name, *shown, read, known.text if known else NOTHING))
+    return Table(("workload", *modes, "indices read on the host", "published: PyTorch"), lines)
 
 
 def ablation(rows: Rows) -> Table | None:

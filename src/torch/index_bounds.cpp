@@ -1,0 +1,150 @@
+#include "index_bounds.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "graph_call.h"
+
+namespace pygraph::torch_bridge {
+namespace {
+
+constexpr std::int32_t kInt32 = 3;  // c10::ScalarType
+constexpr std::int32_t kInt64 = 4;
+
+/// What is forbidden while others capture, as is a look at a stream, is allowed to this thread as
+/// long as it exists: none of it has to do with their streams (CUDA driver API,
+/// cuThreadExchangeStreamCaptureMode).
+class Relaxed {
+ public:
+  explicit Relaxed(const Driver& driver) : driver_(driver) { exchange(); }
+  ~Relaxed() { exchange(); }
+  Relaxed(const Relaxed&) = delete;
+  Relaxed& operator=(const Relaxed&) = delete;
+
+ private:
+  void exchange() noexcept { driver_.api.cuThreadExchangeStreamCaptureMode(&mode_); }
+
+  const Driver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+template <typename Integer>
+bool all_below(const char* values, std::uint64_t bytes, std::int64_t below) {
+  bool good = true;
+  for (std::uint64_t at = 0; at < bytes; at += sizeof(Integer)) {
+    Integer value = 0;
+    std::memcpy(&value, values + at, sizeof value);
+    good = good && value >= 0 && value < below;
+  }
+  return good;
+}
+
+}  // namespace
+
+struct IndexBounds::Values {
+  CUdeviceptr address;
+  std::uint64_t bytes;
+  bool wide;
+};
+
+IndexBounds::~IndexBounds() { release(); }
+
+void IndexBounds::release() noexcept {
+  if (host_ != nullptr) {
+    const Relaxed around(*driver_);
+    driver_->api.cuMemFreeHost(host_);
+    host_ = nullptr;
+    capacity_ = 0;
+  }
+}
+
+bool IndexBounds::reserve(const Driver& driver, std::uint64_t bytes) noexcept {
+  if (bytes <= capacity_ && driver_ == &driver) {
+    return true;
+  }
+  release();
+  driver_ = &driver;
+  if (driver.api.cuMemAllocHost(&host_, bytes) != CUDA_SUCCESS) {
+    host_ = nullptr;
+    return false;
+  }
+  capacity_ = bytes;
+  return true;
+}
+
+/// Where the values stand; false if one is not an integer, or they do not stand side by side.
+bool IndexBounds::read(const Arguments& arguments, std::vector<Values>& values) const {
+  const TorchApi& api = torch_api();
+  for (const IndexBound& bound : bounds_) {
+    PyObject* tensor = arguments[bound.argument];
+    const std::int32_t dtype = api.dtype(tensor);
+    const std::int64_t rank = api.dim(tensor);
+    std::int64_t* sizes = nullptr;
+    std::int64_t* strides = nullptr;
+    if ((dtype != kInt32 && dtype != kInt64) || rank < 0 ||
+        api.get_sizes(api.handle(tensor), &sizes) != 0 ||
+        api.get_strides(api.handle(tensor), &strides) != 0) {
+      return false;
+    }
+    std::int64_t count = 1;
+    for (std::int64_t i = rank; i-- > 0;) {
+      if (sizes[i] != 1 && strides[i] != count) {
+        return false;
+      }
+      count *= sizes[i];
+    }
+    const bool wide = dtype == kInt64;
+    values.push_back(
+        {address_of(api.data(tensor)), static_cast<std::uint64_t>(count) * (wide ? 8U : 4U), wide});
+  }
+  return true;
+}
+
+IndexBounds::Verdict IndexBounds::check(const Driver& driver, const Arguments& arguments,
+                                        CUstream stream, std::uint64_t& bytes) {
+  std::vector<Values> values;
+  if (!read(arguments, values)) {
+    return Verdict::kUnknown;
+  }
+  std::uint64_t total = 0;
+  for (const Values& each : values) {
+    total += each.bytes;
+  }
+  if (total > kMostBytes) {
+    return Verdict::kUnknown;
+  }
+  const Relaxed around(driver);
+  if (const CUresult code = driver.api.cuStreamQuery(stream); code != CUDA_SUCCESS) {
+    return code == CUDA_ERROR_NOT_READY ? Verdict::kBusy : Verdict::kUnknown;
+  }
+  if (total == 0) {
+    return Verdict::kWithin;
+  }
+  if (!reserve(driver, total)) {
+    return Verdict::kUnknown;
+  }
+  char* const host = static_cast<char*>(host_);
+  std::uint64_t at = 0;
+  bool copied = true;
+  for (const Values& each : values) {
+    copied = copied &&
+             (each.bytes == 0 || driver.api.cuMemcpyDtoHAsync(host + at, each.address, each.bytes,
+                                                              stream) == CUDA_SUCCESS);
+    at += each.bytes;
+  }
+  // Waited for in any case: a copy that is under way must not find other memory.
+  if (driver.api.cuStreamSynchronize(stream) != CUDA_SUCCESS || !copied) {
+    return Verdict::kUnknown;
+  }
+  bytes += total;
+  at = 0;
+  bool within = true;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto below = values[i].wide ? all_below<std::int64_t> : all_below<std::int32_t>;
+    within = within && below(host + at, values[i].bytes, bounds_[i].below);
+    at += values[i].bytes;
+  }
+  return within ? Verdict::kWithin : Verdict::kUnknown;
+}
+
+}  // namespace pygraph::torch_bridge

@@ -1,0 +1,64 @@
+// Indices that a graph reads, looked at on the host before it is launched.
+//
+// A graph that is launched on a guess (early.h) must do no harm where the guess is wrong, and an
+// index that is out of bounds ends the process: compiled kernels check theirs on the GPU. Which
+// arguments are indices, and what they must be below, follows from the kernels
+// (adapter/lookups.py). Their values are here: a few kilobytes are copied to the host, which takes
+// some ten microseconds while nothing else is on the stream. Where something is, the GPU does not
+// wait for whoever launches next, and a launch in front of the guards would gain nothing.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "pygraph/driver.h"
+#include "torch_api.h"
+
+namespace pygraph::torch_bridge {
+
+struct Arguments;
+
+/// Values of one argument: 0 to `below` - 1.
+struct IndexBound {
+  std::uint32_t argument = 0;  ///< by number, of the graph's
+  std::int64_t below = 0;
+};
+
+/// Of one compiled graph. Needs the GIL.
+class IndexBounds {
+ public:
+  /// Bytes of all such arguments together that are looked at; with more, none is.
+  static constexpr std::uint64_t kMostBytes = 256 * 1024;
+
+  enum class Verdict : std::uint8_t {
+    kWithin,
+    kBusy,     ///< the stream has work to do: not looked at
+    kUnknown,  ///< one is out of bounds, or could not be looked at
+  };
+
+  explicit IndexBounds(std::vector<IndexBound> bounds) : bounds_(std::move(bounds)) {}
+  ~IndexBounds();
+  IndexBounds(const IndexBounds&) = delete;
+  IndexBounds& operator=(const IndexBounds&) = delete;
+
+  [[nodiscard]] const std::vector<IndexBound>& bounds() const noexcept { return bounds_; }
+
+  /// Waits for its copies, and adds what they have to `bytes`. `arguments` must have a tensor of
+  /// `driver`'s device, of any kind, wherever a bound has its number. Nothing is left on `stream`.
+  Verdict check(const Driver& driver, const Arguments& arguments, CUstream stream,
+                std::uint64_t& bytes);
+
+ private:
+  struct Values;
+
+  bool read(const Arguments& arguments, std::vector<Values>& values) const;
+  bool reserve(const Driver& driver, std::uint64_t bytes) noexcept;
+  void release() noexcept;
+
+  std::vector<IndexBound> bounds_;
+  const Driver* driver_ = nullptr;  ///< of `host_`
+  void* host_ = nullptr;            ///< page-locked
+  std::uint64_t capacity_ = 0;
+};
+
+}  // namespace pygraph::torch_bridge
