@@ -121,7 +121,10 @@ def test_coverage_counts_kernels_inside_and_outside():
 
 def test_bytes_compiling_and_memory():
     rows = rows_of(whole())
+    rows["DGPT2"].mode("pygraph").extra["indices_read"] = 512.0
     copied = line(tables.copied(rows), "DGPT2")
+    assert copied["indices read on the host"] == "512 B"
+    assert line(tables.copied(rows), "EOS")["indices read on the host"] == "-"
     assert copied["pygraph"] == "128 B" and copied["pygraph-copies"] == "5.0 MB"
     assert copied["reduce-overhead"] == "953.0 MB" and copied["published: PyTorch"] == "953 MB"
     cost = line(tables.compile_cost(rows), "EOS")

@@ -157,8 +157,8 @@ def _check(result: Result, reference: Reference, bench: Bench) -> None:
 def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> None:
     prepared = [bench.prepared[mode] for mode in results if mode in bench.prepared]
     bench.device.tidy()
-    before = {each.mode: _sum(each, "bytes_copied") for each in prepared}
-    read_before = {each.mode: _sum(each, "bytes_looked_at") for each in prepared}
+    before = {each.mode: _counted(each, "bytes_copied") for each in prepared}
+    read_before = {each.mode: _counted(each, "bytes_looked_at") for each in prepared}
     samples = measure.measure(prepared, bench.inputs, bench.device, effort)
     for each in prepared:
         result = results[each.mode]
@@ -167,13 +167,13 @@ def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> N
         result.bytes_copied = float(each.bytes_per_call)
         if each.graphs:
             calls = samples[each.mode].calls
-            result.bytes_copied = (_sum(each, "bytes_copied") - before[each.mode]) / calls
-            read = (_sum(each, "bytes_looked_at") - read_before[each.mode]) / calls
+            result.bytes_copied = (_counted(each, "bytes_copied") - before[each.mode]) / calls
+            read = (_counted(each, "bytes_looked_at") - read_before[each.mode]) / calls
             result.extra["indices_read"] = read
         _note_graphs(result, each)
 
 
-def _sum(each: Iteration, counter: str) -> int:
+def _counted(each: Iteration, counter: str) -> int:
     return sum(getattr(graph, counter) for graph in each.reports()) if each.graphs else 0
 
 
