@@ -94,6 +94,7 @@ void bind_early(nb::module_& module) {
       [](nb::handle entry, const std::vector<std::pair<std::uint32_t, std::int64_t>>& bounds) {
         require_entry(entry);
         std::vector<torch_bridge::IndexBound> read;
+        read.reserve(bounds.size());
         for (const auto& [argument, below] : bounds) {
           read.push_back({argument, below});
         }

@@ -75,6 +75,7 @@ bool IndexBounds::reserve(const Driver& driver, std::uint64_t bytes) noexcept {
 /// Where the values stand; false if one is not an integer, or they do not stand side by side.
 bool IndexBounds::read(const Arguments& arguments, std::vector<Values>& values) const {
   const TorchApi& api = torch_api();
+  values.reserve(bounds_.size());
   for (const IndexBound& bound : bounds_) {
     PyObject* tensor = arguments[bound.argument];
     const std::int32_t dtype = api.dtype(tensor);
