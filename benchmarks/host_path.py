@@ -7,7 +7,8 @@ ahead       launched by the Entry, arriving through a Python function that stand
 half        of that, until the function is called: what the GPU waits for
 compiled    torch.compile with the graph: Dynamo's guards, then the launch; until the call returns
 early       the same, with the launch in front of the guards
-... idle    of either, and a wait: what a caller waits for
+lookup      compiled, and a lookup of 512 indices, which "lookup early" has to look at first
+... idle    of any of these, and a wait: what a caller waits for
 resting     no graph, and none to come: what the dispatcher adds to the callable
 new size    no graph, and a size that was not seen before
 
@@ -126,19 +127,31 @@ def compiled_rows(clock: Clock, kind: str, arguments: list[Any], count: int) -> 
     def add(*given: Any) -> list[Any]:
         return list(torch._foreach_add(given, 1.0))
 
+    def lookup(table: Any, ids: Any, *given: Any) -> list[Any]:
+        return [torch.nn.functional.embedding(ids, table), *add(*given)]
+
+    where = arguments[0].device
+    table, ids = torch.randn(1000, 16, device=where), torch.randint(1000, (512,), device=where)
     rows = {}
-    for name, launch in (("compiled", "checked"), ("early", "early")):
+    for name, called, given, launch in (
+        ("compiled", add, arguments, "checked"),
+        ("early", add, arguments, "early"),
+        ("lookup", lookup, [table, ids, *arguments], "checked"),
+        ("lookup early", lookup, [table, ids, *arguments], "early"),
+    ):
         options = {"device": kind, "compiler": "aot", "launch": launch}
         torch._dynamo.reset()
-        function = torch.compile(add, backend="pygraph", options=options)
+        function = torch.compile(called, backend="pygraph", options=options)
+
+        def call(function: Any = function, given: list[Any] = given) -> Any:
+            return function(*given)
+
         for _ in range(4):
-            function(*arguments)
+            call()
         report = pygraph.report().graphs[-1]
         assert report.replays and report.early == (launch == "early"), report.blame
-        rows[name] = clock.run(lambda function=function: function(*arguments), count)
-        rows[f"{name}, idle"] = clock.run(
-            lambda function=function: clock.until_idle(function(*arguments)), count
-        )
+        rows[name] = clock.run(call, count)
+        rows[f"{name}, idle"] = clock.run(lambda call=call: clock.until_idle(call()), count)
     return rows
 
 

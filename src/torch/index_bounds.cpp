@@ -16,16 +16,23 @@ constexpr std::int32_t kInt64 = 4;
 /// cuThreadExchangeStreamCaptureMode).
 class Relaxed {
  public:
-  explicit Relaxed(const Driver& driver) : driver_(driver) { exchange(); }
-  ~Relaxed() { exchange(); }
+  explicit Relaxed(const Driver& driver) : driver_(driver), exchanged_(exchange()) {}
+  ~Relaxed() {
+    if (exchanged_) {
+      exchange();
+    }
+  }
   Relaxed(const Relaxed&) = delete;
   Relaxed& operator=(const Relaxed&) = delete;
 
  private:
-  void exchange() noexcept { driver_.api.cuThreadExchangeStreamCaptureMode(&mode_); }
+  bool exchange() noexcept {
+    return driver_.api.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
+  }
 
   const Driver& driver_;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  bool exchanged_;
 };
 
 template <typename Integer>

@@ -33,6 +33,10 @@ def test_the_host_path(tmp_path: Path) -> None:
             "compiled, idle",
             "early",
             "early, idle",
+            "lookup",
+            "lookup, idle",
+            "lookup early",
+            "lookup early, idle",
             "resting",
             "new size",
         }
