@@ -17,6 +17,7 @@ from training_support import fresh
 import pygraph
 from pygraph import _engine
 from pygraph.adapter import early
+from pygraph.twin import faults
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -336,6 +337,36 @@ def test_a_table_that_is_asked_for_what_it_has_not(place: Place, index: int) -> 
     with pytest.raises(IndexError), torch.no_grad():
         compiled(torch.tensor([1, index, 0]))
     assert counts(compiled) == before
+
+
+BUSY = 600  #: CUDA_ERROR_NOT_READY
+
+
+@pytest.mark.parametrize(
+    ("symbol", "code", "early_calls"),
+    [
+        ("cuStreamQuery", BUSY, (0, 1, 2)),  # the next guess does not wait
+        ("cuStreamQuery", 1, (0, 0, 1)),
+        ("cuMemAllocHost", 2, (0, 0, 1)),
+        ("cuMemcpyDtoHAsync", 1, (0, 0, 1)),
+        ("cuStreamSynchronize", 1, (0, 0, 1)),
+        ("cuThreadExchangeStreamCaptureMode", 1, (1, 2, 3)),
+    ],
+)
+def test_a_look_that_fails(symbol: str, code: int, early_calls: tuple[int, ...]) -> None:
+    model = torch.nn.Embedding(6, 4)
+    with fresh("twin") as twin:
+        compiled = twin.compile(model)
+        for _ in range(3):
+            check(compiled, model, torch.tensor([1, 5, 0]))
+        launched = []
+        with faults.failing_call(symbol, code):
+            for _ in early_calls:
+                check(compiled, model, torch.tensor([2, 0, 4]))
+                launched.append(counts(compiled)[0])
+        assert tuple(launched) == early_calls
+        (graph,) = pygraph.report().graphs
+        assert graph.state == "graphed" and graph.replays == 4
 
 
 def test_indices_that_cannot_be_looked_at(place: Place) -> None:
