@@ -42,4 +42,28 @@ class CallScope {
   void* stream_ = nullptr;
 };
 
+/// What is forbidden while others capture, as is a look at a stream, is allowed to this thread as
+/// long as it exists: none of it has to do with their streams (CUDA driver API,
+/// cuThreadExchangeStreamCaptureMode).
+class Relaxed {
+ public:
+  explicit Relaxed(const Driver& driver) : driver_(driver), exchanged_(exchange()) {}
+  ~Relaxed() {
+    if (exchanged_) {
+      exchange();
+    }
+  }
+  Relaxed(const Relaxed&) = delete;
+  Relaxed& operator=(const Relaxed&) = delete;
+
+ private:
+  bool exchange() noexcept {
+    return driver_.api.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
+  }
+
+  const Driver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  bool exchanged_;
+};
+
 }  // namespace pygraph::torch_bridge

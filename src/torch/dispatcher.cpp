@@ -179,23 +179,23 @@ Dispatcher::Start Dispatcher::guess(const Arguments& arguments, Flight& flight,
   if (chosen == nullptr || !chosen->without_trace()) {
     return Start::kMiss;
   }
-  IndexBounds::Verdict verdict = IndexBounds::Verdict::kWithin;
-  if (!bounds.bounds().empty()) {
-    try {
-      verdict = chosen->look(bounds, arguments);
-    } catch (const std::exception&) {
+  try {
+    if (!bounds.bounds().empty() && !chosen->within(bounds, arguments)) {
       return Start::kMiss;
     }
-  }
-  switch (verdict) {
-    case IndexBounds::Verdict::kBusy:
-      return Start::kBusy;
-    case IndexBounds::Verdict::kUnknown:
-      return Start::kMiss;
-    case IndexBounds::Verdict::kWithin:
-      break;
+  } catch (const std::exception&) {
+    return Start::kMiss;
   }
   return depart(chosen, arguments, flight);
+}
+
+bool Dispatcher::idle() const noexcept {
+  try {
+    return last_ < graphs_.size() && !graphs_[last_].call->being_captured() &&
+           graphs_[last_].call->idle();
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 Dispatcher::Start Dispatcher::depart(const std::shared_ptr<GraphCall>& chosen,

@@ -57,11 +57,14 @@ class Dispatcher {
   /// The first half of a call that only a graph may serve: `flight` departs, and call() with the
   /// same arguments will be its arrival. kMiss: no graph accepts them, and nothing was done.
   /// kError: a Python error is set.
-  enum class Start : std::uint8_t { kMiss, kDeparted, kBusy, kError };
+  enum class Start : std::uint8_t { kMiss, kDeparted, kError };
   Start start(const Arguments& arguments, Flight& flight);
   /// The same on a guess: only a graph that leaves no trace may serve it, so that it can be
-  /// withdrawn, and only indices within `bounds`. kBusy: the stream is, so nobody looked at them.
+  /// withdrawn, and only indices within `bounds`.
   Start guess(const Arguments& arguments, Flight& flight, IndexBounds& bounds);
+  /// Whether the stream of the graph that was used last has nothing left to do, as far as can be
+  /// told: not while somebody captures it.
+  [[nodiscard]] bool idle() const noexcept;
   /// The other half, of a flight that call() does not find: its results, as try_call() has them.
   PyObject* land(Flight& flight, const Arguments& arguments);
   /// The call that `flight` departed for will not come.

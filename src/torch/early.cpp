@@ -161,12 +161,15 @@ bool EarlyCall::guess() {
 
 bool EarlyCall::launch(const Route& route) {
   entry_ = route.entry();
+  if (!entry_ || !worth_a_guess(entry_.get())) {
+    return false;
+  }
   kept_ = route.arguments(leaves_);
-  if (!entry_ || kept_.empty()) {
+  if (kept_.empty()) {
     return false;
   }
   destination_ = entry_destination(entry_.get(), kept_);
-  if (destination_.dispatcher == nullptr || destination_.bounds == nullptr) {
+  if (destination_.dispatcher == nullptr) {
     return false;
   }
   view_ = {destination_.graphs.data(), nullptr, destination_.graphs.size()};
@@ -175,9 +178,6 @@ bool EarlyCall::launch(const Route& route) {
     case Dispatcher::Start::kDeparted:
       stream_ = flight_->stream();
       return true;
-    case Dispatcher::Start::kBusy:
-      flight_.reset();
-      return false;
     case Dispatcher::Start::kError:
       PyErr_Clear();  // the call itself will meet it
       [[fallthrough]];

@@ -219,6 +219,12 @@ bool allow_early(PyObject* entry, std::vector<IndexBound> bounds) {
   return true;
 }
 
+bool worth_a_guess(PyObject* entry) noexcept {
+  const EntryObject* self = cast(entry);
+  return self->dispatcher != nullptr && self->early != nullptr &&
+         (self->early->bounds().empty() || self->dispatcher->idle());
+}
+
 void set_entry_slow(PyObject* self, PyObject* slow) {
   Py_XSETREF(cast(self)->slow, Py_NewRef(slow));
 }

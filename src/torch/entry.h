@@ -36,7 +36,7 @@ bool connect_entry(PyObject* entry, PyObject* owner, Dispatcher& dispatcher,
 struct Destination {
   Dispatcher* dispatcher = nullptr;
   PythonRef owner;                ///< keeps it
-  IndexBounds* bounds = nullptr;  ///< null: it may not be launched early. The entry keeps it
+  IndexBounds* bounds = nullptr;  ///< of an early launch, if it may be. The entry keeps it
   std::vector<PyObject*> graphs;  ///< `arguments`, the caller's, in the order of the graph's
 };
 Destination entry_destination(PyObject* entry, const std::vector<PythonRef>& arguments);
@@ -44,6 +44,10 @@ Destination entry_destination(PyObject* entry, const std::vector<PythonRef>& arg
 /// The entry's graph may be launched in front of guards (early.h), with indices within `bounds`.
 /// False with a Python error set when the entry is not connected, or has no such argument.
 bool allow_early(PyObject* entry, std::vector<IndexBound> bounds);
+
+/// Whether its graph may be launched early and that is worth something now: what has indices to
+/// look at would wait for the stream, if that has work to do.
+bool worth_a_guess(PyObject* entry) noexcept;
 
 /// Replaces `slow`.
 void set_entry_slow(PyObject* entry, PyObject* slow);

@@ -99,16 +99,22 @@ void* GraphCall::current_stream() const noexcept {
   return stream;
 }
 
-IndexBounds::Verdict GraphCall::look(IndexBounds& bounds, const Arguments& arguments) {
+bool GraphCall::within(IndexBounds& bounds, const Arguments& arguments) {
   const bool tensors =
       std::all_of(bounds.bounds().begin(), bounds.bounds().end(), [&](const IndexBound& bound) {
         return bound.argument < arguments_.size() && arguments_[bound.argument].is_tensor();
       });
   if (!tensors) {
-    return IndexBounds::Verdict::kUnknown;
+    return false;
   }
   const CallScope scope(*driver_, device_, device_index_, context_);
-  return bounds.check(*driver_, arguments, scope.stream(), statistics_.bytes_looked_at);
+  return bounds.hold(*driver_, arguments, scope.stream(), statistics_.bytes_looked_at);
+}
+
+bool GraphCall::idle() const {
+  const CallScope scope(*driver_, device_, device_index_, context_);
+  const Relaxed around(*driver_);
+  return driver_->api.cuStreamQuery(scope.stream()) == CUDA_SUCCESS;
 }
 
 bool GraphCall::being_captured() const noexcept {

@@ -239,9 +239,12 @@ class GraphCall {
   /// The stream that a launch would go to. Null on the twin.
   [[nodiscard]] void* current_stream() const noexcept;
 
+  /// Whether nothing is left to do on the stream that a launch would go to, which nobody captures.
+  /// Throws DriverError, std::runtime_error.
+  [[nodiscard]] bool idle() const;
   /// Whether the indices among `arguments`, which it accepts, are within `bounds`. Throws
   /// DriverError, std::runtime_error.
-  IndexBounds::Verdict look(IndexBounds& bounds, const Arguments& arguments);
+  bool within(IndexBounds& bounds, const Arguments& arguments);
 
   /// What a launched call has of its own, until its results are made of it.
   struct Launched {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "call_scope.h"
 #include "graph_call.h"
 
 namespace pygraph::torch_bridge {
@@ -10,30 +11,6 @@ namespace {
 
 constexpr std::int32_t kInt32 = 3;  // c10::ScalarType
 constexpr std::int32_t kInt64 = 4;
-
-/// What is forbidden while others capture, as is a look at a stream, is allowed to this thread as
-/// long as it exists: none of it has to do with their streams (CUDA driver API,
-/// cuThreadExchangeStreamCaptureMode).
-class Relaxed {
- public:
-  explicit Relaxed(const Driver& driver) : driver_(driver), exchanged_(exchange()) {}
-  ~Relaxed() {
-    if (exchanged_) {
-      exchange();
-    }
-  }
-  Relaxed(const Relaxed&) = delete;
-  Relaxed& operator=(const Relaxed&) = delete;
-
- private:
-  bool exchange() noexcept {
-    return driver_.api.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
-  }
-
-  const Driver& driver_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-  bool exchanged_;
-};
 
 template <typename Integer>
 bool all_below(const char* values, std::uint64_t bytes, std::int64_t below) {
@@ -108,28 +85,25 @@ bool IndexBounds::read(const Arguments& arguments, std::vector<Values>& values) 
   return true;
 }
 
-IndexBounds::Verdict IndexBounds::check(const Driver& driver, const Arguments& arguments,
-                                        CUstream stream, std::uint64_t& bytes) {
+bool IndexBounds::hold(const Driver& driver, const Arguments& arguments, CUstream stream,
+                       std::uint64_t& bytes) {
   std::vector<Values> values;
   if (!read(arguments, values)) {
-    return Verdict::kUnknown;
+    return false;
   }
   std::uint64_t total = 0;
   for (const Values& each : values) {
     total += each.bytes;
   }
   if (total > kMostBytes) {
-    return Verdict::kUnknown;
+    return false;
   }
   const Relaxed around(driver);
-  if (const CUresult code = driver.api.cuStreamQuery(stream); code != CUDA_SUCCESS) {
-    return code == CUDA_ERROR_NOT_READY ? Verdict::kBusy : Verdict::kUnknown;
-  }
   if (total == 0) {
-    return Verdict::kWithin;
+    return true;
   }
   if (!reserve(driver, total)) {
-    return Verdict::kUnknown;
+    return false;
   }
   char* const host = static_cast<char*>(host_);
   std::uint64_t at = 0;
@@ -142,7 +116,7 @@ IndexBounds::Verdict IndexBounds::check(const Driver& driver, const Arguments& a
   }
   // Waited for in any case: a copy that is under way must not find other memory.
   if (driver.api.cuStreamSynchronize(stream) != CUDA_SUCCESS || !copied) {
-    return Verdict::kUnknown;
+    return false;
   }
   bytes += total;
   at = 0;
@@ -152,7 +126,7 @@ IndexBounds::Verdict IndexBounds::check(const Driver& driver, const Arguments& a
     within = within && below(host + at, values[i].bytes, bounds_[i].below);
     at += values[i].bytes;
   }
-  return within ? Verdict::kWithin : Verdict::kUnknown;
+  return within;
 }
 
 }  // namespace pygraph::torch_bridge

@@ -30,12 +30,6 @@ class IndexBounds {
   /// Bytes of all such arguments together that are looked at; with more, none is.
   static constexpr std::uint64_t kMostBytes = 256 * 1024;
 
-  enum class Verdict : std::uint8_t {
-    kWithin,
-    kBusy,     ///< the stream has work to do: not looked at
-    kUnknown,  ///< one is out of bounds, or could not be looked at
-  };
-
   explicit IndexBounds(std::vector<IndexBound> bounds) : bounds_(std::move(bounds)) {}
   ~IndexBounds();
   IndexBounds(const IndexBounds&) = delete;
@@ -43,10 +37,12 @@ class IndexBounds {
 
   [[nodiscard]] const std::vector<IndexBound>& bounds() const noexcept { return bounds_; }
 
-  /// Waits for its copies, and adds what they have to `bytes`. `arguments` must have a tensor of
-  /// `driver`'s device, of any kind, wherever a bound has its number. Nothing is left on `stream`.
-  Verdict check(const Driver& driver, const Arguments& arguments, CUstream stream,
-                std::uint64_t& bytes);
+  /// Whether all values are within them. False as well if they could not be looked at.
+  /// Waits for its copies and all else on `stream`, and adds what they have to `bytes`. `arguments`
+  /// must have a tensor of `driver`'s device, of any kind, wherever a bound has its number. Nothing
+  /// is left on `stream`.
+  bool hold(const Driver& driver, const Arguments& arguments, CUstream stream,
+            std::uint64_t& bytes);
 
  private:
   struct Values;

@@ -346,7 +346,7 @@ BUSY = 600  #: CUDA_ERROR_NOT_READY
     ("symbol", "code", "early_calls"),
     [
         ("cuStreamQuery", BUSY, (0, 1, 2)),  # the next guess does not wait
-        ("cuStreamQuery", 1, (0, 0, 1)),
+        ("cuStreamQuery", 1, (0, 1, 2)),
         ("cuMemAllocHost", 2, (0, 0, 1)),
         ("cuMemcpyDtoHAsync", 1, (0, 0, 1)),
         ("cuStreamSynchronize", 1, (0, 0, 1)),
@@ -367,6 +367,16 @@ def test_a_look_that_fails(symbol: str, code: int, early_calls: tuple[int, ...])
         assert tuple(launched) == early_calls
         (graph,) = pygraph.report().graphs
         assert graph.state == "graphed" and graph.replays == 4
+
+
+def test_a_graph_without_indices_does_not_ask_the_stream() -> None:
+    with fresh("twin") as twin:
+        model = network(twin)
+        compiled = twin.compile(model)
+        warm(compiled, model, twin)
+        with faults.failing_call("cuStreamQuery", BUSY):
+            warm(compiled, model, twin, 1)
+        assert counts(compiled) == (1, 1)
 
 
 def test_indices_that_cannot_be_looked_at(place: Place) -> None:
