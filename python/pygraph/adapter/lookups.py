@@ -36,6 +36,8 @@ def of_source(source: str) -> dict[int, int] | None:
     if sum(map(source.count, _CHECKS)) != messages:
         return None
     checking = {name: kernel for name, kernel in kernels.items() if kernel.bounds}
+    if checking and "aten.as_strided" in source:
+        return None  # a kernel may load what is in an argument's memory, and not in the argument
     return _of_calls(tree, checking) if checking else {}
 
 
