@@ -82,6 +82,8 @@ def test_the_same_in_every_call(body: str) -> None:
         "tmp4 = tmp0 + x1",
         "tmp4 = -tmp0",
         "tmp4 = tmp0.to(tl.int8)",
+        "tmp4 = tmp0.to(tl.int32, bitcast=True)",
+        "tmp1 = x1\n    tmp3 = tmp1 < 0\n    tmp4 = tl.where(tmp3, tmp0, tmp1)",
         "tmp4 = tl.where(xmask, tmp0, x1)",
         WRAP.replace("tmp0 < 0", "tmp0 < 1"),
         WRAP.replace("tmp2, tmp0)", "tmp0, tmp2)"),
@@ -143,6 +145,13 @@ def test_a_number_that_the_kernel_is_given() -> None:
     assert lookups.of_source(source("tmp4 = ks0 + x1", given)) is None
 
 
+def test_a_fixed_value_under_a_mask_that_comes_from_data() -> None:
+    masked = ("~(xmask), ", "~(tmp5 & xmask), ")
+    text = source("tmp5 = tmp0 > 1\n    tmp4 = x1", masked)
+    assert lookups.of_source(text) is None
+    assert lookups.of_source(source("tmp5 = x1 > 1\n    tmp4 = x1", masked)) == {}
+
+
 def test_a_check_without_a_mask() -> None:
     plain = ("((0 <= tmp4) & (tmp4 < 64)) | ~(xmask)", "(0 <= tmp4) & (tmp4 < 64)")
     assert lookups.of_source(source("tmp4 = tmp0", plain)) == {2: 64}
@@ -193,7 +202,10 @@ def test_embeddings_of_what_is_computed() -> None:
     def turned(table: Any, ids: Any) -> Any:
         return embedding(table, ids.flip(0))
 
-    for function in (shifted, turned):
+    def halves(table: Any, ids: Any) -> Any:
+        return embedding(table, ids.view(torch.int32))
+
+    for function in (shifted, turned, halves):
         graph = graph_of(function, torch.randn(6, 4), torch.tensor([0, 1]))
         assert lookups.of_graph(graph) is None
 

@@ -65,6 +65,7 @@ def _is_view(target: Any) -> bool:
         isinstance(target, torch._ops.OpOverload)
         and target.namespace == "aten"
         and target.overloadpacket.__name__ in _VIEWS
+        and target._overloadname != "dtype"
     )
 
 
@@ -113,7 +114,9 @@ class _Kernel:
         for check in checks:
             value, below = _checked(check.args[0])
             pointer = self._origin(value)
-            if pointer != _NOTHING:
+            if pointer == _NOTHING:
+                self._require_no_load(check.args[0])  # its mask may come from data
+            else:
                 _note(self.bounds, pointer, below)
 
     def _value(self, name: str) -> ast.expr:
@@ -136,7 +139,9 @@ class _Kernel:
             if name == "tl.load":
                 return self._pointer(value.args[0])
             if name == "tl.where" and self._counts_from_the_end(*value.args):
-                return self._origin(value.args[2])
+                pointer = self._origin(value.args[2])
+                if pointer != _NOTHING:
+                    return pointer
         self._require_no_load(value)
         return _NOTHING
 
@@ -187,7 +192,7 @@ def _values(function: ast.FunctionDef) -> dict[str, list[ast.expr | None]]:
 
 def _is_cast(call: ast.Call) -> bool:
     to = isinstance(call.func, ast.Attribute) and call.func.attr == "to"
-    return to and len(call.args) == 1 and ast.unparse(call.args[0]) in _CASTS
+    return to and len(call.args) == 1 and not call.keywords and ast.unparse(call.args[0]) in _CASTS
 
 
 def _names(target: ast.expr) -> list[str]:
