@@ -98,10 +98,10 @@ bool IndexBounds::hold(const Driver& driver, const Arguments& arguments, CUstrea
   if (total > kMostBytes) {
     return false;
   }
-  const Relaxed around(driver);
   if (total == 0) {
     return true;
   }
+  const Relaxed around(driver);
   if (!reserve(driver, total)) {
     return false;
   }

@@ -27,6 +27,8 @@ _VIEWS |= {"squeeze", "t", "transpose", "unsqueeze", "view", "_unsafe_view"}
 def of_source(source: str) -> dict[int, int] | None:
     """Of Inductor's generated code: what the values of its arguments must be below, and not below
     0, by number. None: it indexes by something else."""
+    if not any(check in source for check in _CHECKS):
+        return {}
     try:
         tree = ast.parse(source)
         kernels = {name: _Kernel(text) for name, text in _kernels(tree) if _CHECKS[0] in text}
@@ -127,7 +129,7 @@ class _Kernel:
         return value
 
     def _origin(self, value: ast.expr) -> str:
-        """The pointer that a value was loaded from."""
+        """The pointer that a value was loaded from, as far as it is told by known forms."""
         if isinstance(value, ast.Name) and value.id in self._values:
             return self._origin(self._value(value.id))
         if isinstance(value, ast.Call):
@@ -139,10 +141,7 @@ class _Kernel:
             if name == "tl.load":
                 return self._pointer(value.args[0])
             if name == "tl.where" and self._counts_from_the_end(*value.args):
-                pointer = self._origin(value.args[2])
-                if pointer != _NOTHING:
-                    return pointer
-        self._require_no_load(value)
+                return self._origin(value.args[2])
         return _NOTHING
 
     def _pointer(self, address: ast.expr) -> str:
