@@ -611,6 +611,45 @@ def test_a_graph_of_something_else_than_operators() -> None:
     assert early.index_bounds(empty.forward) is None
 
 
+PARTITIONED = """
+import torch
+empty_strided_cuda = torch.empty_strided
+async_compile = type("Compile", (), {"triton": staticmethod(lambda name, text: None)})
+
+triton_poi_fused_0 = async_compile.triton('triton_poi_fused_0', '''
+@triton.jit
+def triton_poi_fused_0(in_ptr0, in_ptr1, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+    tmp0 = tl.load(in_ptr0 + (x0), xmask)
+    tl.device_assert(((0 <= tmp0) & (tmp0 < 9)) | ~(xmask), "index out of bounds: 0 <= tmp0 < 9")
+    tl.store(out_ptr0 + (x0), tl.load(in_ptr1 + (tmp0), xmask), xmask)
+''')
+
+def partition_0(args):
+    arg1_1, arg0_1 = args
+    args.clear()
+    buf0 = empty_strided_cuda((4, ), (1, ), torch.float32)
+    triton_poi_fused_0.run(arg0_1, arg1_1, buf0, 4, stream=stream0)
+    return (buf0, )
+
+class Runner:
+    def call(self, args):
+        arg0_1, arg1_1 = args
+        args.clear()
+        return self.partitions[0]([arg1_1, arg0_1])
+"""
+
+
+def test_the_arguments_of_a_partition_are_numbered_as_it_has_them(tmp_path: Any) -> None:
+    file = tmp_path / "generated.py"
+    file.write_text(PARTITIONED)
+    names: dict[str, Any] = {"__file__": str(file), "__name__": "generated"}
+    exec(PARTITIONED, names)
+    partition, runner = names["partition_0"], names["Runner"]()
+    assert early.index_bounds(partition) == {1: 9}
+    assert early.index_bounds(lambda args: partition(args)) == {1: 9}
+    assert early.index_bounds(runner.call) is None
+
+
 def test_a_callable_of_which_nothing_is_known() -> None:
     assert early.index_bounds(lambda arguments: arguments) is None
     assert not early.install(_engine.make_entry(print), {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import pytest
@@ -165,6 +166,34 @@ def test_the_least_bound_of_several() -> None:
     assert lookups.of_source(both) == {2: 9}
     third = both.replace("fused_1.run(arg2_1, arg0_1", "fused_1.run(arg1_1, arg0_1")
     assert lookups.of_source(third) == {1: 9, 2: 64}
+
+
+PARTITION = textwrap.dedent(CALL.removeprefix("\nclass Runner:\n"))
+PARTITION = PARTITION.replace("call(self, args)", "partition_0(args)")
+WHOLE = """
+class Runner:
+    def call(self, args):
+        arg2_1, arg1_1, arg0_1 = args
+        args.clear()
+        partition0_args = [arg0_1, arg1_1, arg2_1]
+        (buf0,) = self.partitions[0](partition0_args)
+        return (buf0, )
+"""
+
+
+def test_a_partition() -> None:
+    """With graphs on, Inductor puts its calls into one, also where there is nothing to part."""
+    text = KERNEL.replace("BODY", "tmp4 = tmp0") + PARTITION + WHOLE
+    assert lookups.of_source(text, "partition_0") == {2: 64}
+    assert lookups.of_source(text, "partition_1") is None
+    assert lookups.of_source(text, "call") is None
+
+
+def test_the_partition_that_is_called() -> None:
+    second = PARTITION.replace("partition_0", "partition_1").replace("run(arg2_1", "run(arg1_1")
+    text = KERNEL.replace("BODY", "tmp4 = tmp0") + PARTITION + second + WHOLE
+    assert lookups.of_source(text, "partition_0") == {2: 64}
+    assert lookups.of_source(text, "partition_1") == {1: 64}
 
 
 def test_code_that_looks_nothing_up() -> None:

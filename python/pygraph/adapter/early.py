@@ -24,7 +24,7 @@ import torch
 
 from pygraph import _engine
 from pygraph.adapter import lookups
-from pygraph.capture.hold import callables_behind, generated_globals
+from pygraph.capture.hold import callables_behind, generated_functions
 
 log = logging.getLogger("pygraph")
 
@@ -76,7 +76,8 @@ def index_bounds(model: Any) -> dict[int, int] | None:
     modules = [item for item in callables_behind(model) if isinstance(item, torch.fx.GraphModule)]
     if modules:
         return _only([_of_graph(each.graph) for each in modules])
-    return _only([_of_source(_source(names)) for names in generated_globals(model)])
+    called = generated_functions(model)
+    return _only([_of_source(_source(each.__globals__), each.__name__) for each in called])
 
 
 def _only(found: list[dict[int, int] | None]) -> dict[int, int] | None:
@@ -111,7 +112,8 @@ def _source(names: dict[str, Any]) -> str:
         return ""
 
 
-def _of_source(source: str) -> dict[int, int] | None:
+def _of_source(source: str, called: str = "call") -> dict[int, int] | None:
+    """`called`: the function of the generated code whose arguments are the graph's."""
     from torch._inductor import config
 
     if not config.assert_indirect_indexing or any(name in source for name in _UNCHECKED):
@@ -125,7 +127,7 @@ def _of_source(source: str) -> dict[int, int] | None:
     unknown = {name for each in run for name in _called_in(each) if not _is_harmless_call(name)}
     if unknown:
         log.debug("not launched early: generated code calls %s", ", ".join(sorted(unknown)))
-    return lookups.of_source(source) if run and not unknown else None
+    return lookups.of_source(source, called) if run and not unknown else None
 
 
 def _called_in(function: ast.FunctionDef) -> set[str]:

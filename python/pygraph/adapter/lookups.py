@@ -24,9 +24,10 @@ _VIEWS = {"alias", "clone", "detach", "expand", "permute", "reshape", "select", 
 _VIEWS |= {"squeeze", "t", "transpose", "unsqueeze", "view", "_unsafe_view"}
 
 
-def of_source(source: str) -> dict[int, int] | None:
-    """Of Inductor's generated code: what the values of its arguments must be below, and not below
-    0, by number. None: it indexes by something else."""
+def of_source(source: str, called: str = "call") -> dict[int, int] | None:
+    """Of a function of Inductor's generated code: what the values of its arguments must be below,
+    and not below 0, by number. None: it indexes by something else. Under CUDA Graphs the function
+    is a partition, also where one is all there is (torch/_inductor/scheduler.py)."""
     if not any(check in source for check in _CHECKS):
         return {}
     try:
@@ -40,7 +41,7 @@ def of_source(source: str) -> dict[int, int] | None:
     checking = {name: kernel for name, kernel in kernels.items() if kernel.bounds}
     if checking and "aten.as_strided" in source:
         return None  # a kernel may load what is in an argument's memory, and not in the argument
-    return _of_calls(tree, checking) if checking else {}
+    return _of_calls(tree, called, checking) if checking else {}
 
 
 def of_graph(graph: torch.fx.Graph) -> dict[int, int] | None:
@@ -217,10 +218,11 @@ def _checked(test: ast.expr) -> tuple[ast.expr, int]:
 # ------------------------------------------------------------------ its calls
 
 
-def _of_calls(tree: ast.Module, kernels: dict[str, _Kernel]) -> dict[int, int] | None:
+def _of_calls(tree: ast.Module, called: str, kernels: dict[str, _Kernel]) -> dict[int, int] | None:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    calls = [each for each in functions if each.name == "call"]
-    if len(calls) != 1 or any(each.name.startswith("partition_") for each in functions):
+    calls = [each for each in functions if each.name == called]
+    partitioned = any(each.name.startswith("partition_") for each in functions)
+    if len(calls) != 1 or (partitioned and called == "call"):
         return None
     arguments = _arguments(calls[0])
     found: dict[int, int] = {}

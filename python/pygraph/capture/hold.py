@@ -98,15 +98,21 @@ def callables_behind(function: Any, depth: int = _SEARCH_DEPTH) -> list[Any]:
     return found
 
 
-def generated_globals(function: Any, depth: int = _SEARCH_DEPTH) -> list[dict[str, Any]]:
-    """The module dictionaries of Inductor's generated code behind `function`."""
-    found: list[dict[str, Any]] = []
+def generated_functions(function: Any, depth: int = _SEARCH_DEPTH) -> list[Any]:
+    """What is called of Inductor's generated code behind `function`: of each module the first that
+    is found, which is `call`, or a partition that Inductor hands to the hook by itself."""
+    found: list[Any] = []
     for item in callables_behind(function, depth):
         names: Any = getattr(item, "__globals__", None)
         generated = isinstance(names, dict) and any(name in names for name in _ALLOCATORS)
-        if generated and all(names is not other for other in found):
-            found.append(names)
+        if generated and all(names is not other.__globals__ for other in found):
+            found.append(item)
     return found
+
+
+def generated_globals(function: Any, depth: int = _SEARCH_DEPTH) -> list[dict[str, Any]]:
+    """The module dictionaries of Inductor's generated code behind `function`."""
+    return [each.__globals__ for each in generated_functions(function, depth)]
 
 
 @contextlib.contextmanager
