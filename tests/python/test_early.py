@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -639,15 +640,28 @@ class Runner:
 """
 
 
-def test_the_arguments_of_a_partition_are_numbered_as_it_has_them(tmp_path: Any) -> None:
-    file = tmp_path / "generated.py"
-    file.write_text(PARTITIONED)
+def generated(folder: Any, source: str) -> dict[str, Any]:
+    """The names of a module of generated code."""
+    file = folder / "generated.py"
+    file.write_text(source)
     names: dict[str, Any] = {"__file__": str(file), "__name__": "generated"}
-    exec(PARTITIONED, names)
+    exec(source, names)
+    return names
+
+
+def test_the_arguments_of_a_partition_are_numbered_as_it_has_them(tmp_path: Any) -> None:
+    names = generated(tmp_path, PARTITIONED)
     partition, runner = names["partition_0"], names["Runner"]()
     assert early.index_bounds(partition) == {1: 9}
     assert early.index_bounds(lambda args: partition(args)) == {1: 9}
     assert early.index_bounds(runner.call) is None
+
+
+def test_a_method_of_generated_code_is_one_piece_of_code(tmp_path: Any) -> None:
+    """Its function is found behind it, and is no second one."""
+    whole, _, _ = PARTITIONED.partition("class Runner")
+    names = generated(tmp_path, whole.replace("partition_0(args)", "call(self, args)"))
+    assert early.index_bounds(types.MethodType(names["call"], object())) == {1: 9}
 
 
 def test_a_callable_of_which_nothing_is_known() -> None:
