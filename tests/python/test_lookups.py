@@ -72,7 +72,14 @@ def test_an_argument(body: str) -> None:
     assert lookups.of_source(source(body)) == {2: 64}
 
 
-@pytest.mark.parametrize("body", ["tmp4 = x1", "tmp4 = tl.full([XBLOCK], 3, tl.int64) + x1"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "tmp4 = x1",
+        "tmp4 = tl.full([XBLOCK], 3, tl.int64) + x1",
+        "R0_BLOCK: tl.constexpr = 128\n    tmp4 = x1 + tl.arange(0, R0_BLOCK)[None, :]",
+    ],
+)
 def test_the_same_in_every_call(body: str) -> None:
     assert lookups.of_source(source(body)) == {}
 
@@ -94,6 +101,8 @@ def test_the_same_in_every_call(body: str) -> None:
         "in_ptr0 = in_ptr1\n    tmp4 = tmp0",
         "tmp4 = tmp0\n    tmp4 = x1",
         "tmp4 = tmp0\n    tmp4 += x1",
+        "tmp5: tl.constexpr = tmp0\n    tmp4 = x1 + tmp5",
+        "tmp4: tl.int64",
         "tmp4, tmp5 = triton_helpers.max_with_index(tmp0, x1, 1)",
         "tmp4, tmp5 = x0, x1",
         "tmp4 = tl.atomic_add(out_ptr0, x1)",

@@ -184,7 +184,11 @@ def _values(function: ast.FunctionDef) -> dict[str, list[ast.expr | None]]:
             plain = isinstance(node.target, ast.Name)
             for name in _names(node.target):
                 found.setdefault(name, []).append(node.iter if plain else None)
-        elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)):
+        elif isinstance(node, ast.AnnAssign):  # as in `RBLOCK: tl.constexpr = 128`
+            plain = isinstance(node.target, ast.Name)
+            for name in _names(node.target):
+                found.setdefault(name, []).append(node.value if plain else None)
+        elif isinstance(node, (ast.AugAssign, ast.NamedExpr)):
             for name in _names(node.target):
                 found.setdefault(name, []).append(None)
     return found
