@@ -256,7 +256,20 @@ def test_the_readmes_table():
     assert len([each for each in lines if each.startswith("|")]) == 2 + 25 + 1
     assert "NVIDIA H200, driver 580.159.04, torch 2.11.0+cu130, 2026-11-20 to 2026-11-21." in made
     assert "Bit-equal to torch.compile's default: 23 of 23 rows." in made
-    assert made.endswith("Measured with pygraph bench --part 0 and pygraph bench --part 1.")
+    assert made.endswith("Measured in 2 runs; the report has their commands, and each row's run.")
+
+
+def test_the_readmes_table_says_what_is_particular_about_a_run():
+    content = with_gaps()
+    first = sum(row["run"] == 0 for row in content["workloads"].values())
+    content["runs"][0]["note"] = "of an older commit"
+    made = readme_table(content)
+    assert made.endswith(f"each row's run. Run 1, with {first} of the rows: of an older commit.")
+
+
+def test_the_readmes_table_has_the_command_where_there_is_one():
+    content = whole(runs=1)
+    assert readme_table(content).endswith("Measured with pygraph bench --part 0.")
 
 
 @pytest.fixture

@@ -81,7 +81,6 @@ def provenance(content: Mapping[str, Any], rows: Rows) -> str:
     env = runs[-1].get("env", {}) if runs else {}
     dates = sorted({str(run.get("env", {}).get("date", ""))[:10] for run in runs} - {""})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}" if dates else "no date"
-    commands = dict.fromkeys(str(run.get("command")) for run in runs)
     compared = [figures.verdict(row, OWN).get("bit_equal_to_default") for row in rows.values()]
     known = [each for each in compared if each is not None]
     bound = f" {sections.BOUND_IS}" if any(map(figures.is_bound, rows.values())) else ""
@@ -90,5 +89,16 @@ def provenance(content: Mapping[str, Any], rows: Rows) -> str:
         "Microseconds, medians, until the GPU is idle; speed-ups are pygraph's, behind a mean "
         "stands the number of rows. A dash: that mode failed or was not run. Bit-equal to "
         f"torch.compile's default: {sum(known)} of {len(known)} rows.{bound} "
-        f"Measured with {' and '.join(commands)}."
+        f"{_runs(runs, rows)}"
     )
+
+
+def _runs(runs: Sequence[Mapping[str, Any]], rows: Rows) -> str:
+    if len(runs) <= 1:
+        return "".join(f"Measured with {run.get('command')}." for run in runs)
+    said = [f"Measured in {len(runs)} runs; the report has their commands, and each row's run."]
+    for number, run in enumerate(runs):
+        if run.get("note"):
+            mine = sum(row.run == number for row in rows.values())
+            said.append(f"Run {number + 1}, with {mine} of the rows: {run['note']}.")
+    return " ".join(said)
