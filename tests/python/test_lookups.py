@@ -78,6 +78,7 @@ def test_an_argument(body: str) -> None:
         "tmp4 = x1",
         "tmp4 = tl.full([XBLOCK], 3, tl.int64) + x1",
         "R0_BLOCK: tl.constexpr = 128\n    tmp4 = x1 + tl.arange(0, R0_BLOCK)[None, :]",
+        "for r0_offset in tl.range(0, 64, XBLOCK):\n        tmp4 = x1 + r0_offset",
     ],
 )
 def test_the_same_in_every_call(body: str) -> None:
@@ -101,6 +102,8 @@ def test_the_same_in_every_call(body: str) -> None:
         "in_ptr0 = in_ptr1\n    tmp4 = tmp0",
         "tmp4 = tmp0\n    tmp4 = x1",
         "tmp4 = tmp0\n    tmp4 += x1",
+        "tmp4 = x1\n    tmp5 = (tmp4 := tmp0)",
+        "tmp4 = x1\n    for tmp4 in tl.range(0, tmp0):\n        pass",
         "tmp5: tl.constexpr = tmp0\n    tmp4 = x1 + tmp5",
         "tmp4: tl.int64",
         "tmp4, tmp5 = triton_helpers.max_with_index(tmp0, x1, 1)",

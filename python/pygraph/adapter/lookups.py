@@ -175,23 +175,26 @@ def _values(function: ast.FunctionDef) -> dict[str, list[ast.expr | None]]:
     """What is assigned to each name; None where it is not told here."""
     found: dict[str, list[ast.expr | None]] = {}
     for node in ast.walk(function):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                plain = isinstance(target, ast.Name)
-                for name in _names(target):
-                    found.setdefault(name, []).append(node.value if plain else None)
-        elif isinstance(node, ast.For):
-            plain = isinstance(node.target, ast.Name)
-            for name in _names(node.target):
-                found.setdefault(name, []).append(node.iter if plain else None)
-        elif isinstance(node, ast.AnnAssign):  # as in `RBLOCK: tl.constexpr = 128`
-            plain = isinstance(node.target, ast.Name)
-            for name in _names(node.target):
-                found.setdefault(name, []).append(node.value if plain else None)
-        elif isinstance(node, (ast.AugAssign, ast.NamedExpr)):
-            for name in _names(node.target):
-                found.setdefault(name, []).append(None)
+        targets, value = _assignment(node)
+        for target in targets:
+            plain = isinstance(target, ast.Name)
+            for name in _names(target):
+                found.setdefault(name, []).append(value if plain else None)
     return found
+
+
+def _assignment(node: ast.AST) -> tuple[list[ast.expr], ast.expr | None]:
+    """What a node assigns to, and what; None where that is not told here."""
+    match node:
+        case ast.Assign(targets, value):
+            return targets, value
+        case ast.AnnAssign(target, _, value):  # as in `RBLOCK: tl.constexpr = 128`
+            return [target], value
+        case ast.For(target, values):
+            return [target], values
+        case ast.AugAssign(target) | ast.NamedExpr(target):
+            return [target], None
+    return [], None
 
 
 def _is_cast(call: ast.Call) -> bool:
