@@ -29,6 +29,11 @@ def rows_of(content: Mapping[str, Any]) -> dict[str, Row]:
     return {name: Row.from_dict(name, found[name]) for name in names}
 
 
+def rows_in(run: int, rows: Rows) -> int:
+    """How many rows come from a run, counted from 0."""
+    return sum(row.run == run for row in rows.values())
+
+
 @dataclass(frozen=True)
 class Mean:
     """A geometric mean, and over how many rows; None over none."""

@@ -99,6 +99,6 @@ def _runs(runs: Sequence[Mapping[str, Any]], rows: Rows) -> str:
     said = [f"Measured in {len(runs)} runs; the report has their commands, and each row's run."]
     for number, run in enumerate(runs):
         if run.get("note"):
-            mine = sum(row.run == number for row in rows.values())
+            mine = figures.rows_in(number, rows)
             said.append(f"Run {number + 1}, with {mine} of the rows: {run['note']}.")
     return " ".join(said)

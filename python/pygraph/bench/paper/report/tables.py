@@ -298,7 +298,7 @@ def runs(content: Mapping[str, Any], rows: Rows) -> Table:
         known = [
             str(env.get(key) or NOTHING) for key in ("gpu", "driver", "torch", "cuda", "python")
         ]
-        mine = sum(row.run == number for row in rows.values())
+        mine = figures.rows_in(number, rows)
         took = run.get("seconds")
         lines.append(
             (
