@@ -48,10 +48,11 @@ def train(function: Any, calls: int = 4) -> None:
         function(torch.full((3, 4), float(n + 1))).sum().backward()
 
 
-def test_the_thread_of_a_deployed_forward_runs_its_backwards() -> None:
+def test_the_thread_of_a_forward_runs_its_backwards_from_the_first_on() -> None:
     function = compiled(network())
-    train(function, 1)
-    assert enabled()
+    loss = function(torch.ones(3, 4)).sum()
+    assert not enabled()
+    loss.backward()
     train(function)
     assert pygraph.report().graphs[0].replays and not enabled()
 
@@ -103,6 +104,15 @@ def test_a_process_with_several_devices_leaves_it_to_autograd(
 ) -> None:
     monkeypatch.setattr("pygraph.twin.device.Twin.alone", lambda _: False)
     train(compiled(network()))
+    assert pygraph.report().graphs[0].replays and enabled()
+
+
+def test_a_device_that_comes_later_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = compiled(network())
+    train(function, 1)
+    assert not enabled()
+    monkeypatch.setattr("pygraph.twin.device.Twin.alone", lambda _: False)
+    train(function)
     assert pygraph.report().graphs[0].replays and enabled()
 
 

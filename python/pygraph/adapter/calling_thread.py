@@ -8,8 +8,10 @@ order of its nodes, their streams and their results are the same. What is lost i
 several GPUs are launched side by side, so this is only done in a process that uses one.
 
 The setting is a thread's, and is read when `backward()` begins, before anything of ours runs; and
-what changes it in the backward is undone at its end. So it is turned off once, on the thread that a
-forward's first graph was linked on, and stays so. Whoever turns it on again there is left alone.
+what changes it in the backward is undone at its end. So it is turned off in the first call of a
+forward that may get a graph, and stays so: cuDNN's execution plans belong to the thread that they
+were made on (aten/src/ATen/native/cudnn/Conv_v8.cpp), and backwards that changed their thread would
+have them made again. It takes seconds. Whoever turns it on again there is left alone.
 """
 
 from __future__ import annotations
@@ -28,21 +30,24 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def stay() -> None:
-    """Backwards that this thread calls run on it from now on."""
-    if not _here.ours and torch._C._is_multithreading_enabled():
+def settle(alone: bool) -> None:
+    """Backwards that this thread calls run on it from now on if `alone`, that is if the process
+    uses one GPU; otherwise where torch has them."""
+    if not alone:
+        leave()
+    elif not _here.ours and torch._C._is_multithreading_enabled():
         torch._C._set_multithreading_enabled(False)
         _here.ours = True
 
 
 def resume() -> None:
-    """They do so again, if they did and somebody took it back."""
+    """They run on it again, if they did and somebody took it back."""
     if _here.ours:
         torch._C._set_multithreading_enabled(False)
 
 
 def leave() -> None:
-    """Takes stay() back, on this thread."""
+    """Takes that back, on this thread."""
     if _here.ours:
         torch._C._set_multithreading_enabled(True)
         _here.ours = False

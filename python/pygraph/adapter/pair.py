@@ -178,8 +178,10 @@ class Side:
         return max((count() for count in self._pair.counts), default=0)
 
     def note(self, arguments: Sequence[Any]) -> None:
-        """Told the arguments of a call that runs uncaptured."""
+        """Told the arguments of a call that runs uncaptured, on the thread that calls it."""
         if self.role is Role.FORWARD and self._pair is not None:
+            if self._pair.stays:
+                calling_thread.settle(self._device.alone())
             inputs = graph_inputs(self._partition, arguments)
             self._pair.note_constants(
                 self,
@@ -221,8 +223,6 @@ class Side:
         call = linked.call
         if self.role is Role.FORWARD:
             self._pair.adopt_forward(call, self._saved_results(len(call.block_of_result)))
-            if self._pair.stays and self._device.alone():
-                calling_thread.stay()
         elif self.role is Role.BACKWARD and not linked.offsets_kept:
             self._pair.adopt_backward(self._number, call, self._saved_arguments(arguments))
 
