@@ -11,6 +11,7 @@
 // driver, it does not work in a process forked after its first use.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -51,8 +52,10 @@ CUfunction register_kernel(const std::string& name, std::vector<ParameterSlot> p
 /// Misbehaviour on demand; `reset()` ends all of it.
 struct Faults {
   /// The entry point `symbol` (cuda.h's plain name, e.g. "cuGraphLaunch") fails with `code` on its
-  /// `nth` call from now on (1: the next), once.
-  static void fail(const std::string& symbol, CUresult code, int nth = 1);
+  /// `nth` call from now on (1: the next), once; if `lasting`, on all calls behind that as well.
+  static void fail(const std::string& symbol, CUresult code, int nth = 1, bool lasting = false);
+  /// The entry point takes that much longer.
+  static void slow(const std::string& symbol, std::chrono::microseconds delay);
   /// Calls of every entry point since `count_calls(true)`, by name; those never called are left
   /// out. A planned failure counts as a call.
   static void count_calls(bool on);

@@ -91,20 +91,22 @@ void bind_early(nb::module_& module) {
   };
   module.def(
       "allow_early",
-      [](nb::handle entry, const std::vector<std::pair<std::uint32_t, std::int64_t>>& bounds) {
+      [](nb::handle entry, const std::vector<std::pair<std::uint32_t, std::int64_t>>& bounds,
+         bool always) {
         require_entry(entry);
         std::vector<torch_bridge::IndexBound> read;
         read.reserve(bounds.size());
         for (const auto& [argument, below] : bounds) {
           read.push_back({argument, below});
         }
-        if (!torch_bridge::allow_early(entry.ptr(), std::move(read))) {
+        if (!torch_bridge::allow_early(entry.ptr(), std::move(read), always)) {
           throw nb::python_error();
         }
       },
-      nb::arg("entry"), nb::arg("bounds"),
+      nb::arg("entry"), nb::arg("bounds"), nb::arg("always") = false,
       "The entry's graph may be launched in front of guards, once the values of its arguments are "
-      "seen to be 0 or more and below what `bounds` says, by argument.");
+      "seen to be 0 or more and below what `bounds` says, by argument: where that pays, or "
+      "`always`.");
   module.def("is_early", is_early, nb::arg("object"), "Whether make_early() made it.");
   module.def(
       "early_counts",

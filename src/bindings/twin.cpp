@@ -43,10 +43,17 @@ void bind_twin(nb::module_& module) {
       "out = max(input, 0) over n floats.");
   module.def(
       "twin_fail",
-      [](const std::string& symbol, int code, int nth) {
-        twin::Faults::fail(symbol, static_cast<CUresult>(code), nth);
+      [](const std::string& symbol, int code, int nth, bool lasting) {
+        twin::Faults::fail(symbol, static_cast<CUresult>(code), nth, lasting);
       },
-      nb::arg("symbol"), nb::arg("code"), nb::arg("nth") = 1, "See twin.h, Faults::fail.");
+      nb::arg("symbol"), nb::arg("code"), nb::arg("nth") = 1, nb::arg("lasting") = false,
+      "See twin.h, Faults::fail.");
+  module.def(
+      "twin_slow",
+      [](const std::string& symbol, std::int64_t microseconds) {
+        twin::Faults::slow(symbol, std::chrono::microseconds(microseconds));
+      },
+      nb::arg("symbol"), nb::arg("microseconds"), "See twin.h, Faults::slow.");
   module.def("twin_pageable_memory_access", &twin::pageable_memory_access, nb::arg("on"),
              "See twin.h: CPU tensors stand in for device memory.");
   module.def("twin_count_calls", &twin::Faults::count_calls, nb::arg("on"),

@@ -26,7 +26,7 @@ struct EntryObject {
   Py_ssize_t argument_count;
   std::vector<std::uint32_t> order;
   std::vector<std::uint32_t> results;  ///< empty: the dispatcher's results as they are
-  std::unique_ptr<IndexBounds> early;  ///< null: not to be launched in front of guards
+  std::unique_ptr<EarlyPermit> early;  ///< null: not to be launched in front of guards
   bool ahead;                          ///< the graph is launched, and `slow` makes the call
   PyObject* weak_references;
 };
@@ -166,7 +166,7 @@ PyObject* make_entry(PyObject* slow) {
   entry->slow = Py_NewRef(slow);
   new (&entry->order) std::vector<std::uint32_t>();
   new (&entry->results) std::vector<std::uint32_t>();
-  new (&entry->early) std::unique_ptr<IndexBounds>();
+  new (&entry->early) std::unique_ptr<EarlyPermit>();
   return self;
 }
 
@@ -198,7 +198,7 @@ Destination entry_destination(PyObject* self, const std::vector<PythonRef>& argu
   }
   destination.dispatcher = entry->dispatcher;
   destination.owner = PythonRef::to(entry->owner);
-  destination.bounds = entry->early.get();
+  destination.permit = entry->early.get();
   destination.graphs.reserve(entry->order.size());
   for (const std::uint32_t index : entry->order) {
     destination.graphs.push_back(arguments[index].get());
@@ -206,7 +206,7 @@ Destination entry_destination(PyObject* self, const std::vector<PythonRef>& argu
   return destination;
 }
 
-bool allow_early(PyObject* entry, std::vector<IndexBound> bounds) {
+bool allow_early(PyObject* entry, std::vector<IndexBound> bounds, bool always) {
   EntryObject* self = cast(entry);
   const auto exists = [&](const IndexBound& bound) { return bound.argument < self->order.size(); };
   if (self->dispatcher == nullptr || !std::all_of(bounds.begin(), bounds.end(), exists)) {
@@ -215,14 +215,15 @@ bool allow_early(PyObject* entry, std::vector<IndexBound> bounds) {
                                           : "a bound refers to an argument that does not exist");
     return false;
   }
-  self->early = std::make_unique<IndexBounds>(std::move(bounds));
+  self->early =
+      std::unique_ptr<EarlyPermit>(new EarlyPermit{IndexBounds(std::move(bounds)), always});
   return true;
 }
 
 bool worth_a_guess(PyObject* entry) noexcept {
   const EntryObject* self = cast(entry);
   return self->dispatcher != nullptr && self->early != nullptr &&
-         (self->early->bounds().empty() || self->dispatcher->idle());
+         (self->early->bounds.bounds().empty() || self->dispatcher->idle());
 }
 
 void set_entry_slow(PyObject* self, PyObject* slow) {

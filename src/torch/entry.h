@@ -32,18 +32,25 @@ PyObject* make_entry(PyObject* slow);
 bool connect_entry(PyObject* entry, PyObject* owner, Dispatcher& dispatcher,
                    Py_ssize_t argument_count, PyObject* order, PyObject* results);
 
+/// That a graph may be launched in front of guards.
+struct EarlyPermit {
+  IndexBounds bounds;  ///< with indices within these
+  bool always;         ///< even where it does not pay
+};
+
 /// What a connected entry leads to. `dispatcher` is null for one that is not connected.
 struct Destination {
   Dispatcher* dispatcher = nullptr;
   PythonRef owner;                ///< keeps it
-  IndexBounds* bounds = nullptr;  ///< of an early launch, if it may be. The entry keeps it
+  EarlyPermit* permit = nullptr;  ///< null: not early. The entry keeps it
   std::vector<PyObject*> graphs;  ///< `arguments`, the caller's, in the order of the graph's
 };
 Destination entry_destination(PyObject* entry, const std::vector<PythonRef>& arguments);
 
-/// The entry's graph may be launched in front of guards (early.h), with indices within `bounds`.
-/// False with a Python error set when the entry is not connected, or has no such argument.
-bool allow_early(PyObject* entry, std::vector<IndexBound> bounds);
+/// The entry's graph may be launched in front of guards (early.h), with indices within `bounds`,
+/// where that pays, or `always`. False with a Python error set when the entry is not connected, or
+/// has no such argument.
+bool allow_early(PyObject* entry, std::vector<IndexBound> bounds, bool always);
 
 /// Whether its graph may be launched early and that is worth something now: what has indices to
 /// look at would wait for the stream, if that has work to do.

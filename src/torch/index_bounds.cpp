@@ -87,6 +87,7 @@ bool IndexBounds::read(const Arguments& arguments, std::vector<Values>& values) 
 
 bool IndexBounds::hold(const Driver& driver, const Arguments& arguments, CUstream stream,
                        std::uint64_t& bytes) {
+  const auto started = std::chrono::steady_clock::now();
   std::vector<Values> values;
   if (!read(arguments, values)) {
     return false;
@@ -95,38 +96,38 @@ bool IndexBounds::hold(const Driver& driver, const Arguments& arguments, CUstrea
   for (const Values& each : values) {
     total += each.bytes;
   }
-  if (total > kMostBytes) {
+  if (total > kMostBytes || (total > 0 && !fetch(driver, values, total, stream))) {
     return false;
   }
-  if (total == 0) {
-    return true;
+  bytes += total;
+  const char* at = static_cast<const char*>(host_);
+  bool within = true;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto below = values[i].wide ? all_below<std::int64_t> : all_below<std::int32_t>;
+    within = within && below(at, values[i].bytes, bounds_[i].below);
+    at += values[i].bytes;
   }
+  last_look_ = std::chrono::steady_clock::now() - started;
+  return within;
+}
+
+/// Brings `total` bytes of values to the host, one behind another.
+bool IndexBounds::fetch(const Driver& driver, const std::vector<Values>& values,
+                        std::uint64_t total, CUstream stream) {
   const Relaxed around(driver);
   if (!reserve(driver, total)) {
     return false;
   }
-  char* const host = static_cast<char*>(host_);
-  std::uint64_t at = 0;
+  char* at = static_cast<char*>(host_);
   bool copied = true;
   for (const Values& each : values) {
     copied = copied &&
-             (each.bytes == 0 || driver.api.cuMemcpyDtoHAsync(host + at, each.address, each.bytes,
-                                                              stream) == CUDA_SUCCESS);
+             (each.bytes == 0 ||
+              driver.api.cuMemcpyDtoHAsync(at, each.address, each.bytes, stream) == CUDA_SUCCESS);
     at += each.bytes;
   }
   // Waited for in any case: a copy that is under way must not find other memory.
-  if (driver.api.cuStreamSynchronize(stream) != CUDA_SUCCESS || !copied) {
-    return false;
-  }
-  bytes += total;
-  at = 0;
-  bool within = true;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const auto below = values[i].wide ? all_below<std::int64_t> : all_below<std::int32_t>;
-    within = within && below(host + at, values[i].bytes, bounds_[i].below);
-    at += values[i].bytes;
-  }
-  return within;
+  return driver.api.cuStreamSynchronize(stream) == CUDA_SUCCESS && copied;
 }
 
 }  // namespace pygraph::torch_bridge

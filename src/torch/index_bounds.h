@@ -8,6 +8,7 @@
 // wait for whoever launches next, and a launch in front of the guards would gain nothing.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -36,6 +37,8 @@ class IndexBounds {
   IndexBounds& operator=(const IndexBounds&) = delete;
 
   [[nodiscard]] const std::vector<IndexBound>& bounds() const noexcept { return bounds_; }
+  /// What the last look took that came to an end; nothing where there is nothing to look at.
+  [[nodiscard]] std::chrono::nanoseconds last_look() const noexcept { return last_look_; }
 
   /// Whether all values are within them. False as well if they could not be looked at.
   /// Waits for its copies and all else on `stream`, and adds what they have to `bytes`. `arguments`
@@ -48,10 +51,13 @@ class IndexBounds {
   struct Values;
 
   bool read(const Arguments& arguments, std::vector<Values>& values) const;
+  bool fetch(const Driver& driver, const std::vector<Values>& values, std::uint64_t total,
+             CUstream stream);
   bool reserve(const Driver& driver, std::uint64_t bytes) noexcept;
   void release() noexcept;
 
   std::vector<IndexBound> bounds_;
+  std::chrono::nanoseconds last_look_{0};
   const Driver* driver_ = nullptr;  ///< of `host_`
   void* host_ = nullptr;            ///< page-locked
   std::uint64_t capacity_ = 0;

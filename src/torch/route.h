@@ -51,6 +51,10 @@ class Route {
   /// The entry that it leads to; null when that is gone.
   [[nodiscard]] PythonRef entry() const noexcept;
 
+  /// Whether its graph, which has the same sizes in each call that fits, was seen running longer
+  /// than what a guess costs.
+  bool outlasts_a_guess = false;
+
  private:
   /// One leaf, as it must be again.
   struct Expected {

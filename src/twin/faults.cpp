@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <map>
 #include <mutex>
 #include <stdexcept>
+#include <thread>
 
 #include "pygraph/twin.h"
 #include "twin/entry.h"
@@ -15,12 +18,14 @@ struct PlannedFault {
   Symbol symbol;
   CUresult code;
   int calls_left;
+  bool lasting;
 };
 
 /// The planned misbehaviour. `armed` keeps the usual case to one load per driver call.
 struct Plan {
   std::mutex mutex;
   std::vector<PlannedFault> faults;
+  std::map<Symbol, std::chrono::microseconds> delays;
   std::atomic<bool> armed{false};
   std::atomic<bool> noise{false};
   std::atomic<bool> counting{false};
@@ -40,6 +45,16 @@ std::uint64_t mixed(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
+/// Throws std::invalid_argument.
+Symbol symbol_of(const std::string& name) {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(Symbol::kCount); ++i) {
+    if (name == symbol_name(static_cast<Symbol>(i))) {
+      return static_cast<Symbol>(i);
+    }
+  }
+  throw std::invalid_argument("the driver table has no entry point " + name);
+}
+
 }  // namespace
 
 CUresult injected_fault(Symbol symbol) {
@@ -50,14 +65,25 @@ CUresult injected_fault(Symbol symbol) {
   if (!now.armed.load(std::memory_order_relaxed)) {
     return CUDA_SUCCESS;
   }
-  const std::lock_guard guard(now.mutex);
+  std::unique_lock guard(now.mutex);
+  if (const auto found = now.delays.find(symbol); found != now.delays.end()) {
+    const std::chrono::microseconds delay = found->second;
+    guard.unlock();
+    std::this_thread::sleep_for(delay);
+    guard.lock();
+  }
   for (auto fault = now.faults.begin(); fault != now.faults.end(); ++fault) {
-    if (fault->symbol == symbol && --fault->calls_left == 0) {
-      const CUresult code = fault->code;
-      now.faults.erase(fault);
-      now.armed = !now.faults.empty();
-      return code;
+    if (fault->symbol != symbol || --fault->calls_left > 0) {
+      continue;
     }
+    const CUresult code = fault->code;
+    if (fault->lasting) {
+      fault->calls_left = 1;
+    } else {
+      now.faults.erase(fault);
+      now.armed = !now.faults.empty() || !now.delays.empty();
+    }
+    return code;
   }
   return CUDA_SUCCESS;
 }
@@ -75,17 +101,20 @@ void add_padding_noise(KernelWork& work) {
   }
 }
 
-void Faults::fail(const std::string& symbol, CUresult code, int nth) {
-  for (std::size_t i = 0; i < static_cast<std::size_t>(Symbol::kCount); ++i) {
-    if (symbol == symbol_name(static_cast<Symbol>(i))) {
-      Plan& now = plan();
-      const std::lock_guard guard(now.mutex);
-      now.faults.push_back({static_cast<Symbol>(i), code, std::max(nth, 1)});
-      now.armed = true;
-      return;
-    }
-  }
-  throw std::invalid_argument("the driver table has no entry point " + symbol);
+void Faults::fail(const std::string& symbol, CUresult code, int nth, bool lasting) {
+  const Symbol failing = symbol_of(symbol);
+  Plan& now = plan();
+  const std::lock_guard guard(now.mutex);
+  now.faults.push_back({failing, code, std::max(nth, 1), lasting});
+  now.armed = true;
+}
+
+void Faults::slow(const std::string& symbol, std::chrono::microseconds delay) {
+  const Symbol slowed = symbol_of(symbol);
+  Plan& now = plan();
+  const std::lock_guard guard(now.mutex);
+  now.delays[slowed] = delay;
+  now.armed = true;
 }
 
 void Faults::count_calls(bool on) {
@@ -114,6 +143,7 @@ void Faults::reset() {
   Plan& now = plan();
   const std::lock_guard guard(now.mutex);
   now.faults.clear();
+  now.delays.clear();
   now.armed = false;
   now.noise = false;
   now.counting = false;

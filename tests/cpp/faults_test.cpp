@@ -1,5 +1,6 @@
 // The twin's misbehaviour on demand, and the demonstration that uses it.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "pygraph/image.h"
@@ -33,6 +34,32 @@ TEST_F(FaultsTest, FailsOnceOnTheCallAskedFor) {
   EXPECT_EQ(call(), CUDA_SUCCESS);
   EXPECT_EQ(call(), CUDA_ERROR_SYSTEM_NOT_READY);
   EXPECT_EQ(call(), CUDA_SUCCESS);
+}
+
+TEST_F(FaultsTest, ALastingFailureStays) {
+  Faults::fail("cuDeviceGetCount", CUDA_ERROR_UNKNOWN, 2, true);
+  EXPECT_EQ(call(), CUDA_SUCCESS);
+  EXPECT_EQ(call(), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(call(), CUDA_ERROR_UNKNOWN);
+  Faults::reset();
+  EXPECT_EQ(call(), CUDA_SUCCESS);
+}
+
+TEST_F(FaultsTest, ASlowCallTakesThatMuchLonger) {
+  using std::chrono::milliseconds;
+  const auto spent = [&] {
+    const auto started = std::chrono::steady_clock::now();
+    EXPECT_EQ(call(), CUDA_SUCCESS);
+    return std::chrono::steady_clock::now() - started;
+  };
+  Faults::slow("cuDeviceGetCount", milliseconds(50));
+  EXPECT_GE(spent(), milliseconds(50));
+  Faults::fail("cuDeviceGetCount", CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(call(), CUDA_ERROR_UNKNOWN);
+  EXPECT_GE(spent(), milliseconds(50));
+  Faults::reset();
+  EXPECT_LT(spent(), milliseconds(50));
+  EXPECT_THROW(Faults::slow("cuNothing", milliseconds(1)), std::invalid_argument);
 }
 
 TEST_F(FaultsTest, AnAccessPolicyWindowThatCannotBeReadRefusesTheGraph) {

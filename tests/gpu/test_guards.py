@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gpu
 def report_of(model: Any, *given: torch.Tensor) -> Any:
     torch._dynamo.reset()
     pygraph.reset()
-    compiled = torch.compile(model, backend="pygraph")
+    compiled = torch.compile(model, backend="pygraph", options={"launch": "always"})
     with torch.no_grad():
         for _ in range(6):
             fresh = [each.clone() for each in given]
@@ -77,7 +77,7 @@ def test_indices_are_not_looked_at_while_the_stream_has_work() -> None:
     torch._dynamo.reset()
     pygraph.reset()
     table = torch.nn.Embedding(50, 8).cuda()
-    compiled = torch.compile(table, backend="pygraph")
+    compiled = torch.compile(table, backend="pygraph", options={"launch": "always"})
     with torch.no_grad():
         for busy in (False, False, False, False, True, True, False):
             ids = torch.randint(50, (4, 6), device="cuda")
@@ -100,7 +100,8 @@ def test_an_index_of_a_larger_table_is_not_tried_on_a_smaller_one() -> None:
     def lookup(ids: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.embedding(ids, tables[chosen[0]])
 
-    compiled = torch.compile(lookup, backend="pygraph", dynamic=False)
+    options = {"launch": "always"}
+    compiled = torch.compile(lookup, backend="pygraph", options=options, dynamic=False)
     with torch.no_grad():
         for number in (0, 0, 0, 0, 1, 1, 1, 1, 0, 1):
             chosen[0] = number

@@ -71,7 +71,9 @@ def test_copied_arguments_are_counted() -> None:
             assert copied == (4 * 8 * 4 if each is copying else 0)
 
 
-def test_indices_that_the_host_reads_are_counted() -> None:
+def test_indices_that_the_host_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(modes.MODES, "pygraph", modes._pygraph("pygraph", launch="always"))
+
     def ids(generator: torch.Generator, device: Any) -> Any:
         return (torch.randint(50, (4,), generator=generator),)
 

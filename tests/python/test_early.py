@@ -380,6 +380,76 @@ def test_a_graph_without_indices_does_not_ask_the_stream() -> None:
         assert counts(compiled) == (1, 1)
 
 
+IDS = torch.tensor([1, 5, 0])
+
+
+def launches(compiled: Any, model: Any, calls: int, given: torch.Tensor = IDS) -> list[bool]:
+    """Whether each of some calls was launched early."""
+    seen = []
+    for _ in range(calls):
+        before, _ = counts(compiled)
+        check(compiled, model, given.clone())
+        launched, landed = counts(compiled)
+        assert launched == landed
+        seen.append(launched > before)
+    return seen
+
+
+def linked(twin: Place, *layers: torch.nn.Module, given: torch.Tensor = IDS) -> tuple[Any, Any]:
+    """Compiled, and the next call can be launched early where that pays."""
+    model = torch.nn.Sequential(*layers)
+    compiled = twin.compile(model, launch="early")
+    assert not any(launches(compiled, model, 3, given))
+    return compiled, model
+
+
+def outlast_a_guess(compiled: Any, model: Any) -> None:
+    """The graph is seen running for long, in one call."""
+    with faults.failing_call("cuStreamQuery", BUSY, nth=2, lasting=True):
+        assert launches(compiled, model, 1) == [True]
+
+
+@pytest.mark.parametrize(
+    ("layer", "given", "looked_at"),
+    [(torch.nn.Embedding(6, 4), IDS, IDS.nbytes), (torch.nn.Linear(6, 4), torch.ones(2, 6), 0)],
+)
+def test_a_guess_that_is_longer_than_the_graph_does_not_pay(
+    layer: torch.nn.Module, given: torch.Tensor, looked_at: int
+) -> None:
+    """On the twin it has run by the time that the stream is asked."""
+    with fresh("twin") as twin:
+        compiled, model = linked(twin, layer, given=given)
+        pauses = [True, False, True, False, False, True, *[False] * 4, True, *[False] * 8, True]
+        assert launches(compiled, model, len(pauses), given) == pauses
+        (graph,) = pygraph.report().graphs
+        assert graph.early and graph.bytes_looked_at == looked_at * sum(pauses)
+
+
+def test_a_guess_that_is_shorter_than_graph_and_guards_pays() -> None:
+    with fresh("twin") as twin:
+        more = (torch.nn.Linear(4, 4) for _ in range(50))  # for the guards
+        compiled, model = linked(twin, torch.nn.Embedding(6, 4), *more)
+        outlast_a_guess(compiled, model)
+        # What the host does elsewhere may make a guess long, now and then.
+        assert sum(launches(compiled, model, 16)) >= 12
+
+
+def test_a_guess_that_is_longer_than_the_guards_does_not_pay() -> None:
+    with fresh("twin") as twin:
+        compiled, model = linked(twin, torch.nn.Embedding(6, 4))
+        outlast_a_guess(compiled, model)
+        with faults.slow_call("cuMemcpyDtoHAsync", 300_000):
+            assert launches(compiled, model, 6) == [True, False, True, False, False, True]
+
+
+def test_how_long_a_graph_runs_is_not_told_behind_other_work() -> None:
+    with fresh("twin") as twin:
+        compiled, model = linked(twin, torch.nn.Linear(6, 4), given=torch.ones(2, 6))
+        with faults.failing_call("cuStreamQuery", BUSY, lasting=True):
+            assert any(launches(compiled, model, 3, torch.ones(2, 6)))
+        assert sum(launches(compiled, model, 8, torch.ones(2, 6))) <= 4
+
+
 def test_indices_that_cannot_be_looked_at(place: Place) -> None:
     table = inputs(place, 6, 4)
 
@@ -666,4 +736,4 @@ def test_a_method_of_generated_code_is_one_piece_of_code(tmp_path: Any) -> None:
 
 def test_a_callable_of_which_nothing_is_known() -> None:
     assert early.index_bounds(lambda arguments: arguments) is None
-    assert not early.install(_engine.make_entry(print), {})
+    assert not early.install(_engine.make_entry(print), early.Permit({}))

@@ -21,8 +21,8 @@ Options
   backward_thread  "calling" (default): a backward runs on the thread that calls it, as long as the
             process uses one GPU (calling_thread.py); or "autograd": on a thread of autograd's.
   launch    "early" (default): a graph that writes nothing of the caller's, and indexes by nothing
-            but arguments, is launched while Dynamo checks that it is the right one (early.py); or
-            "checked".
+            but arguments, is launched while Dynamo checks that it is the right one, where that
+            pays (early.py). "checked": behind the guards. "always": as "early", whatever it costs.
   capture_at    the sight of a set of sizes at which it is captured; default 2.
   capture_sizes a list of sizes: those are captured at their first sight, and no others. A size is
             an integer or a tuple of integers: the dynamic sizes of a call that has all of them.
@@ -53,7 +53,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "debug": ("off", "paranoid"),
     "arguments": ("patched", "copied"),
     "backward_thread": ("calling", "autograd"),
-    "launch": ("early", "checked"),
+    "launch": ("early", "checked", "always"),
 }
 
 #: The least that an option may be which is an integer; of others 1.
@@ -160,10 +160,10 @@ def backend(
     log.debug("wrappers: inert %s of %d, whole %s, first %s", inert, len(metadata), whole, first)
     if not graphs or not graphs[0].direct_calls_allowed or not first[0]:
         return compiled
-    bounds = early.index_bounds(graphs[0].uncaptured.function) if ours.launch == "early" else None
+    permit = early.permit(graphs[0].uncaptured.function, ours.launch)
     if inert and whole == [True] and graphs[0].role is Role.INFERENCE:
-        return gateway.through(compiled, graphs[0], bounds)
-    return gateway.ahead(compiled, graphs[0], bounds)
+        return gateway.through(compiled, graphs[0], permit)
+    return gateway.ahead(compiled, graphs[0], permit)
 
 
 def _split_options(options: dict[str, Any], mode: str | None) -> tuple[Options, dict[str, Any]]:

@@ -15,6 +15,7 @@ while a call of it arrives at its graph. Where a torch has no such thing, nothin
 from __future__ import annotations
 
 import ast
+import dataclasses
 import logging
 import operator
 import sys
@@ -67,6 +68,20 @@ _HARMLESS = {
 _UNCHECKED = ("aten._unsafe_index", "aten._unsafe_masked_index")
 _FILE = "torch/_dynamo/eval_frame.py"
 _FRAMES = 8  #: from here to the one that runs the callable, at most
+
+
+@dataclasses.dataclass(frozen=True)
+class Permit:
+    """`bounds`: see index_bounds(). `always`: even where a guess costs more than it gains."""
+
+    bounds: dict[int, int]
+    always: bool = False
+
+
+def permit(model: Any, launch: str) -> Permit | None:
+    """How the compiled code `model` may be launched early, by the backend's option."""
+    bounds = index_bounds(model) if launch in ("early", "always") else None
+    return None if bounds is None else Permit(bounds, launch == "always")
 
 
 def index_bounds(model: Any) -> dict[int, int] | None:
@@ -149,9 +164,9 @@ def _is_harmless_call(name: str) -> bool:
     return name.startswith("torch.ops.aten.") and packet in _OPERATORS
 
 
-def install(entry: Any, bounds: dict[int, int]) -> bool:
-    """Has the graph of an Entry launched early, from the next calls on, if its arguments are within
-    `bounds`. For a call that is on its way through it. Whether that could be done."""
+def install(entry: Any, permit: Permit) -> bool:
+    """Has the graph of an Entry launched early, from the next calls on, as far as the permit goes.
+    For a call that is on its way through it. Whether that could be done."""
     frame = sys._getframe(1)
     for _ in range(_FRAMES):
         code = frame.f_code
@@ -159,7 +174,7 @@ def install(entry: Any, bounds: dict[int, int]) -> bool:
             context = frame.f_locals.get("self")
             added = _add(getattr(context, "enter_exit_hooks", None), code)
             if added:
-                _engine.allow_early(entry, sorted(bounds.items()))
+                _engine.allow_early(entry, sorted(permit.bounds.items()), permit.always)
             return added
         if frame.f_back is None:
             break

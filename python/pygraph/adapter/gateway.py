@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from pygraph import _engine
-from pygraph.adapter import early
+from pygraph.adapter.early import Permit, install
 from pygraph.adapter.graphed import Graphed
 from pygraph.capture.hold import generated_globals
 
@@ -41,17 +41,16 @@ log = logging.getLogger("pygraph")
 
 
 def through(
-    compiled: Callable[..., Any], graph: Graphed, early: dict[int, int] | None = None
+    compiled: Callable[..., Any], graph: Graphed, early: Permit | None = None
 ) -> Callable[..., Any]:
     """What to give Dynamo in place of `compiled`, whose only graph is `graph`, if the wrappers
-    between them are inert. `early`: the graph may be launched in front of the guards, with
-    arguments within these bounds (early.py).
+    between them are inert. `early`: the graph may be launched in front of the guards (early.py).
     """
     return _Gateway(compiled, graph, False, early).entry
 
 
 def ahead(
-    compiled: Callable[..., Any], graph: Graphed, early: dict[int, int] | None = None
+    compiled: Callable[..., Any], graph: Graphed, early: Permit | None = None
 ) -> Callable[..., Any]:
     """The same whatever the wrappers do: they run, behind the launch of the graph."""
     return _Gateway(compiled, graph, True, early).entry
@@ -65,7 +64,7 @@ class _Gateway:
         compiled: Callable[..., Any],
         graph: Graphed,
         ahead: bool,
-        early: dict[int, int] | None,
+        early: Permit | None,
     ) -> None:
         self._compiled = compiled
         self._ahead, self._early = ahead, early
@@ -98,7 +97,7 @@ class _Gateway:
         report.direct, report.ahead = not self._ahead, self._ahead
         program = self._graph.dispatcher.oldest
         if self._early is not None and program is not None and program.without_trace:
-            report.early = early.install(self.entry, self._early)
+            report.early = install(self.entry, self._early)
 
 
 def route_between(

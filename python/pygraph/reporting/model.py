@@ -112,7 +112,8 @@ class GraphReport:
     ahead: bool = False
     """Calls launch the graph before the wrappers that lead to it run."""
     early: bool = False
-    """They launch it before Dynamo has checked its guards, if they look like earlier ones."""
+    """They launch it before Dynamo has checked its guards, if they look like earlier ones and that
+    pays."""
     dropped: int = 0
     """Replays that were launched early for calls that went elsewhere, and are not among `calls`."""
     timings_ms: dict[str, float] = field(default_factory=dict)

@@ -119,10 +119,22 @@ def alignment_demand(alignment: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def failing_call(symbol: str, code: int = 1, nth: int = 1) -> Iterator[None]:
+def failing_call(symbol: str, code: int = 1, nth: int = 1, lasting: bool = False) -> Iterator[None]:
     """The driver's entry point `symbol` fails with `code` (1: invalid value) on its `nth` call from
-    now on, once. Leaving ends all planned failures, and padding noise."""
-    _engine.twin_fail(symbol, code, nth)
+    now on, once, or from then on. Leaving ends all planned failures and delays, and padding
+    noise."""
+    _engine.twin_fail(symbol, code, nth, lasting)
+    try:
+        yield
+    finally:
+        _engine.twin_reset_faults()
+
+
+@contextlib.contextmanager
+def slow_call(symbol: str, microseconds: int) -> Iterator[None]:
+    """The driver's entry point `symbol` takes that much longer. Leaving ends what leaving
+    failing_call() does."""
+    _engine.twin_slow(symbol, microseconds)
     try:
         yield
     finally:
