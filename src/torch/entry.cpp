@@ -215,8 +215,7 @@ bool allow_early(PyObject* entry, std::vector<IndexBound> bounds, bool always) {
                                           : "a bound refers to an argument that does not exist");
     return false;
   }
-  self->early =
-      std::unique_ptr<EarlyPermit>(new EarlyPermit{IndexBounds(std::move(bounds)), always});
+  self->early = std::make_unique<EarlyPermit>(std::move(bounds), always);
   return true;
 }
 

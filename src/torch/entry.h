@@ -8,6 +8,7 @@
 
 #include <Python.h>
 
+#include <utility>
 #include <vector>
 
 #include "index_bounds.h"
@@ -34,6 +35,9 @@ bool connect_entry(PyObject* entry, PyObject* owner, Dispatcher& dispatcher,
 
 /// That a graph may be launched in front of guards.
 struct EarlyPermit {
+  EarlyPermit(std::vector<IndexBound> within, bool also_where_it_does_not_pay)
+      : bounds(std::move(within)), always(also_where_it_does_not_pay) {}
+
   IndexBounds bounds;  ///< with indices within these
   bool always;         ///< even where it does not pay
 };

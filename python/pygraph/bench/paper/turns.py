@@ -4,7 +4,8 @@ A worker that is ready to be timed says so in its status file, and waits. The su
 workers (SIGSTOP, with their compilers), tells that one to go, and lets the others go on when it has
 ended: what it gives back to the GPU at its end would disturb the next one's clocks as well. What a
 stopped worker was taking the time of is not falsified: the suite tells it for how long it stood
-still, before it goes on.
+still, before it goes on. Only graphs' own reports do not know of that: seconds of links and proofs
+in them (`timings_ms`) can have a stop in them.
 
 Files in one folder, by the name of the workload: NAME, what it is at; NAME.go, its turn has come;
 NAME.stopped, seconds in which it was stopped so far.
