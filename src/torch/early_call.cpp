@@ -103,7 +103,7 @@ bool EarlyCall::guess() {
   return false;
 }
 
-bool EarlyCall::launch(Route& route) {
+bool EarlyCall::launch(const Route& route) {
   entry_ = route.entry();
   if (!entry_ || !worth_a_guess(entry_.get())) {
     return false;
@@ -116,9 +116,10 @@ bool EarlyCall::launch(Route& route) {
   if (destination_.dispatcher == nullptr) {
     return false;
   }
+  outlasts_a_guess_ = route.outlasts_a_guess();
   EarlyPermit& permit = *destination_.permit;
   // worth_a_guess() has asked the stream where there are indices.
-  const bool timed = !permit.always && !route.outlasts_a_guess &&
+  const bool timed = !permit.always && !*outlasts_a_guess_ &&
                      (!permit.bounds.bounds().empty() || destination_.dispatcher->idle());
   view_ = {destination_.graphs.data(), nullptr, destination_.graphs.size()};
   flight_.emplace(*destination_.dispatcher, view_, false);
@@ -129,7 +130,7 @@ bool EarlyCall::launch(Route& route) {
       cost_ += permit.bounds.last_look();
       departed_ = Clock::now();
       if (timed) {
-        see_how_long_it_runs(route);
+        see_how_long_it_runs();
       }
       return true;
     case Dispatcher::Start::kError:
@@ -146,11 +147,11 @@ bool EarlyCall::launch(Route& route) {
 /// GPU runs while the guards do, no longer than it has work, and no longer than they take. So both
 /// must be longer than the guess. The one is seen here, once, which takes no longer than the guess
 /// did; the other when the call arrives.
-void EarlyCall::see_how_long_it_runs(Route& route) {
-  while (!route.outlasts_a_guess && !destination_.dispatcher->idle()) {
-    route.outlasts_a_guess = Clock::now() - departed_ > cost_;
+void EarlyCall::see_how_long_it_runs() {
+  while (!*outlasts_a_guess_ && !destination_.dispatcher->idle()) {
+    *outlasts_a_guess_ = Clock::now() - departed_ > cost_;
   }
-  pays_ = route.outlasts_a_guess;
+  pays_ = *outlasts_a_guess_;
   departed_ = Clock::now();
 }
 

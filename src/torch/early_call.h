@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -54,8 +55,8 @@ class EarlyCall {
 
   void begin();
   bool guess();
-  bool launch(Route& route);
-  void see_how_long_it_runs(Route& route);
+  bool launch(const Route& route);
+  void see_how_long_it_runs();
   bool comes_directly() const;
   void learn(PyObject* entry, PyObject* const* arguments, Py_ssize_t count);
   void drop() noexcept;
@@ -72,6 +73,7 @@ class EarlyCall {
   EarlyCall* outer_;
 
   std::size_t route_ = 0;  ///< the guess
+  std::shared_ptr<bool> outlasts_a_guess_;
   PythonRef entry_;
   std::vector<PythonRef> kept_;  ///< the graph's arguments, in the order of its caller
   Destination destination_;

@@ -11,6 +11,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -52,8 +53,10 @@ class Route {
   [[nodiscard]] PythonRef entry() const noexcept;
 
   /// Whether its graph, which has the same sizes in each call that fits, was seen running longer
-  /// than what a guess costs.
-  bool outlasts_a_guess = false;
+  /// than what a guess costs. For calls to keep: another thread can learn that a route is another.
+  [[nodiscard]] const std::shared_ptr<bool>& outlasts_a_guess() const noexcept {
+    return outlasts_a_guess_;
+  }
 
  private:
   /// One leaf, as it must be again.
@@ -81,6 +84,7 @@ class Route {
   std::vector<Expected> leaves_;
   std::vector<Source> sources_;
   PythonRef entry_;  ///< weak
+  std::shared_ptr<bool> outlasts_a_guess_ = std::make_shared<bool>(false);
 };
 
 }  // namespace pygraph::torch_bridge

@@ -570,9 +570,10 @@ def test_nothing_is_kept_alive(place: Place) -> None:
     assert weight() is None
 
 
-def test_threads_have_calls_of_their_own(place: Place) -> None:
+@pytest.mark.parametrize("launch", ["always", "early"])
+def test_threads_have_calls_of_their_own(place: Place, launch: str) -> None:
     model = network(place)
-    compiled = place.compile(model)
+    compiled = place.compile(model, launch=launch)
     warm(compiled, model, place, 5)
     problems: list[BaseException] = []
 
