@@ -32,6 +32,8 @@ INTERVAL = 0.003
 LEAST = 0.05
 """Seconds, to be listed."""
 CALLS = 4
+MODES = ("pygraph", "pygraph-copies")
+"""They find their caches where reduce-overhead leaves them."""
 
 
 def place(frame: FrameType) -> str:
@@ -90,6 +92,8 @@ def main(
     tiny: Annotated[bool, typer.Option(help="A tiny version, to try the command.")] = False,
 ) -> None:
     """Measure."""
+    if mode not in MODES:
+        raise typer.BadParameter(f"no mode {mode!r} here: there are {', '.join(MODES)}")
     (found,) = catalogue.find(workload)
     torch._dynamo.config.recompile_limit = modes.RECOMPILES
     calls: list[dict[str, Any]] = []

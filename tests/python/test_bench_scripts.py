@@ -48,6 +48,15 @@ def test_the_host_path(tmp_path: Path) -> None:
             assert 0 < row["p10_us"] <= row["median_us"] <= row["worst_us"]
 
 
+def test_the_first_calls(tmp_path: Path) -> None:
+    found = run("first_calls.py", tmp_path / "out.json", "DGPT2", "--device", "cpu", "--tiny")
+    assert len(found["calls"]) == 4 and len(found["graphs"]) == 2
+    compiling = found["calls"][0]
+    assert 0 < compiling["ours"]["pygraph/adapter/aot.py:compile_graph"] <= compiling["s"]
+    assert 0 < sum(compiling["innermost"].values()) <= compiling["s"] + 0.1
+    assert all({"link", "proof"} <= set(graph["timings_ms"]) for graph in found["graphs"])
+
+
 def test_a_stream_of_lengths(tmp_path: Path) -> None:
     small = "--device", "cpu", "--count", "3", "--passes", "3", "--width", "8", "--layers", "1"
     found = run("lengths.py", tmp_path / "out.json", *small)

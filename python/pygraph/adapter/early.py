@@ -80,7 +80,7 @@ class Permit:
 
 def permit(model: Any, launch: str) -> Permit | None:
     """How the compiled code `model` may be launched early, by the backend's option."""
-    bounds = index_bounds(model) if launch in ("early", "always") else None
+    bounds = None if launch == "checked" else index_bounds(model)
     return None if bounds is None else Permit(bounds, launch == "always")
 
 
