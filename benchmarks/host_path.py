@@ -10,6 +10,7 @@ guess       the same, with the launch in front of the guards, always
 early       where that pays
 lookup      compiled, and a lookup of 512 indices; "lookup guess" has to look at them first
 ... idle    of any of these, and a wait: what a caller waits for
+            (in the record, launched_early: of these calls, 0 to 1)
 resting     no graph, and none to come: what the dispatcher adds to the callable
 new size    no graph, and a size that was not seen before
 
@@ -153,9 +154,21 @@ def compiled_rows(clock: Clock, kind: str, arguments: list[Any], count: int) -> 
             call()
         report = pygraph.report().graphs[-1]
         assert report.replays and report.early == (launch != "checked"), report.blame
-        rows[name] = clock.run(call, count)
-        rows[f"{name}, idle"] = clock.run(lambda call=call: clock.until_idle(call()), count)
+        for row, timed in (
+            (name, call),
+            (f"{name}, idle", lambda call=call: clock.until_idle(call())),
+        ):
+            before = launched_early(function)
+            rows[row] = clock.run(timed, count)
+            rows[row]["launched_early"] = (launched_early(function) - before) / (WARM + count)
     return rows
+
+
+def launched_early(compiled: Any) -> int:
+    """Graphs, of a function that torch.compile has returned."""
+    names = compiled.__code__.co_freevars
+    hooks = compiled.__closure__[names.index("self")].cell_contents.enter_exit_hooks
+    return sum(_engine.early_counts(hook)[0] for hook in hooks if _engine.is_early(hook))
 
 
 def main(

@@ -65,6 +65,7 @@ EarlyCall::~EarlyCall() {
   if (flight_->landed()) {
     ++knowledge_.counts.landed;
     knowledge_.lessons = 0;
+    see_what_is_left_to_the_host(*flight_);
     if (pays_) {
       knowledge_.misses = 0;
     } else {
@@ -116,11 +117,9 @@ bool EarlyCall::launch(const Route& route) {
   if (destination_.dispatcher == nullptr) {
     return false;
   }
-  outlasts_a_guess_ = route.outlasts_a_guess();
+  worth_ = route.worth();
   EarlyPermit& permit = *destination_.permit;
-  // worth_a_guess() has asked the stream where there are indices.
-  const bool timed = !permit.always && !*outlasts_a_guess_ &&
-                     (!permit.bounds.bounds().empty() || destination_.dispatcher->idle());
+  const bool timed = is_to_be_timed(permit);
   view_ = {destination_.graphs.data(), nullptr, destination_.graphs.size()};
   flight_.emplace(*destination_.dispatcher, view_, false);
   cost_ = Clock::now() - began_;
@@ -143,16 +142,39 @@ bool EarlyCall::launch(const Route& route) {
   return false;
 }
 
-/// A guess makes the caller wait: arguments are read, indices looked at. What it brings is that the
-/// GPU runs while the guards do, no longer than it has work, and no longer than they take. So both
-/// must be longer than the guess. The one is seen here, once, which takes no longer than the guess
-/// did; the other when the call arrives.
-void EarlyCall::see_how_long_it_runs() {
-  while (!*outlasts_a_guess_ && !destination_.dispatcher->idle()) {
-    *outlasts_a_guess_ = Clock::now() - departed_ > cost_;
+bool EarlyCall::is_to_be_timed(const EarlyPermit& permit) noexcept {
+  if (permit.always || !worth_->rest || worth_->outlasts) {
+    return false;
   }
-  pays_ = *outlasts_a_guess_;
+  if (!permit.bounds.bounds().empty()) {
+    return true;  // worth_a_guess() has asked the stream
+  }
+  const Clock::time_point asked = Clock::now();
+  const bool idle = destination_.dispatcher->idle();
+  began_ += Clock::now() - asked;  // that is not what a guess costs
+  return idle;
+}
+
+/// A guess makes the caller wait: arguments are read, indices looked at. What it brings is that the
+/// GPU runs while the guards do: no longer than they take, and no longer than it has work beyond
+/// the rest of the call, during which it runs in any case. So both must be longer than the guess.
+/// The one is seen here, once, which takes no longer than guess and rest do; the other when the
+/// call arrives.
+void EarlyCall::see_how_long_it_runs() {
+  const Clock::duration least = cost_ + worth_->rest.value_or(Clock::duration::zero());
+  while (!worth_->outlasts && !destination_.dispatcher->idle()) {
+    worth_->outlasts = Clock::now() - departed_ > least;
+  }
+  pays_ = worth_->outlasts;
   departed_ = Clock::now();
+}
+
+/// Another thread may run in between, so the least is kept.
+void EarlyCall::see_what_is_left_to_the_host(const Flight& flight) noexcept {
+  if (const std::optional<Clock::time_point> answered = flight.answered()) {
+    const Clock::duration rest = *answered - arrival_;
+    worth_->rest = std::min(worth_->rest.value_or(rest), rest);
+  }
 }
 
 /// Whether nothing of the user's has run since the callable was called. From the call outwards: the
@@ -188,7 +210,9 @@ Flight* EarlyCall::arrive(PyObject* entry, PyObject* const* arguments, Py_ssize_
   if (flight_) {
     if (directly && entry == entry_.get() && flight_->stream() == stream_ &&
         flight_->expect(view)) {
-      pays_ = destination_.permit->always || (pays_ && Clock::now() - departed_ > cost_);
+      arrival_ = Clock::now();
+      pays_ =
+          destination_.permit->always || !worth_->rest || (pays_ && arrival_ - departed_ > cost_);
       return &*flight_;
     }
     drop();

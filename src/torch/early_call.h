@@ -51,12 +51,14 @@ class EarlyCall {
                  const Arguments& view, bool may_learn);
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = Worth::Clock;
 
   void begin();
   bool guess();
   bool launch(const Route& route);
+  bool is_to_be_timed(const EarlyPermit& permit) noexcept;
   void see_how_long_it_runs();
+  void see_what_is_left_to_the_host(const Flight& flight) noexcept;
   bool comes_directly() const;
   void learn(PyObject* entry, PyObject* const* arguments, Py_ssize_t count);
   void drop() noexcept;
@@ -73,7 +75,7 @@ class EarlyCall {
   EarlyCall* outer_;
 
   std::size_t route_ = 0;  ///< the guess
-  std::shared_ptr<bool> outlasts_a_guess_;
+  std::shared_ptr<Worth> worth_;
   PythonRef entry_;
   std::vector<PythonRef> kept_;  ///< the graph's arguments, in the order of its caller
   Destination destination_;
@@ -82,6 +84,7 @@ class EarlyCall {
   void* stream_ = nullptr;
   Clock::time_point began_;
   Clock::time_point departed_;
+  Clock::time_point arrival_;
   Clock::duration cost_{0};  ///< of the guess: what stood in front of the launch
   bool pays_ = true;
 };

@@ -63,6 +63,14 @@ PyObject* call_ahead(EntryObject* self, const Arguments& view, PyObject* const* 
   return lost ? never_arrived(result) : result;
 }
 
+/// Which comes to the dispatcher, where `early` lands.
+PyObject* call_slow(EntryObject* self, Flight& early, PyObject* const* arguments,
+                    std::size_t flags) {
+  PyObject* result = PyObject_Vectorcall(self->slow, arguments, flags, nullptr);
+  early.answer();
+  return result;
+}
+
 PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags, PyObject* names) {
   EntryObject* self = cast(callable);
   if (self->dispatcher != nullptr && names == nullptr &&
@@ -71,12 +79,13 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags
     Flight* early =
         early_arrival(callable, arguments, self->argument_count, view, self->early != nullptr);
     if (self->ahead) {
-      return early != nullptr ? PyObject_Vectorcall(self->slow, arguments, flags, nullptr)
+      return early != nullptr ? call_slow(self, *early, arguments, flags)
                               : call_ahead(self, view, arguments, flags);
     }
     PyObject* result = nullptr;
     if (early != nullptr) {
       result = self->dispatcher->land(*early, view);
+      early->answer();
     }
     if (early != nullptr || self->dispatcher->try_call(view, result)) {
       return result == nullptr || self->results.empty() ? result : pick(result, self->results);

@@ -9,7 +9,9 @@
 
 #include <Python.h>
 
+#include <chrono>
 #include <memory>
+#include <optional>
 
 #include "graph_call.h"
 
@@ -42,6 +44,11 @@ class Flight {
   }
 
   [[nodiscard]] bool landed() const noexcept { return landed_; }
+  /// Its results go to the caller.
+  void answer() noexcept { answered_ = std::chrono::steady_clock::now(); }
+  [[nodiscard]] std::optional<std::chrono::steady_clock::time_point> answered() const noexcept {
+    return answered_;
+  }
   /// The stream that a launch of it would go to now. Null on the twin.
   [[nodiscard]] void* stream() const noexcept;
   /// Whether a flight that never arrives has left a trace: written arguments, or random numbers
@@ -62,6 +69,7 @@ class Flight {
   bool awaited_;
   bool departed_ = false;
   bool landed_ = false;
+  std::optional<std::chrono::steady_clock::time_point> answered_;
 };
 
 }  // namespace pygraph::torch_bridge

@@ -10,6 +10,7 @@
 
 #include <Python.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -35,6 +36,15 @@ struct Leaves {
 /// The types whose tensors are plain, of a process: torch.Tensor, torch.nn.Parameter. Borrowed.
 using PlainTypes = std::vector<PyTypeObject*>;
 
+/// What decides whether it is worth something to launch a graph early (early_call.cpp).
+struct Worth {
+  using Clock = std::chrono::steady_clock;
+
+  /// What the host does in a call behind the guards: the least that was seen. None: not seen yet.
+  std::optional<Clock::duration> rest;
+  bool outlasts = false;  ///< the graph was seen running for longer than that and a guess
+};
+
 class Route {
  public:
   /// Of a call of `entry` with `given`, the graph's arguments in the order of its caller. None when
@@ -52,11 +62,9 @@ class Route {
   /// The entry that it leads to; null when that is gone.
   [[nodiscard]] PythonRef entry() const noexcept;
 
-  /// Whether its graph, which has the same sizes in each call that fits, was seen running longer
-  /// than what a guess costs. For calls to keep: another thread can learn that a route is another.
-  [[nodiscard]] const std::shared_ptr<bool>& outlasts_a_guess() const noexcept {
-    return outlasts_a_guess_;
-  }
+  /// Of its graph, which has the same sizes in each call that fits. For calls to keep: another
+  /// thread can learn that a route is another.
+  [[nodiscard]] const std::shared_ptr<Worth>& worth() const noexcept { return worth_; }
 
  private:
   /// One leaf, as it must be again.
@@ -84,7 +92,7 @@ class Route {
   std::vector<Expected> leaves_;
   std::vector<Source> sources_;
   PythonRef entry_;  ///< weak
-  std::shared_ptr<bool> outlasts_a_guess_ = std::make_shared<bool>(false);
+  std::shared_ptr<Worth> worth_ = std::make_shared<Worth>();
 };
 
 }  // namespace pygraph::torch_bridge

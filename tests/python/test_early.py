@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import threading
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -396,10 +397,10 @@ def launches(compiled: Any, model: Any, calls: int, given: torch.Tensor = IDS) -
 
 
 def linked(twin: Place, *layers: torch.nn.Module, given: torch.Tensor = IDS) -> tuple[Any, Any]:
-    """Compiled, and the next call can be launched early where that pays."""
+    """Compiled, and launched early once: it is known what the host does behind the guards."""
     model = torch.nn.Sequential(*layers)
     compiled = twin.compile(model, launch="early")
-    assert not any(launches(compiled, model, 3, given))
+    assert launches(compiled, model, 4, given) == [False, False, False, True]
     return compiled, model
 
 
@@ -422,7 +423,7 @@ def test_a_guess_that_is_longer_than_the_graph_does_not_pay(
         pauses = [True, False, True, False, False, True, *[False] * 4, True, *[False] * 8, True]
         assert launches(compiled, model, len(pauses), given) == pauses
         (graph,) = pygraph.report().graphs
-        assert graph.early and graph.bytes_looked_at == looked_at * sum(pauses)
+        assert graph.early and graph.bytes_looked_at == looked_at * (1 + sum(pauses))
 
 
 def test_a_guess_that_is_shorter_than_graph_and_guards_pays() -> None:
@@ -440,6 +441,38 @@ def test_a_guess_that_is_longer_than_the_guards_does_not_pay() -> None:
         outlast_a_guess(compiled, model)
         with faults.slow_call("cuMemcpyDtoHAsync", 300_000):
             assert launches(compiled, model, 6) == [True, False, True, False, False, True]
+
+
+@pytest.mark.parametrize(("seconds", "pays"), [(0.02, False), (0.3, True)])
+def test_a_graph_has_to_outlast_what_the_host_does_behind_the_guards(
+    seconds: float, pays: bool
+) -> None:
+    """There 0.1 seconds: the forward saves 51 tensors."""
+
+    def pack(saved: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.002)
+        return saved
+
+    def call() -> None:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+            compiled(torch.ones(1, 4))
+
+    layers = [torch.nn.Linear(4, 4) for _ in range(50)]  # for the guards
+    with fresh("twin") as twin:
+        compiled = twin.compile(torch.nn.Sequential(*layers), launch="early")
+        for _ in range(4):
+            call()
+        assert counts(compiled) == (1, 1)
+        with (
+            faults.slow_call("cuStreamQuery", int(1e6 * seconds)),
+            faults.failing_call("cuStreamQuery", BUSY, nth=2),
+        ):
+            call()
+        launched, _ = counts(compiled)
+        for _ in range(4):
+            call()
+        more = counts(compiled)[0] - launched
+        assert more >= 3 if pays else more == 1
 
 
 def test_how_long_a_graph_runs_is_not_told_behind_other_work() -> None:
