@@ -1,6 +1,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
@@ -115,9 +116,10 @@ void bind_early(nb::module_& module) {
           throw nb::type_error("what make_early() makes is needed");
         }
         const torch_bridge::EarlyCounts counts = torch_bridge::early_counts(early.ptr());
-        return std::make_pair(counts.launched, counts.landed);
+        return std::make_tuple(counts.launched, counts.landed, counts.read);
       },
-      nb::arg("early"), "Graphs that it launched, and those whose call came.");
+      nb::arg("early"),
+      "Graphs that it launched, those whose call came, and calls whose arguments it read.");
 }
 
 }  // namespace

@@ -50,8 +50,10 @@ PyTypeObject* early_type();
 /// Python error set on failure. What it knows it learns from the calls that arrive.
 PyObject* make_early(PyObject* code, PyObject* wrapper, PyObject* between, PyObject* plain);
 
-/// Of one such object: graphs launched early, and those among them whose call came.
+/// Of one such object: calls whose arguments were read for a guess, graphs launched early, and
+/// those among them whose call came.
 struct EarlyCounts {
+  std::uint64_t read = 0;
   std::uint64_t launched = 0;
   std::uint64_t landed = 0;
 };

@@ -47,8 +47,11 @@ void EarlyCall::begin() {
   began_ = Clock::now();
   positional_ = variable(frame_.get(), "args");
   named_ = variable(frame_.get(), "kwargs");
+  ++knowledge_.counts.read;
   readable_ = positional_ && named_ && leaves_.read(positional_.get(), named_.get());
-  if (readable_ && guess()) {
+  if (!readable_) {
+    ++knowledge_.lessons;
+  } else if (guess()) {
     ++knowledge_.counts.launched;
   }
 }

@@ -47,12 +47,17 @@ def context_of(compiled: Any) -> Any:
     return compiled.__closure__[names.index("self")].cell_contents
 
 
-def counts(compiled: Any) -> tuple[int, int]:
-    """Graphs launched early, and those of them whose call came."""
+def counts_and_reads(compiled: Any) -> tuple[int, int, int]:
     hooks = context_of(compiled).enter_exit_hooks
     found = list(filter(_engine.is_early, hooks))
     assert len(found) <= 1
-    return _engine.early_counts(found[0]) if found else (0, 0)
+    return _engine.early_counts(found[0]) if found else (0, 0, 0)
+
+
+def counts(compiled: Any) -> tuple[int, int]:
+    """Graphs launched early, and those of them whose call came."""
+    launched, landed, _ = counts_and_reads(compiled)
+    return launched, landed
 
 
 def check(compiled: Any, model: Any, *given: Any, **named: Any) -> None:
@@ -219,6 +224,23 @@ def test_what_cannot_be_told_again_is_not_guessed(place: Place) -> None:
     for _ in range(6):
         check(compiled, scaled, inputs(place), Tagged())
     assert pygraph.report().graphs[0].replays and counts(compiled) == (0, 0)
+
+
+def test_what_nobody_can_read_is_not_read_in_every_call(place: Place) -> None:
+    """More tensors than are read."""
+
+    def function(first: Any, *_: Any) -> Any:
+        return first * 2
+
+    compiled = place.compile(function)
+    given = [inputs(place) for _ in range(300)]
+    for _ in range(40):
+        check(compiled, function, *given)
+    launched, _, read = counts_and_reads(compiled)
+    assert launched == 0 and 8 <= read <= 9
+    for _ in range(128):
+        check(compiled, function, *given)
+    assert counts_and_reads(compiled)[2] - read == 2
 
 
 def test_only_what_comes_straight_from_the_callable(place: Place) -> None:
