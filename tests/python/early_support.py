@@ -1,0 +1,54 @@
+"""Callables whose graphs may be launched in front of guards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from places import Place, assert_bits
+
+from pygraph import _engine
+
+BUSY = 600  #: CUDA_ERROR_NOT_READY
+
+
+def network(place: Place) -> Any:
+    torch.manual_seed(1)
+    layers = torch.nn.Linear(4, 5), torch.nn.GELU(), torch.nn.Linear(5, 3)
+    return torch.nn.Sequential(*layers).to(place.torch)
+
+
+def inputs(place: Place, *shape: int) -> torch.Tensor:
+    return torch.randn(*(shape or (2, 4)), device=place.torch)
+
+
+def context_of(compiled: Any) -> Any:
+    if hasattr(compiled, "dynamo_ctx"):
+        return compiled.dynamo_ctx
+    names = compiled.__code__.co_freevars
+    return compiled.__closure__[names.index("self")].cell_contents
+
+
+def counts_and_reads(compiled: Any) -> tuple[int, int, int]:
+    hooks = context_of(compiled).enter_exit_hooks
+    found = list(filter(_engine.is_early, hooks))
+    assert len(found) <= 1
+    return _engine.early_counts(found[0]) if found else (0, 0, 0)
+
+
+def counts(compiled: Any) -> tuple[int, int]:
+    """Graphs launched early, and those of them whose call came."""
+    launched, landed, _ = counts_and_reads(compiled)
+    return launched, landed
+
+
+def check(compiled: Any, model: Any, *given: Any, **named: Any) -> None:
+    with torch.no_grad():
+        results, expected = compiled(*given, **named), model(*given, **named)
+    assert_bits(list(results), list(expected))
+
+
+def warm(compiled: Any, model: Any, place: Place, calls: int = 3) -> None:
+    """Links its graph; the last of three calls is the one that is learned from."""
+    for _ in range(calls):
+        check(compiled, model, inputs(place))

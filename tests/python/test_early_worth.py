@@ -1,0 +1,118 @@
+"""A graph is launched in front of guards only where that pays."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from early_support import BUSY, check, counts
+from places import Place
+from training_support import fresh
+
+import pygraph
+from pygraph.twin import faults
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+IDS = torch.tensor([1, 5, 0])
+
+
+def launches(compiled: Any, model: Any, calls: int, given: torch.Tensor = IDS) -> list[bool]:
+    """Whether each of some calls was launched early."""
+    seen = []
+    for _ in range(calls):
+        before, _ = counts(compiled)
+        check(compiled, model, given.clone())
+        launched, landed = counts(compiled)
+        assert launched == landed
+        seen.append(launched > before)
+    return seen
+
+
+def linked(twin: Place, *layers: torch.nn.Module, given: torch.Tensor = IDS) -> tuple[Any, Any]:
+    """Compiled, and launched early once: it is known what the host does behind the guards."""
+    model = torch.nn.Sequential(*layers)
+    compiled = twin.compile(model, launch="early")
+    assert launches(compiled, model, 4, given) == [False, False, False, True]
+    return compiled, model
+
+
+def outlast_a_guess(compiled: Any, model: Any) -> None:
+    """The graph is seen running for long, in one call."""
+    with faults.failing_call("cuStreamQuery", BUSY, nth=2, lasting=True):
+        assert launches(compiled, model, 1) == [True]
+
+
+@pytest.mark.parametrize(
+    ("layer", "given", "looked_at"),
+    [(torch.nn.Embedding(6, 4), IDS, IDS.nbytes), (torch.nn.Linear(6, 4), torch.ones(2, 6), 0)],
+)
+def test_a_guess_that_is_longer_than_the_graph_does_not_pay(
+    layer: torch.nn.Module, given: torch.Tensor, looked_at: int
+) -> None:
+    """On the twin it has run by the time that the stream is asked."""
+    with fresh("twin") as twin:
+        compiled, model = linked(twin, layer, given=given)
+        pauses = [True, False, True, False, False, True, *[False] * 4, True, *[False] * 8, True]
+        assert launches(compiled, model, len(pauses), given) == pauses
+        (graph,) = pygraph.report().graphs
+        assert graph.early and graph.bytes_looked_at == looked_at * (1 + sum(pauses))
+
+
+def test_a_guess_that_is_shorter_than_graph_and_guards_pays() -> None:
+    with fresh("twin") as twin:
+        more = (torch.nn.Linear(4, 4) for _ in range(50))  # for the guards
+        compiled, model = linked(twin, torch.nn.Embedding(6, 4), *more)
+        outlast_a_guess(compiled, model)
+        # What the host does elsewhere may make a guess long, now and then.
+        assert sum(launches(compiled, model, 16)) >= 12
+
+
+def test_a_guess_that_is_longer_than_the_guards_does_not_pay() -> None:
+    with fresh("twin") as twin:
+        compiled, model = linked(twin, torch.nn.Embedding(6, 4))
+        outlast_a_guess(compiled, model)
+        with faults.slow_call("cuMemcpyDtoHAsync", 300_000):
+            assert launches(compiled, model, 6) == [True, False, True, False, False, True]
+
+
+@pytest.mark.parametrize(("seconds", "pays"), [(0.02, False), (0.3, True)])
+def test_a_graph_has_to_outlast_what_the_host_does_behind_the_guards(
+    seconds: float, pays: bool
+) -> None:
+    """There 0.1 seconds: the forward saves 51 tensors."""
+
+    def pack(saved: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.002)
+        return saved
+
+    def call() -> None:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+            compiled(torch.ones(1, 4))
+
+    layers = [torch.nn.Linear(4, 4) for _ in range(50)]  # for the guards
+    with fresh("twin") as twin:
+        compiled = twin.compile(torch.nn.Sequential(*layers), launch="early")
+        for _ in range(4):
+            call()
+        assert counts(compiled) == (1, 1)
+        with (
+            faults.slow_call("cuStreamQuery", int(1e6 * seconds)),
+            faults.failing_call("cuStreamQuery", BUSY, nth=2),
+        ):
+            call()
+        launched, _ = counts(compiled)
+        for _ in range(4):
+            call()
+        more = counts(compiled)[0] - launched
+        assert more >= 3 if pays else more == 1
+
+
+def test_how_long_a_graph_runs_is_not_told_behind_other_work() -> None:
+    with fresh("twin") as twin:
+        compiled, model = linked(twin, torch.nn.Linear(6, 4), given=torch.ones(2, 6))
+        with faults.failing_call("cuStreamQuery", BUSY, lasting=True):
+            assert any(launches(compiled, model, 3, torch.ones(2, 6)))
+        assert sum(launches(compiled, model, 8, torch.ones(2, 6))) <= 4
