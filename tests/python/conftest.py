@@ -1,4 +1,5 @@
-"""--reduce-overhead: which tests of training torch's own CUDA graphs would pass."""
+"""--reduce-overhead: which tests of training torch's own CUDA graphs would pass. And
+fixtures of many files."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import training_support
+from places import PLACES, Place
 
 from pygraph import _engine
 from pygraph.adapter import versions
@@ -28,6 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
         if not torch.cuda.is_available():
             raise pytest.UsageError("--reduce-overhead needs a CUDA device")
         training_support.instead_of_pygraph = "reduce-overhead"
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Each of them, as training_support.fresh() leaves it."""
+    with training_support.fresh(request.param) as here:
+        yield here
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from places import PLACES, Place, assert_bits
+from places import Place, assert_bits
 from training_support import fresh
 
 from pygraph import _engine
@@ -19,12 +19,6 @@ from pygraph.adapter.graphed import Graphed
 N = 12
 
 Function = Callable[[list[Any]], list[Any]]
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with fresh(request.param) as here:
-        yield here
 
 
 class Wrapped:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
-from places import PLACES, Place, assert_bits
-from training_support import agree, fresh
+from places import Place, assert_bits
+from training_support import agree
 
 import pygraph
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with fresh(request.param) as here:
-        yield here
 
 
 def steps(make: Callable[[Any], Any], place: Place, count: int = 6) -> Callable[[Any], list[Any]]:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from early_support import check, counts, counts_and_reads, inputs, network, warm
-from places import PLACES, Place, assert_bits
-from training_support import fresh
+from places import Place, assert_bits
 
 import pygraph
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with fresh(request.param) as here:
-        yield here
 
 
 def test_a_graph_is_launched_early(place: Place) -> None:

@@ -6,24 +6,17 @@ import copy
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from early_support import context_of, counts, inputs, network, warm
-from places import PLACES, Place, assert_bits
-from training_support import fresh
+from places import Place, assert_bits
 
 import pygraph
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with fresh(request.param) as here:
-        yield here
 
 
 def test_after_a_reset_nothing_is_launched(place: Place) -> None:
@@ -139,6 +132,3 @@ def test_a_callable_within_another(place: Place) -> None:
     for each in (compiled, both):
         launched, landed = counts(each)
         assert launched == landed == 5
-
-
-# ------------------------------------------------------------------------- which graphs

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from early_support import BUSY, check, counts, inputs, network, warm
-from places import PLACES, Place, assert_bits
+from places import Place, assert_bits
 from training_support import fresh
 
 import pygraph
 from pygraph.twin import faults
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with fresh(request.param) as here:
-        yield here
 
 
 def test_nothing_that_indexes_by_what_it_computes(place: Place) -> None:

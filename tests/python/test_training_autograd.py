@@ -5,22 +5,15 @@ Every program runs compiled by PyGraph and by torch's aot_eager, and must comput
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from places import PLACES, Place
+from places import Place
 from torch.utils.checkpoint import checkpoint
-from training_support import Compile, Net, agree, fresh, gradients, net, raised, serves, values
+from training_support import Compile, Net, agree, gradients, net, raised, serves, values
 
 TRAINED = ("forward", "backward")
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with fresh(request.param) as here:
-        yield here
 
 
 # ------------------------------------------------------------------- the order of backwards

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from places import PLACES, Place
-from training_support import Compile, Net, agree, fresh, gradients, net, serves, values
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with fresh(request.param) as here:
-        yield here
+from places import Place
+from training_support import Compile, Net, agree, gradients, net, serves, values
 
 
 def on_tensors(module: Net, seen: list[Any]) -> None:

@@ -10,18 +10,17 @@ import gc
 import io
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from places import PLACES, Place
+from places import Place
 from torch import nn
 from training_support import (
     Compile,
     Net,
     agree,
-    fresh,
     gradients,
     is_ours,
     net,
@@ -34,12 +33,6 @@ import pygraph
 from pygraph.adapter import registry
 
 TRAINED = ("forward", "backward")
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with fresh(request.param) as here:
-        yield here
 
 
 def learn(fast: Any, module: nn.Module, x: torch.Tensor) -> list[Any]:

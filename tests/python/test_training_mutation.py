@@ -6,18 +6,17 @@ Every program runs compiled by PyGraph and by torch's aot_eager, and must comput
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from places import PLACES, Place
+from places import Place
 from training_support import (
     UNGRAPHED,
     Compile,
     Net,
     agree,
-    fresh,
     gradients,
     net,
     raised,
@@ -27,12 +26,6 @@ from training_support import (
 )
 
 TRAINED = ("forward", "backward")
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with fresh(request.param) as here:
-        yield here
 
 
 @pytest.fixture(params=[False, True], ids=["no_grad", "training"])

@@ -6,19 +6,18 @@ have the same bits, and the generator must end in the same state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from places import PLACES, Place
+from places import Place
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from training_support import (
     Compile,
     Net,
     agree,
-    fresh,
     generator_state,
     gradients,
     is_ours,
@@ -28,12 +27,6 @@ from training_support import (
 import pygraph
 
 TRAINED = ("forward", "backward")
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with fresh(request.param) as here:
-        yield here
 
 
 def set_state(place: Place, state: torch.Tensor) -> None:

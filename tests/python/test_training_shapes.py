@@ -9,26 +9,19 @@ from __future__ import annotations
 import gc
 import random
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from places import PLACES, Place
+from places import Place
 from torch import nn
 from torch.nn import functional as F
-from training_support import Compile, agree, fresh, gradients, is_ours, net, role_of, serves
+from training_support import Compile, agree, gradients, is_ours, net, role_of, serves
 
 import pygraph
 from pygraph.adapter import registry, signatures
 
 TRAINED = ("forward", "backward")
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with fresh(request.param) as here:
-        yield here
 
 
 @pytest.fixture(params=[False, True], ids=["no_grad", "training"])

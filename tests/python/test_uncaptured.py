@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 import torch
-from places import PLACES, Place, assert_bits
-from training_support import fresh
+from places import Place, assert_bits
 
 import pygraph
 from pygraph.adapter import registry
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with fresh(request.param) as here:
-        yield here
 
 
 def replays() -> int:
