@@ -22,8 +22,9 @@
 // Other code of the user's may have run in front of any other frame, and written what the graph
 // reads. So the frames are looked at when the call arrives, and the stream.
 //
-// And it is worth something as long as the graph and the guards both take longer than what a guess
-// does in front of the launch: small graphs are left to the guards (early_call.cpp).
+// And it is worth something as long as the guards take longer than what a guess does in front of
+// the launch, and the graph longer than that and the rest of the call: small graphs are left to the
+// guards (early_call.cpp).
 //
 // Who calls this: torch keeps a list of callables with each compiled callable, which it calls in
 // front of Dynamo, and each of which returns what to call at the end (enter_exit_hooks of

@@ -28,7 +28,7 @@ struct Knowledge {
   std::vector<Route> routes;  ///< last used first
   EarlyCounts counts;
   std::uint64_t calls = 0;
-  std::uint64_t lessons = 0;  ///< since something landed: to learn, or arguments that none can read
+  std::uint64_t lessons = 0;  ///< since something landed: calls to learn from, or beyond reading
   std::uint64_t pause = 0;    ///< calls until the next guess
   unsigned misses = 0;        ///< in a row
 
