@@ -59,6 +59,8 @@ TEST_F(FaultsTest, ASlowCallTakesThatMuchLonger) {
   EXPECT_GE(spent(), milliseconds(50));
   Faults::reset();
   EXPECT_LT(spent(), milliseconds(50));
+  Faults::fail("cuDeviceGetCount", CUDA_ERROR_UNKNOWN, 2);  // the plan is looked at again
+  EXPECT_LT(spent(), milliseconds(50));
   EXPECT_THROW(Faults::slow("cuNothing", milliseconds(1)), std::invalid_argument);
 }
 
