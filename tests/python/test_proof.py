@@ -33,9 +33,12 @@ class Still:
         pass
 
 
+def repeats(runs: Runs) -> proof.Repeats:
+    return proof.Repeats(lambda _: [], cast(Reference, runs), cast(Device, Still()))
+
+
 def verdict(found: torch.Tensor, *runs: torch.Tensor) -> str:
-    reference, device = cast(Reference, Runs(*runs)), cast(Device, Still())
-    return proof._compare([found], lambda _: [], reference, device, ())
+    return proof._compare([found], repeats(Runs(*runs)))
 
 
 def far(by: float) -> torch.Tensor:
@@ -44,10 +47,39 @@ def far(by: float) -> torch.Tensor:
 
 def test_the_same_bits_need_no_runs() -> None:
     runs = Runs(PLUS, far(9.0))
-    found = proof._compare(
-        [PLUS.clone()], lambda _: [], cast(Reference, runs), cast(Device, Still()), ()
+    assert proof._compare([PLUS.clone()], repeats(runs)) == proof.BIT_EQUAL
+    assert runs.number == 0
+
+
+def test_runs_of_the_callable_serve_every_run_of_the_graph() -> None:
+    runs = Runs(far(0.0), far(1.0))
+    again = repeats(runs)
+    for by in (1.0, 4.0, -4.0):
+        assert proof._compare([far(by)], again) == proof.WITHIN_SPREAD
+    assert runs.number == 4
+    for _ in range(2):
+        assert proof._compare([far(4.1)], again).startswith(proof.FAILED)
+    assert runs.number == 16
+
+
+def test_the_run_that_is_farthest_off_counts() -> None:
+    assert verdict(far(4.0), far(0.0), far(1.0), far(0.5), far(0.5)) == proof.WITHIN_SPREAD
+
+
+def test_nothing_is_asked_of_results_that_nobody_writes() -> None:
+    class Both(Runs):
+        def again(self, function: Any) -> list[Any]:
+            return super().again(function) * 2
+
+    runs = Both(far(0.0), far(1.0))
+    runs.expected *= 2
+    device = cast(Device, Still())
+    first, neither = (
+        proof.Repeats(lambda _: [], cast(Reference, runs), device, unwritten)
+        for unwritten in ((1,), (0, 1))
     )
-    assert found == proof.BIT_EQUAL and runs.number == 0
+    assert proof._compare([far(1.0), far(9.0)], first) == proof.WITHIN_SPREAD
+    assert proof._compare([far(9.0), far(9.0)], neither) == proof.BIT_EQUAL
 
 
 @pytest.mark.parametrize(("one", "other"), [(PLUS, MINUS), (MINUS, PLUS), (NAN, OTHER_NAN)])
@@ -69,7 +101,7 @@ def test_a_distance_needs_one_of_the_callable() -> None:
     assert verdict(MINUS, PLUS, far(1.0)) == proof.WITHIN_SPREAD
 
 
-@pytest.mark.parametrize("found", [far(1.0).double(), far(1.0)[None], 1.0])
+@pytest.mark.parametrize("found", [far(1.0).double(), far(1.0)[None], far(1.0).to("meta"), 1.0])
 def test_what_is_no_such_tensor_has_no_distance(found: Any) -> None:
     said = "failed: result 0 is not what the uncaptured callable returns"
     assert verdict(found, far(0.0), far(1.0)) == said

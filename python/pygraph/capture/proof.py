@@ -25,6 +25,7 @@ import torch
 from pygraph import _engine
 from pygraph.capture import tensors
 from pygraph.capture.device import Device, Function
+from pygraph.capture.distance import distances
 from pygraph.capture.reference import Reference, candidates
 
 #: A graph whose callable is not deterministic may differ by this much of the callable's own spread.
@@ -62,13 +63,47 @@ class Spread:
     gap: float = 0.0
     repeats_itself: bool = True  #: bit by bit
 
-    def note(self, one: torch.Tensor, other: torch.Tensor) -> None:
-        self.gap = max(self.gap, tensors.distance(one, other))
-        self.repeats_itself = self.repeats_itself and tensors.same_bits(one, other)
-
     def covers(self, gap: float) -> bool:
         """Whether a graph that has other bits may be that far off."""
         return not self.repeats_itself and gap <= _SPREAD_FACTOR * self.gap
+
+
+class Repeats:
+    """Further runs of the callable, made when somebody wants to know how far they are from the
+    first one. All runs of the graph are judged by the same."""
+
+    def __init__(
+        self,
+        function: Function,
+        reference: Reference,
+        device: Device,
+        unwritten: Collection[int] = frozenset(),
+    ) -> None:
+        self.expected = [*reference.expected, *reference.after.values()]
+        #: The results that anything is asked of. The others hold what their memory held before.
+        self.asked = [index for index in range(len(self.expected)) if index not in unwritten]
+        self._function = function
+        self._reference = reference
+        self._device = device
+        self._spread = {index: Spread() for index in self.asked}
+        self._made = 0
+
+    def spread(self, repeats: int) -> Mapping[int, Spread]:
+        """Of the results that are asked for, by at least so many runs."""
+        while self._made < repeats:
+            if self._made % 2:  # as close behind each other as in a graph: so do atomics vary
+                self._device.delay()
+            self._made += 1
+            self._note(self._reference.again(self._function))
+        return self._spread
+
+    def _note(self, again: list[Any]) -> None:
+        wrong = _differing(self.expected, again, self.asked)
+        alike = [index for index in wrong if _alike(self.expected[index], again[index])]
+        for index, gap in zip(alike, _distances(self.expected, again, alike), strict=True):
+            spread = self._spread[index]
+            spread.gap = max(spread.gap, gap)
+            spread.repeats_itself = False
 
 
 def prove(
@@ -86,16 +121,13 @@ def prove(
     fronts = dict(enumerate(call.fronts))
     movable = _movable(reference.arguments, changing, device, fronts)
     copies = functools.partial(tensors.moved, movable, fronts)
+    repeats = Repeats(function, reference, device, call.unwritten)
     verdicts = []
     try:
         for run in RUNS:
             # What a run made is gone before the next one needs memory.
             verdict = _compare(
-                _run_graph(call, reference, copies, run, device, timings_ms),
-                function,
-                reference,
-                device,
-                frozenset(call.unwritten),
+                _run_graph(call, reference, copies, run, device, timings_ms), repeats
             )
             if verdict.startswith(FAILED):
                 return verdict
@@ -105,46 +137,41 @@ def prove(
     return WITHIN_SPREAD if WITHIN_SPREAD in verdicts else BIT_EQUAL
 
 
-def _compare(
-    found: list[Any] | str,
-    function: Function,
-    reference: Reference,
-    device: Device,
-    unwritten: Collection[int],
-) -> str:
-    """The verdict on what one run of the graph made. Nothing is asked of the results `unwritten`,
-    which hold what their memory held before, by chance."""
+def _compare(found: list[Any] | str, repeats: Repeats) -> str:
+    """The verdict on what one run of the graph made."""
     if isinstance(found, str):
         return found
-    expected = [*reference.expected, *reference.after.values()]
+    expected = repeats.expected
     if len(expected) != len(found):
         return f"{FAILED}: {len(found)} results instead of {len(expected)}"
-    asked = [index for index in range(len(found)) if index not in unwritten]
-    lists = ([values[index] for index in asked] for values in (expected, found))
-    wrong = [asked[number] for number in tensors.differing(*lists)]
+    wrong = _differing(expected, found, repeats.asked)
     if not wrong:
         return BIT_EQUAL
-    spread = {index: Spread() for index in wrong}
-    verdict = ""
-    for repeats in (_REPEATS, _MORE_REPEATS):
-        for number in range(repeats):
-            if number % 2:  # as close behind each other as in a graph: so do atomics vary
-                device.delay()
-            again = reference.again(function)
-            for index in wrong:
-                if _alike(expected[index], again[index]):
-                    spread[index].note(expected[index], again[index])
-        verdict = _within_spread(expected, found, spread)
-        if not verdict.startswith(FAILED):
-            break
+    for index in wrong:
+        if not _alike(expected[index], found[index]):
+            return f"{FAILED}: result {index} is not what the uncaptured callable returns"
+    gaps = dict(zip(wrong, _distances(expected, found, wrong), strict=True))
+    verdict = _within_spread(gaps, repeats.spread(_REPEATS))
+    if verdict.startswith(FAILED):
+        verdict = _within_spread(gaps, repeats.spread(_REPEATS + _MORE_REPEATS))
     return verdict
+
+
+def _differing(lefts: Sequence[Any], rights: Sequence[Any], asked: Sequence[int]) -> list[int]:
+    """Those of the results `asked` for that have not the same bits."""
+    lists = ([values[index] for index in asked] for values in (lefts, rights))
+    return [asked[number] for number in tensors.differing(*lists)]
+
+
+def _distances(lefts: Sequence[Any], rights: Sequence[Any], indices: Sequence[int]) -> list[float]:
+    return distances([lefts[index] for index in indices], [rights[index] for index in indices])
 
 
 def _alike(left: Any, right: Any) -> bool:
     """Whether there is a distance between two results."""
     if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
         return False
-    return (left.shape, left.dtype) == (right.shape, right.dtype)
+    return (left.shape, left.dtype, left.device) == (right.shape, right.dtype, right.device)
 
 
 def _movable(
@@ -207,15 +234,11 @@ def _run_graph(
     return found
 
 
-def _within_spread(
-    expected: Sequence[Any], found: Sequence[Any], spread: Mapping[int, Spread]
-) -> str:
-    """The verdict on results that have not the expected bits; `spread` is the callable's own."""
-    for index, own in spread.items():
-        left, right = expected[index], found[index]
-        if not _alike(left, right):
-            return f"{FAILED}: result {index} is not what the uncaptured callable returns"
-        gap = tensors.distance(left, right)
+def _within_spread(gaps: Mapping[int, float], spread: Mapping[int, Spread]) -> str:
+    """The verdict on results that are so far from the expected ones, and have not their bits;
+    `spread` is the callable's own."""
+    for index, gap in gaps.items():
+        own = spread[index]
         if not own.covers(gap):
             how = f"by {gap:.3g}" if gap else "in signs of zeros or bits of NaNs"
             return (

@@ -17,6 +17,7 @@ import torch
 
 from families.registry import Case
 from pygraph.capture import tensors
+from pygraph.capture.distance import distances
 
 #: Calls until a graph is deployed, calls with moved inputs after that, and how often a callable
 #: that is not deterministic is repeated to learn its spread.
@@ -156,4 +157,4 @@ def _distance(left: Any, right: Any) -> float:
         and left.layout == torch.strided
         and (left.shape, left.dtype, left.stride()) == (right.shape, right.dtype, right.stride())
     )
-    return tensors.distance(left, right) if alike else float("inf")
+    return distances([left], [right])[0] if alike else float("inf")

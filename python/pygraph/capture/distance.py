@@ -1,0 +1,67 @@
+"""How far apart tensors are. On a GPU the host waits once for all of them: a backward can have
+hundreds of gradients that are never the same twice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+#: Elements that are compared at once, at most: in fp64, and several times over.
+_AT_ONCE = 1 << 22
+
+#: A piece of two tensors, flat, and which pair it is of.
+_Piece = tuple[int, torch.Tensor, torch.Tensor]
+
+
+def distances(lefts: Sequence[torch.Tensor], rights: Sequence[torch.Tensor]) -> list[float]:
+    """Of each pair the largest absolute difference; infinity where one is NaN and the other is not;
+    0 if there are no elements. The two of a pair have the same shape, dtype and device."""
+    numbers: dict[torch.device, list[int]] = {}
+    largest: dict[torch.device, list[torch.Tensor]] = {}
+    for batch in _batches(_pieces(lefts, rights)):
+        gaps = _gaps(*(torch.cat(side) if len(side) > 1 else side[0] for side in _sides(batch)))
+        sizes = [left.numel() for _, left, _ in batch]
+        numbers.setdefault(gaps.device, []).extend(number for number, _, _ in batch)
+        largest.setdefault(gaps.device, []).extend(each.max() for each in gaps.split(sizes))
+    found = [0.0] * len(lefts)
+    for device, values in largest.items():
+        for number, gap in zip(numbers[device], torch.stack(values).tolist(), strict=True):
+            found[number] = max(found[number], gap)
+    return found
+
+
+def _pieces(lefts: Sequence[torch.Tensor], rights: Sequence[torch.Tensor]) -> Iterator[_Piece]:
+    for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+        flat = (tensor.reshape(-1).split(_AT_ONCE) for tensor in (left, right))
+        for one, other in zip(*flat, strict=True):
+            if one.numel():
+                yield number, one, other
+
+
+def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
+    """Of one device and dtype each, as large as can be."""
+    filled: dict[tuple[torch.device, torch.dtype], list[_Piece]] = {}
+    room: dict[tuple[torch.device, torch.dtype], int] = {}
+    for piece in pieces:
+        kind, elements = (piece[1].device, piece[1].dtype), piece[1].numel()
+        if room.get(kind, 0) < elements:
+            if kind in filled:
+                yield filled.pop(kind)
+            room[kind] = _AT_ONCE
+        filled.setdefault(kind, []).append(piece)
+        room[kind] -= elements
+    yield from filled.values()
+
+
+def _sides(batch: list[_Piece]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    return [left for _, left, _ in batch], [right for _, _, right in batch]
+
+
+def _gaps(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    kind = torch.complex128 if left.is_complex() else torch.float64
+    a, b = left.to(kind), right.to(kind)
+    gaps = (a - b).abs()
+    gaps.masked_fill_(gaps.isnan(), math.inf)
+    return gaps.masked_fill_((a == b) | (a.isnan() & b.isnan()), 0.0)
