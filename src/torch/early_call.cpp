@@ -14,6 +14,9 @@ constexpr int kBetween = 2;                 // frames of torch.nn.Module's
 constexpr unsigned kLongestPause = 10;      // 2 to the power of that, in calls
 constexpr std::uint64_t kLessons = 8;       // in a row that led to nothing; then
 constexpr std::uint64_t kLessonEvery = 64;  // one in so many calls
+// Of what follows the answer, so much is Dynamo's, at most. The rest is the user's, behind a graph
+// break, and may wait for the graph.
+constexpr std::chrono::microseconds kDynamosEnd{10};
 
 }  // namespace
 
@@ -165,8 +168,13 @@ bool EarlyCall::is_to_be_timed(const EarlyPermit& permit) noexcept {
 /// call arrives.
 void EarlyCall::see_how_long_it_runs() {
   const Clock::duration least = cost_ + worth_->rest.value_or(Clock::duration::zero());
-  while (!worth_->outlasts && !destination_.dispatcher->idle()) {
-    worth_->outlasts = Clock::now() - departed_ > least;
+  while (!worth_->outlasts) {
+    // Before the stream is asked: this thread may be held up at any time.
+    const bool late = Clock::now() - departed_ > least;
+    if (destination_.dispatcher->idle()) {
+      break;
+    }
+    worth_->outlasts = late;
   }
   pays_ = worth_->outlasts;
   departed_ = Clock::now();
@@ -175,7 +183,8 @@ void EarlyCall::see_how_long_it_runs() {
 /// Another thread may run in between, so the least is kept.
 void EarlyCall::see_what_is_left_to_the_host(const Flight& flight) noexcept {
   if (const std::optional<Clock::time_point> answered = flight.answered()) {
-    const Clock::duration rest = *answered - arrival_;
+    const Clock::duration end = std::min<Clock::duration>(Clock::now() - *answered, kDynamosEnd);
+    const Clock::duration rest = *answered - arrival_ + end;
     worth_->rest = std::min(worth_->rest.value_or(rest), rest);
   }
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -78,11 +79,14 @@ def test_a_guess_that_is_longer_than_the_guards_does_not_pay() -> None:
             assert launches(compiled, model, 6) == [True, False, True, False, False, True]
 
 
-@pytest.mark.parametrize(("seconds", "pays"), [(0.02, False), (0.3, True)])
+@pytest.mark.parametrize(
+    ("seconds", "asked", "pays"), [(0.02, 2, False), (0.3, 2, True), (0.3, 1, False)]
+)
 def test_a_graph_has_to_outlast_what_the_host_does_behind_the_guards(
-    seconds: float, pays: bool
+    seconds: float, asked: int, pays: bool
 ) -> None:
-    """There 0.1 seconds: the forward saves 51 tensors."""
+    """There 0.1 seconds: the forward saves 51 tensors. The stream is busy as often as it is asked.
+    Of one answer it is not known how long ago it was true."""
 
     def pack(saved: torch.Tensor) -> torch.Tensor:
         time.sleep(0.002)
@@ -98,16 +102,43 @@ def test_a_graph_has_to_outlast_what_the_host_does_behind_the_guards(
         for _ in range(4):
             call()
         assert counts(compiled) == (1, 1)
-        with (
-            faults.slow_call("cuStreamQuery", int(1e6 * seconds)),
-            faults.failing_call("cuStreamQuery", BUSY, nth=2),
-        ):
+        with contextlib.ExitStack() as faulty:
+            faulty.enter_context(faults.slow_call("cuStreamQuery", int(1e6 * seconds)))
+            for _ in range(asked):
+                faulty.enter_context(faults.failing_call("cuStreamQuery", BUSY, nth=2))
             call()
         launched, _ = counts(compiled)
         for _ in range(4):
             call()
         more = counts(compiled)[0] - launched
         assert more >= 3 if pays else more == 1
+
+
+def test_what_stands_behind_a_graph_break_is_not_waited_for() -> None:
+    """The host may wait for the graph itself there."""
+    layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(50)))
+
+    def forward(given: torch.Tensor) -> torch.Tensor:
+        result = layers(given)
+        torch._dynamo.graph_break()
+        time.sleep(0.1)
+        return result
+
+    given = torch.ones(2, 4)
+    with fresh("twin") as twin, torch.no_grad():
+        compiled = twin.compile(forward, launch="early")
+        for _ in range(4):
+            compiled(given)
+        with (
+            faults.slow_call("cuStreamQuery", 20_000),
+            faults.failing_call("cuStreamQuery", BUSY, nth=2),
+            faults.failing_call("cuStreamQuery", BUSY, nth=2),
+        ):
+            compiled(given)
+        before, _ = counts(compiled)
+        for _ in range(4):
+            compiled(given)
+        assert counts(compiled)[0] - before >= 3
 
 
 def test_how_long_a_graph_runs_is_not_told_behind_other_work() -> None:
