@@ -31,7 +31,7 @@ import typer
 
 import pygraph
 from pygraph import _engine
-from pygraph.adapter import devices
+from pygraph.adapter import devices, early
 from pygraph.adapter.graphed import Graphed
 from pygraph.bench import record
 from pygraph.bench.environment import environment
@@ -158,17 +158,10 @@ def compiled_rows(clock: Clock, kind: str, arguments: list[Any], count: int) -> 
             (name, call),
             (f"{name}, idle", lambda call=call: clock.until_idle(call())),
         ):
-            before = launched_early(function)
+            before, *_ = early.counts(function)
             rows[row] = clock.run(timed, count)
-            rows[row]["launched_early"] = (launched_early(function) - before) / (WARM + count)
+            rows[row]["launched_early"] = (early.counts(function)[0] - before) / (WARM + count)
     return rows
-
-
-def launched_early(compiled: Any) -> int:
-    """Graphs, of a function that torch.compile has returned."""
-    names = compiled.__code__.co_freevars
-    hooks = compiled.__closure__[names.index("self")].cell_contents.enter_exit_hooks
-    return sum(_engine.early_counts(hook)[0] for hook in hooks if _engine.is_early(hook))
 
 
 def main(

@@ -8,8 +8,11 @@ import pytest
 import torch
 
 import pygraph
+from pygraph.adapter import early
 
 pytestmark = pytest.mark.gpu
+
+CALLS = 200
 
 
 def report_of(model: Any, *given: torch.Tensor) -> Any:
@@ -110,3 +113,34 @@ def test_an_index_of_a_larger_table_is_not_tried_on_a_smaller_one() -> None:
             found = compiled(ids)
             assert torch.equal(found, lookup(ids))
     assert all(graph.early and graph.replays for graph in pygraph.report().graphs)
+
+
+def share_launched_early(function: Any, *given: torch.Tensor) -> float:
+    """By default, of calls whose results are waited for."""
+    torch._dynamo.reset()
+    pygraph.reset()
+    compiled = torch.compile(function, backend="pygraph")
+    with torch.no_grad():
+        for _ in range(6):
+            compiled(*given)
+            torch.cuda.synchronize()
+        before, *_ = early.counts(compiled)
+        for _ in range(CALLS):
+            found = compiled(*given)
+            torch.cuda.synchronize()
+        launched, *_ = early.counts(compiled)
+    torch.testing.assert_close(found, function(*given), rtol=1e-3, atol=1e-3)
+    return (launched - before) / CALLS
+
+
+def test_a_long_graph_is_by_default_and_a_short_one_is_not() -> None:
+    def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a + b
+
+    def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        for _ in range(8):
+            b = a @ b
+        return b
+
+    assert share_launched_early(add, *torch.randn(2, 16, device="cuda")) < 0.1
+    assert share_launched_early(multiply, *(torch.randn(2, 4096, 4096, device="cuda") / 64)) > 0.9

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from places import Place, assert_bits
 
-from pygraph import _engine
+from pygraph.adapter import early
 
 BUSY = 600  #: CUDA_ERROR_NOT_READY
 
@@ -22,23 +22,9 @@ def inputs(place: Place, *shape: int) -> torch.Tensor:
     return torch.randn(*(shape or (2, 4)), device=place.torch)
 
 
-def context_of(compiled: Any) -> Any:
-    if hasattr(compiled, "dynamo_ctx"):
-        return compiled.dynamo_ctx
-    names = compiled.__code__.co_freevars
-    return compiled.__closure__[names.index("self")].cell_contents
-
-
-def counts_and_reads(compiled: Any) -> tuple[int, int, int]:
-    hooks = context_of(compiled).enter_exit_hooks
-    found = list(filter(_engine.is_early, hooks))
-    assert len(found) <= 1
-    return _engine.early_counts(found[0]) if found else (0, 0, 0)
-
-
 def counts(compiled: Any) -> tuple[int, int]:
     """Graphs launched early, and those of them whose call came."""
-    launched, landed, _ = counts_and_reads(compiled)
+    launched, landed, _ = early.counts(compiled)
     return launched, landed
 
 

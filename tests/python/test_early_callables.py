@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from early_support import context_of, counts, inputs, network, warm
+from early_support import counts, inputs, network, warm
 from places import Place, assert_bits
 
 import pygraph
+from pygraph.adapter.early import hooks_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,7 +38,7 @@ def test_an_exception_ends_the_call(place: Place) -> None:
     def fail() -> Callable[[], None]:
         raise RuntimeError("another one of the list")
 
-    hooks = context_of(compiled).enter_exit_hooks
+    hooks = hooks_of(compiled)
     hooks.append(fail)
     with pytest.raises(RuntimeError, match="another one"):
         compiled(inputs(place))

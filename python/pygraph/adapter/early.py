@@ -190,6 +190,24 @@ def _add(hooks: Any, code: Any) -> bool:
     return True
 
 
+def hooks_of(compiled: Any) -> list[Any]:
+    """What torch calls in front of `compiled`, which torch.compile has returned for a function or a
+    module: the very list."""
+    context = getattr(compiled, "dynamo_ctx", None)
+    if context is None:
+        names = compiled.__code__.co_freevars
+        context = compiled.__closure__[names.index("self")].cell_contents
+    hooks: list[Any] = context.enter_exit_hooks
+    return hooks
+
+
+def counts(compiled: Any) -> tuple[int, int, int]:
+    """Of what torch.compile has returned: graphs launched early, those of them whose call came, and
+    calls whose arguments were read for it. For tests and benchmarks."""
+    found = [_engine.early_counts(hook) for hook in hooks_of(compiled) if _engine.is_early(hook)]
+    return found[0] if found else (0, 0, 0)
+
+
 def _surroundings() -> tuple[Any, tuple[Any, ...]]:
     """The code of what Dynamo puts around a backend's function, and of what calls a module's
     forward if there are no hooks."""
