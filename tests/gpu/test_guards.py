@@ -15,10 +15,11 @@ pytestmark = pytest.mark.gpu
 CALLS = 200
 
 
-def report_of(model: Any, *given: torch.Tensor) -> Any:
+def report_of(model: Any, *given: torch.Tensor, **options: Any) -> Any:
     torch._dynamo.reset()
     pygraph.reset()
-    compiled = torch.compile(model, backend="pygraph", options={"launch": "always"})
+    options = {"launch": "always", **options}
+    compiled = torch.compile(model, backend="pygraph", options=options)
     with torch.no_grad():
         for _ in range(6):
             fresh = [each.clone() for each in given]
@@ -68,6 +69,12 @@ def test_one_that_looks_up_an_embedding_is() -> None:
     ids = torch.randint(50, (4, 6), device="cuda")
     graph = report_of(torch.nn.Sequential(*layers).cuda(), ids)
     assert graph.early and graph.bytes_looked_at == 3 * ids.nbytes
+
+
+def test_one_whose_kernels_check_no_index_is_not() -> None:
+    """By a setting of Inductor's."""
+    table, ids = torch.nn.Embedding(50, 8).cuda(), torch.randint(50, (4, 6), device="cuda")
+    assert not report_of(table, ids, assert_indirect_indexing=False).early
 
 
 def test_one_that_looks_up_what_it_computes_is_not() -> None:

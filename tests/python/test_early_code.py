@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from places import Place
 
+import pygraph
 from pygraph import _engine
 from pygraph.adapter import early
 
@@ -54,13 +56,6 @@ def benchmark_compiled_module(times=10):
 def test_generated_code(tmp_path: Any, old: str, new: str, harmless: bool) -> None:
     source = SOURCE.replace(old, new) if old else SOURCE
     assert (early._of_source(source) is not None) is harmless
-
-
-def test_generated_code_without_checks_of_indices() -> None:
-    from torch._inductor import config
-
-    with config.patch(assert_indirect_indexing=False):
-        assert early._of_source(SOURCE) is None
 
 
 def test_a_graph_of_something_else_than_operators() -> None:
@@ -120,11 +115,45 @@ def test_the_arguments_of_a_partition_are_numbered_as_it_has_them(tmp_path: Any)
     assert early.index_bounds(runner.call) is None
 
 
+def test_generated_code_without_checks_of_indices(tmp_path: Any) -> None:
+    from torch._inductor import config
+
+    partition = generated(tmp_path, PARTITIONED)["partition_0"]
+    assert early.permit(partition) == early.Permit({1: 9})
+    assert early.permit(partition, checked=False) is None
+    assert early.indices_are_checked({})
+    assert not early.indices_are_checked({"assert_indirect_indexing": False})
+    with config.patch(assert_indirect_indexing=False):
+        assert not early.indices_are_checked({})
+        assert early.indices_are_checked({"assert_indirect_indexing": True})
+
+
 def test_a_method_of_generated_code_is_one_piece_of_code(tmp_path: Any) -> None:
     """Its function is found behind it, and is no second one."""
     whole, _, _ = PARTITIONED.partition("class Runner")
     names = generated(tmp_path, whole.replace("partition_0(args)", "call(self, args)"))
     assert early.index_bounds(types.MethodType(names["call"], object())) == {1: 9}
+
+
+@pytest.mark.parametrize(("layer", "asked"), [(torch.nn.LayerNorm, 1), (torch.nn.BatchNorm1d, 0)])
+def test_code_is_read_only_for_graphs_that_leave_no_trace(
+    place: Place, layer: Any, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that writes statistics is never launched early, whatever its code does."""
+    reads: list[Any] = []
+    bounds = early.index_bounds
+    monkeypatch.setattr(
+        early, "index_bounds", lambda *given: [reads.append(given), bounds(*given)][1]
+    )
+    layers = torch.nn.Linear(4, 4), layer(4)
+    model = torch.nn.Sequential(*layers).to(place.torch)
+    compiled = place.compile(model)
+    assert reads == []
+    for _ in range(4):
+        compiled(place.randn(2, 4)).sum().backward()
+    graphs = pygraph.report().graphs
+    assert all(graph.state == "graphed" for graph in graphs) and len(reads) == asked
+    assert any(graph.early for graph in graphs) == bool(asked)
 
 
 def test_a_callable_of_which_nothing_is_known() -> None:

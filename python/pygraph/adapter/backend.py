@@ -32,6 +32,7 @@ Every other option is passed to Inductor's config, as torch.compile(options=...)
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -160,7 +161,11 @@ def backend(
     log.debug("wrappers: inert %s of %d, whole %s, first %s", inert, len(metadata), whole, first)
     if not graphs or not graphs[0].direct_calls_allowed or not first[0]:
         return compiled
-    permit = early.permit(graphs[0].uncaptured.function, ours.launch)
+    permit = None
+    if ours.launch != "checked":
+        code, always = graphs[0].uncaptured.function, ours.launch == "always"
+        checked = early.indices_are_checked(inductor)
+        permit = functools.partial(early.permit, code, always, checked)
     if inert and whole == [True] and graphs[0].role is Role.INFERENCE:
         return gateway.through(compiled, graphs[0], permit)
     return gateway.ahead(compiled, graphs[0], permit)

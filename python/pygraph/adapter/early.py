@@ -19,6 +19,7 @@ import dataclasses
 import logging
 import operator
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -78,19 +79,30 @@ class Permit:
     always: bool = False
 
 
-def permit(model: Any, launch: str) -> Permit | None:
-    """How the compiled code `model` may be launched early, by the backend's option."""
-    bounds = None if launch == "checked" else index_bounds(model)
-    return None if bounds is None else Permit(bounds, launch == "always")
+def permit(model: Any, always: bool = False, checked: bool = True) -> Permit | None:
+    """How the compiled code `model` may be launched early. Reading it takes up to half a second, so
+    this is asked only of graphs that leave no trace. `checked`: see indices_are_checked()."""
+    bounds = index_bounds(model, checked)
+    return None if bounds is None else Permit(bounds, always)
 
 
-def index_bounds(model: Any) -> dict[int, int] | None:
+def indices_are_checked(options: Mapping[str, Any]) -> bool:
+    """Whether code that Inductor compiles now, with these settings of its own, checks each index
+    that comes from data."""
+    from torch._inductor import config
+
+    return bool(options.get("assert_indirect_indexing", config.assert_indirect_indexing))
+
+
+def index_bounds(model: Any, checked: bool = True) -> dict[int, int] | None:
     """How `model`, compiled code as Inductor gave it to the hook, may be run on a call that it is
     not for, as long as the shapes are right: if the values of these arguments are 0 or more and
     below this. None: it may not."""
     modules = [item for item in callables_behind(model) if isinstance(item, torch.fx.GraphModule)]
     if modules:
         return _only([_of_graph(each.graph) for each in modules])
+    if not checked:
+        return None
     called = generated_functions(model)
     return _only([_of_source(_source(each.__globals__), each.__name__) for each in called])
 
@@ -129,9 +141,7 @@ def _source(names: dict[str, Any]) -> str:
 
 def _of_source(source: str, called: str = "call") -> dict[int, int] | None:
     """`called`: the function of the generated code whose arguments are the graph's."""
-    from torch._inductor import config
-
-    if not config.assert_indirect_indexing or any(name in source for name in _UNCHECKED):
+    if any(name in source for name in _UNCHECKED):
         return None
     try:
         tree = ast.parse(source)
@@ -142,7 +152,7 @@ def _of_source(source: str, called: str = "call") -> dict[int, int] | None:
     unknown = {name for each in run for name in _called_in(each) if not _is_harmless_call(name)}
     if unknown:
         log.debug("not launched early: generated code calls %s", ", ".join(sorted(unknown)))
-    return lookups.of_source(source, called) if run and not unknown else None
+    return lookups.of_source(source, called, tree) if run and not unknown else None
 
 
 def _called_in(function: ast.FunctionDef) -> set[str]:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import logging
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -39,18 +40,21 @@ from pygraph.capture.hold import generated_globals
 
 log = logging.getLogger("pygraph")
 
+#: Tells how a graph may be launched in front of the guards, once somebody has to know (early.py).
+Early = Callable[[], Permit | None]
+
 
 def through(
-    compiled: Callable[..., Any], graph: Graphed, early: Permit | None = None
+    compiled: Callable[..., Any], graph: Graphed, early: Early | None = None
 ) -> Callable[..., Any]:
     """What to give Dynamo in place of `compiled`, whose only graph is `graph`, if the wrappers
-    between them are inert. `early`: the graph may be launched in front of the guards (early.py).
+    between them are inert. `early`: the graph may be launched in front of the guards, as that says.
     """
     return _Gateway(compiled, graph, False, early).entry
 
 
 def ahead(
-    compiled: Callable[..., Any], graph: Graphed, early: Permit | None = None
+    compiled: Callable[..., Any], graph: Graphed, early: Early | None = None
 ) -> Callable[..., Any]:
     """The same whatever the wrappers do: they run, behind the launch of the graph."""
     return _Gateway(compiled, graph, True, early).entry
@@ -64,7 +68,7 @@ class _Gateway:
         compiled: Callable[..., Any],
         graph: Graphed,
         ahead: bool,
-        early: Permit | None,
+        early: Early | None,
     ) -> None:
         self._compiled = compiled
         self._ahead, self._early = ahead, early
@@ -97,7 +101,8 @@ class _Gateway:
         report.direct, report.ahead = not self._ahead, self._ahead
         program = self._graph.dispatcher.oldest
         if self._early is not None and program is not None and program.without_trace:
-            report.early = install(self.entry, self._early)
+            permit = self._early()
+            report.early = permit is not None and install(self.entry, permit)
 
 
 def route_between(
@@ -181,8 +186,13 @@ def _around(model: Callable[..., Any]) -> Iterator[tuple[Sequence[Any], list[ast
 
 def _statements(function: Callable[..., Any]) -> list[ast.stmt]:
     try:
-        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-    except (OSError, TypeError, SyntaxError, ValueError):
+        code = function.__code__
+        with open(code.co_filename, encoding="utf-8") as file:
+            lines = itertools.islice(file, code.co_firstlineno - 1, None)
+            # inspect.getsource() would look for the function's module among all that there are.
+            source = "".join(inspect.getblock(list(lines)))
+        (definition,) = ast.parse(textwrap.dedent(source)).body
+    except (AttributeError, OSError, SyntaxError, ValueError):
         return []
     return definition.body if isinstance(definition, ast.FunctionDef) else []
 

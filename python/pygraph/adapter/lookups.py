@@ -24,14 +24,17 @@ _VIEWS = {"alias", "clone", "detach", "expand", "permute", "reshape", "select", 
 _VIEWS |= {"squeeze", "t", "transpose", "unsqueeze", "view", "_unsafe_view"}
 
 
-def of_source(source: str, called: str = "call") -> dict[int, int] | None:
+def of_source(
+    source: str, called: str = "call", tree: ast.Module | None = None
+) -> dict[int, int] | None:
     """Of a function of Inductor's generated code: what the values of its arguments must be below,
     and not below 0, by number. None: it indexes by something else. Under CUDA Graphs the function
-    is a partition, also where one is all there is (torch/_inductor/scheduler.py)."""
+    is a partition, also where one is all there is (torch/_inductor/scheduler.py). `tree`: the same
+    code, parsed, if it is there already."""
     if not any(check in source for check in _CHECKS):
         return {}
     try:
-        tree = ast.parse(source)
+        tree = tree or ast.parse(source)
         kernels = {name: _Kernel(text) for name, text in _kernels(tree) if _CHECKS[0] in text}
     except (SyntaxError, _UnknownCodeError, RecursionError):
         return None
