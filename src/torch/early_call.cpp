@@ -17,6 +17,9 @@ constexpr std::uint64_t kLessonEvery = 64;  // one in so many calls
 // Of what follows the answer, so much is Dynamo's, at most. The rest is the user's, behind a graph
 // break, and may wait for the graph.
 constexpr std::chrono::microseconds kDynamosEnd{10};
+// A wait for the GPU takes so long even if there is nothing left to wait for: 4.7 us through
+// torch.cuda.synchronize() on an H200's host.
+constexpr std::chrono::microseconds kWait{5};
 
 }  // namespace
 
@@ -163,11 +166,12 @@ bool EarlyCall::is_to_be_timed(const EarlyPermit& permit) noexcept {
 
 /// A guess makes the caller wait: arguments are read, indices looked at. What it brings is that the
 /// GPU runs while the guards do: no longer than they take, and no longer than it has work beyond
-/// the rest of the call, during which it runs in any case. So both must be longer than the guess.
-/// The one is seen here, once, which takes no longer than guess and rest do; the other when the
-/// call arrives.
+/// the rest of the call and the caller's wait, during which it runs in any case. So both must be
+/// longer than the guess. The one is seen here, once, which takes no longer than all that; the
+/// other when the call arrives.
 void EarlyCall::see_how_long_it_runs() {
-  const Clock::duration least = cost_ + worth_->rest.value_or(Clock::duration::zero());
+  const Clock::duration least =
+      cost_ + worth_->rest.value_or(Clock::duration::zero()) + Clock::duration{kWait};
   while (!worth_->outlasts) {
     // Before the stream is asked: this thread may be held up at any time.
     const bool late = Clock::now() - departed_ > least;

@@ -34,6 +34,16 @@ def test_what_is_no_number() -> None:
     assert apart([INF], [-INF]) == apart([INF], [0.0]) == INF
 
 
+@pytest.mark.parametrize("place", range(3))
+def test_what_is_no_number_in_any_piece(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    monkeypatch.setattr(distance, "_AT_ONCE", 1)
+    left, right = [1.0, 1.0, 1.0], [2.0, 2.0, 2.0]
+    left[place] = NAN
+    assert apart(left, right) == INF
+    right[place] = NAN
+    assert apart(left, right) == 1.0
+
+
 def alone(left: torch.Tensor, right: torch.Tensor) -> float:
     """The same in one line, for numbers."""
     return float((left.double() - right.double()).abs().max()) if left.numel() else 0.0
@@ -76,3 +86,6 @@ def test_many_at_once(monkeypatch: pytest.MonkeyPatch, at_once: int, device: str
 def test_rare_types(dtype: torch.dtype, device: str) -> None:
     left, right = (torch.tensor([1, each]).to(device, dtype) for each in (2, 4))
     assert distances([left, left], [right, left]) == [2.0, 0.0]
+    if dtype.is_floating_point:
+        none = torch.tensor([NAN, 2]).to(device, dtype)
+        assert distances([none, none], [left, none]) == [INF, 0.0]
