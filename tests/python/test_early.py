@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from early_support import check, counts, inputs, network, warm
+from early_support import check, counts, counts_and_reads, inputs, network, warm
 from places import Place, assert_bits
 
 import pygraph
-from pygraph.adapter import early
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -179,11 +178,11 @@ def test_what_nobody_can_read_is_not_read_in_every_call(place: Place) -> None:
     given = [inputs(place) for _ in range(300)]
     for _ in range(40):
         check(compiled, function, *given)
-    launched, _, read = early.counts(compiled)
+    launched, _, read = counts_and_reads(compiled)
     assert launched == 0 and 8 <= read <= 9
     for _ in range(128):
         check(compiled, function, *given)
-    assert early.counts(compiled)[2] - read == 2
+    assert counts_and_reads(compiled)[2] - read == 2
 
 
 def test_only_what_comes_straight_from_the_callable(place: Place) -> None:

@@ -4,9 +4,11 @@ hundreds of gradients that are never the same twice."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
+
+from pygraph.capture.tensors import batches
 
 #: Elements that are compared at once, at most: in fp64, and several times over.
 _AT_ONCE = 1 << 22
@@ -34,7 +36,7 @@ def _largest(
     """NaN where one of the gaps is."""
     numbers: dict[torch.device, list[int]] = {}
     largest: dict[torch.device, list[torch.Tensor]] = {}
-    for batch in _batches(_pieces(lefts, rights)):
+    for batch in batches(_pieces(lefts, rights), lambda _: _AT_ONCE):
         gaps = gaps_of(*(torch.cat(side) if len(side) > 1 else side[0] for side in _sides(batch)))
         sizes = [left.numel() for _, left, _ in batch]
         numbers.setdefault(gaps.device, []).extend(number for number, _, _ in batch)
@@ -47,27 +49,15 @@ def _largest(
     return found
 
 
-def _pieces(lefts: Sequence[torch.Tensor], rights: Sequence[torch.Tensor]) -> Iterator[_Piece]:
+def _pieces(
+    lefts: Sequence[torch.Tensor], rights: Sequence[torch.Tensor]
+) -> Iterator[tuple[tuple[torch.device, torch.dtype], int, _Piece]]:
+    """By device and dtype, with their number of elements."""
     for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
         flat = (tensor.reshape(-1).split(_AT_ONCE) for tensor in (left, right))
         for one, other in zip(*flat, strict=True):
             if one.numel():
-                yield number, one, other
-
-
-def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
-    """Of one device and dtype each, as large as can be."""
-    filled: dict[tuple[torch.device, torch.dtype], list[_Piece]] = {}
-    room: dict[tuple[torch.device, torch.dtype], int] = {}
-    for piece in pieces:
-        kind, elements = (piece[1].device, piece[1].dtype), piece[1].numel()
-        if room.get(kind, 0) < elements:
-            if kind in filled:
-                yield filled.pop(kind)
-            room[kind] = _AT_ONCE
-        filled.setdefault(kind, []).append(piece)
-        room[kind] -= elements
-    yield from filled.values()
+                yield (one.device, one.dtype), one.numel(), (number, one, other)
 
 
 def _sides(batch: list[_Piece]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -82,7 +72,7 @@ def _gaps(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 def _gaps_of_any(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     a, b = _precise(left), _precise(right)
-    gaps = (a - b).abs()
+    gaps = _gaps(a, b)
     gaps.masked_fill_(gaps.isnan(), math.inf)
     return gaps.masked_fill_((a == b) | (a.isnan() & b.isnan()), 0.0)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+Kind = TypeVar("Kind")
+Item = TypeVar("Item")
 
 #: Alignment that is kept when memory moves, in bytes: no kernel asks for more (design, rule 3).
 MAXIMUM_ALIGNMENT = 256
@@ -235,22 +238,16 @@ def differing(lefts: Sequence[Any], rights: Sequence[Any]) -> list[int]:
     a time: on a GPU the host waits for every comparison."""
     found: list[int] = []
     doubtful: list[int] = []
-    small: dict[tuple[Any, ...], list[list[int]]] = {}
-    room: dict[tuple[Any, ...], int] = {}
+    small: list[tuple[tuple[torch.device, torch.dtype | None], int, int]] = []
     for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
         nbytes = _bytes_alike(left, right)
-        most = _AT_ONCE_ON_HOST if nbytes and left.device.type == "cpu" else _AT_ONCE
-        if not 0 < nbytes <= most:
+        if 0 < nbytes <= _most_at_once(left.device):
+            # In a row as they are, if they can be: a view costs less than their bytes.
+            kind = left.device, left.dtype if left.is_contiguous() else None
+            small.append((kind, nbytes, number))
+        else:
             doubtful.append(number)
-            continue
-        # In a row as they are, if they can be: a view costs less than their bytes.
-        kind = left.device, left.dtype if left.is_contiguous() else None
-        if room.get(kind, 0) < nbytes:
-            small.setdefault(kind, []).append([])
-            room[kind] = most
-        small[kind][-1].append(number)
-        room[kind] -= nbytes
-    for numbers in itertools.chain.from_iterable(small.values()):
+    for numbers in batches(small, lambda kind: _most_at_once(kind[0])):
         one, other = (_in_a_row([values[n] for n in numbers]) for values in (lefts, rights))
         if torch.equal(one, other):
             continue
@@ -262,6 +259,27 @@ def differing(lefts: Sequence[Any], rights: Sequence[Any]) -> list[int]:
             doubtful += numbers
     found += (number for number in doubtful if not same_bits(lefts[number], rights[number]))
     return sorted(found)
+
+
+def _most_at_once(device: torch.device) -> int:
+    return _AT_ONCE_ON_HOST if device.type == "cpu" else _AT_ONCE
+
+
+def batches(
+    items: Iterable[tuple[Kind, int, Item]], room: Callable[[Kind], int]
+) -> Iterator[list[Item]]:
+    """Items of one kind together, as many as there is room for. Each comes with its kind, and with
+    what it takes of the room."""
+    filled: dict[Kind, list[Item]] = {}
+    left: dict[Kind, int] = {}
+    for kind, size, item in items:
+        if left.get(kind, 0) < size:
+            if kind in filled:
+                yield filled.pop(kind)
+            left[kind] = room(kind)
+        filled.setdefault(kind, []).append(item)
+        left[kind] -= size
+    yield from filled.values()
 
 
 def _in_a_row(tensors: list[torch.Tensor]) -> torch.Tensor:
