@@ -79,6 +79,12 @@ def test_many_at_once(monkeypatch: pytest.MonkeyPatch, at_once: int, device: str
     assert largest <= at_once
 
 
+def test_large_integers_beside_floats() -> None:
+    """Which of them would be rounded to."""
+    lefts, rights = ([torch.tensor([1.0]), torch.tensor([2**40 + n])] for n in (0, 1))
+    assert distances(lefts, rights) == [0.0, 1.0]
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "dtype", [torch.float16, torch.float8_e4m3fn, torch.uint8, torch.uint16, torch.uint64]
