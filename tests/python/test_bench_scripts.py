@@ -72,3 +72,15 @@ def test_a_stream_of_lengths(tmp_path: Path) -> None:
         assert record["replays"] > 0
     right = [target for target in found["targets"] if target["name"].endswith("right")]
     assert [target["met"] for target in right] == [True, True]
+
+
+def test_layers_share_one_graph(tmp_path: Path) -> None:
+    """The row of one layer, compiled once: three sets of weights, one graph, on the twin."""
+    row = run(
+        "layers.py", tmp_path / "out.json", "--device", "cpu", "--tiny",
+        "--form", "layer", "--mode", "pygraph",
+    )  # fmt: skip
+    assert row["correct"] and row["latency_us"] > 0
+    (graph,) = row["report"]
+    assert (graph["state"], graph["relinks"], graph["programs"]) == ("graphed", 0, 1)
+    assert graph["replays"] == graph["calls"] - 2 > 3 * 50
