@@ -3,7 +3,7 @@
 // bind() says where a region is from now on; nodes that mention it become dirty. launch() tells
 // the driver about the dirty nodes (cuGraphExec*NodeSetParams) and launches. An update changes
 // future launches only: "launches already in flight are not affected" (CUDA driver API, Graph
-// Management, cuGraphExecKernelNodeSetParams). A program does not own the memory it is bound to
+// Management, cuGraphExecNodeSetParams). A program does not own the memory it is bound to
 // and does not order itself after other streams.
 //
 // The graph is instantiated at the first update, when every region is bound, and not before: an

@@ -89,7 +89,9 @@ void Program::rebind(std::uint32_t region, CUdeviceptr address) noexcept {
 
 CUresult Program::push_kernel(Slot& slot, Into into) {
   const Node& node = slot.node;
-  CUDA_KERNEL_NODE_PARAMS launch{};
+  CUgraphNodeParams params{};
+  params.type = CU_GRAPH_NODE_TYPE_KERNEL;
+  auto& launch = params.kernel;
   launch.func = node.shape.function;
   launch.kern = node.shape.kernel;
   launch.ctx = node.shape.context;
@@ -107,8 +109,8 @@ CUresult Program::push_kernel(Slot& slot, Into into) {
   }
   const DriverApi& api = driver_->api;
   return into == Into::kGraph
-             ? api.cuGraphKernelNodeSetParams(node.handle, &launch)
-             : api.cuGraphExecKernelNodeSetParams(exec_.get(), node.handle, &launch);
+             ? api.cuGraphNodeSetParams(node.handle, &params)
+             : api.cuGraphExecNodeSetParams(exec_.get(), node.handle, &params);
 }
 
 CUresult Program::push(Slot& slot, Into into) {

@@ -237,7 +237,7 @@ def test_a_held_dispatcher_serves_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "symbol", ["cuGraphLaunch", "cuGraphInstantiate", "cuGraphExecKernelNodeSetParams"]
+    "symbol", ["cuGraphLaunch", "cuGraphInstantiate", "cuGraphExecNodeSetParams"]
 )
 def test_a_failing_driver_call_ends_in_the_callable(symbol: str) -> None:
     slow = Slow()
