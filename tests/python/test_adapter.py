@@ -12,7 +12,7 @@ import torch
 
 import pygraph
 from pygraph import _engine
-from pygraph.adapter import backend, hook, sources, versions
+from pygraph.adapter import hook, sources, versions
 from pygraph.adapter.partition import Partition
 from pygraph.adapter.uncaptured import Uncaptured
 from pygraph.capture import hold, reasons
@@ -96,14 +96,6 @@ def test_a_failed_calibration_keeps_graphs_off(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(versions._engine, "capabilities", lambda: usable)
     problem = versions.support().problem
     assert problem is not None and "lacks everything" in problem
-
-
-def test_options_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"compiler.*'nonsense'.*inductor"):
-        backend._split_options({"compiler": "nonsense"}, None)
-    ours, inductor = backend._split_options({"require": "full", "max_autotune": True}, None)
-    assert (ours.compiler, ours.require, ours.device) == ("inductor", "full", "cuda")
-    assert inductor == {"max_autotune": True}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -22,6 +22,7 @@ class Target:
     name: str
     what: str  #: for reasons: "on a CUDA device"
     problem: Callable[[], str | None]  #: why it cannot be used in this process
+    advice: Callable[[], str]  #: what to do where it cannot, or where no tensor is on it
     index: Callable[[Iterable[Any]], int | None]  #: of the device that some values are on
     device: Callable[[int], Device]
     compiler: str | None = None  #: the only one that works there
@@ -41,6 +42,19 @@ def _cuda_problem() -> str | None:
     return versions.support().problem
 
 
+def _cuda_advice() -> str:
+    twin = "options={'device': 'twin'} tries PyGraph on the CPU"
+    if torch.version.cuda is None:
+        return f"A GPU needs a build of torch for CUDA, this one has none; {twin}"
+    if versions.support().problem is None:
+        return f"Move the model and its arguments to the GPU; {twin}"
+    return f"Without a GPU {twin}"
+
+
+def _twin_advice() -> str:
+    return "The twin needs a model and arguments on the CPU, and a torch that PyGraph supports"
+
+
 def _twin_device(index: int) -> Device:
     from pygraph.twin.device import twin_device
 
@@ -56,8 +70,14 @@ def release() -> None:
 
 
 TARGETS = {
-    "cuda": Target("cuda", "on a CUDA device", _cuda_problem, cuda_index, device_of),
+    "cuda": Target("cuda", "on a CUDA device", _cuda_problem, _cuda_advice, cuda_index, device_of),
     "twin": Target(
-        "twin", "on the CPU", versions.twin_problem, _cpu_index, _twin_device, compiler="aot"
+        "twin",
+        "on the CPU",
+        versions.twin_problem,
+        _twin_advice,
+        _cpu_index,
+        _twin_device,
+        compiler="aot",
     ),
 }

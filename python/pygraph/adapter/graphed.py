@@ -41,8 +41,6 @@ log = logging.getLogger("pygraph")
 
 #: What a program counts, as the report calls it too.
 _COUNTERS = ("replays", "bytes_copied", "bytes_looked_at", "copies", "updates")
-#: Calls from one repeated proof to the next with `debug="paranoid"`.
-PARANOID_INTERVAL = 100
 
 _EXPECTED = (CaptureFailed, _engine.UnsupportedGraph, _engine.DriverError)
 SourceFinder = Callable[[str | None], str | None]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import itertools
+import logging
 import os
 import platform
 import weakref
@@ -18,6 +20,8 @@ from pygraph.adapter import calling_thread, devices, versions
 from pygraph.adapter.graphed import Graphed
 from pygraph.adapter.signatures import BUDGET
 from pygraph.reporting import FALLBACK, GraphReport, Report
+
+log = logging.getLogger("pygraph")
 
 _graphs: weakref.WeakSet[Graphed] = weakref.WeakSet()
 _plain: list[GraphReport] = []
@@ -45,6 +49,12 @@ def note(event: str) -> None:
     """Notes something that concerns the process rather than one graph; once per text."""
     if event not in _events and len(_events) < _MAXIMUM_NOTES:
         _events.append(event)
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """Says something at level WARNING; once per process and text."""
+    log.warning("PyGraph: %s", text)
 
 
 def info() -> dict[str, Any]:

@@ -362,13 +362,19 @@ class Signatures:
 def sizes_of(listed: Iterable[Any]) -> tuple[frozenset[int], ...]:
     """The option `capture_sizes`: integers, or tuples of integers, as Policy.sizes. Raises
     ValueError for anything else."""
+    if not isinstance(listed, Iterable):
+        raise _no_sizes(listed)
     found = []
     for size in listed:
         numbers = (size,) if type(size) is int else tuple(size) if isinstance(size, tuple) else ()
         if not numbers or any(type(number) is not int or number < 0 for number in numbers):
-            raise ValueError(
-                f"option 'capture_sizes' has {size!r}; it must be a list of sizes, each an integer "
-                "of 0 or more, or a tuple of them"
-            )
+            raise _no_sizes(size)
         found.append(frozenset(numbers))
     return tuple(found)
+
+
+def _no_sizes(value: Any) -> ValueError:
+    return ValueError(
+        f"option 'capture_sizes' has {value!r}; it must be a list of sizes, each an integer of 0 "
+        "or more, or a tuple of them"
+    )
