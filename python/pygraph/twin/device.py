@@ -6,6 +6,7 @@ GPU: capture A and probe B in phantom memory, link, proof, replay.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 from collections.abc import Mapping, Sequence
@@ -109,7 +110,8 @@ class Twin(Device):
         return torch.random.default_generator
 
     def generator_state(self, generator: torch.Generator) -> Any:
-        return generator.get_state().numpy().tobytes()
+        state = generator.get_state()
+        return ctypes.string_at(state.data_ptr(), state.numel())
 
     def restore_generator(self, generator: torch.Generator, state: Any) -> None:
         generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
