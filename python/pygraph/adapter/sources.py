@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from pygraph.frames import is_programs
+
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -27,8 +29,8 @@ def finder(gm: torch.fx.GraphModule) -> Callable[[str | None], str | None]:
 
 
 def line_of(stack_trace: str | None) -> str | None:
-    """The innermost frame of a Dynamo stack trace as 'file.py:12'."""
-    frames = _FRAME.findall(stack_trace or "")
+    """The innermost frame of the program in a Dynamo stack trace, as 'file.py:12'."""
+    frames = [each for each in _FRAME.findall(stack_trace or "") if is_programs(each[0])]
     return f"{frames[-1][0]}:{frames[-1][1]}" if frames else None
 
 

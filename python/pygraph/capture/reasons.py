@@ -6,6 +6,7 @@ import re
 import traceback
 
 from pygraph.capture.device import CaptureFailed
+from pygraph.frames import is_programs
 
 _KNOWN = (
     (
@@ -38,10 +39,8 @@ def explain(error: BaseException, operator: str | None) -> tuple[str, str | None
 
 
 def source_of(error: BaseException) -> str | None:
-    """The innermost frame outside torch and PyGraph that the exception passed through."""
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
-        name = frame.filename.replace("\\", "/")
-        if "/torch/" not in name and "/pygraph/" not in name and not name.startswith("<"):
-            return f"{name}:{frame.lineno}"
+    """The innermost frame of the program that the exception passed through."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_programs(frame.filename):
+            return f"{frame.filename}:{frame.lineno}"
     return None

@@ -58,7 +58,7 @@ class Finding:
     """A key of KINDS."""
     operator: str
     source: str | None = None
-    """ "file.py:123", the innermost line outside torch."""
+    """ "file.py:123", the innermost line of the program."""
     code: str | None = None
     """That line's text."""
     count: int = 1

@@ -8,9 +8,8 @@ from pathlib import Path
 from traceback import FrameSummary
 from typing import Any
 
-import torch
+from pygraph.frames import is_programs
 
-TORCH = str(Path(torch.__file__).parent)
 _FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*(?:\n[ \t]+(?P<code>\S[^\n]*))?'
 )
@@ -25,22 +24,20 @@ def short(file: str, line: int | str | None) -> str:
 
 
 def of_frames(frames: Iterable[FrameSummary]) -> Line:
-    """The innermost frame outside torch."""
-    outside = [frame for frame in frames if not frame.filename.startswith(TORCH)]
-    if not outside:
+    """The innermost frame of the program."""
+    own = [frame for frame in frames if is_programs(frame.filename)]
+    if not own:
         return None, None
-    frame = outside[-1]
+    frame = own[-1]
     return short(frame.filename, frame.lineno), frame.line or None
 
 
 def of_text(trace: str | None) -> Line:
     """The same, from a trace that was stored as text (an FX node's, or an exception's message)."""
-    outside = [
-        match for match in _FRAME.finditer(trace or "") if not match["file"].startswith(TORCH)
-    ]
-    if not outside:
+    own = [match for match in _FRAME.finditer(trace or "") if is_programs(match["file"])]
+    if not own:
         return None, None
-    return short(outside[-1]["file"], outside[-1]["line"]), outside[-1]["code"]
+    return short(own[-1]["file"], own[-1]["line"]), own[-1]["code"]
 
 
 def of_node(node: Any) -> Line:
