@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pygraph.planning import plan  # noqa: E402
-from pygraph.planning.fake import StandInMode, built_without_memory  # noqa: E402
+from pygraph.planning.fake import StandInMode, built_without_memory, stand_in_device  # noqa: E402
 from pygraph.planning.source import of_text  # noqa: E402
 
 # Dynamo's traces hold what the file said when it was read: lines are found by their markers.
@@ -119,6 +119,30 @@ def test_training_has_a_backward():
     backward = found.graphs[1]
     assert [each.shape for each in backward.patched] == [(2, 4)]
     assert backward.constants, "the saved tensors stay where they are"
+
+
+def test_training_is_planned_by_a_torch_for_cuda_without_a_gpu(monkeypatch):
+    """Autograd asks the driver about the device of a gradient, an inference asks nobody."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert (stand_in_device(training=False), stand_in_device(training=True)) == ("cuda:0", "meta")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert stand_in_device(training=True) == "cuda:0"
+
+
+class Refusing(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        raise RuntimeError("no gradient of this\nand a second line")
+
+
+def test_an_error_of_a_backward_is_named():
+    found = plan(lambda x: Refusing.apply(x * 2), torch.ones(3, requires_grad=True), training=True)
+    assert found.error is not None and "RuntimeError: no gradient of this" in found.error
 
 
 def test_a_failing_program_is_reported_not_raised():

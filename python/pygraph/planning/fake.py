@@ -6,8 +6,12 @@ decides what can be traced:
 - torch built for CUDA (a GPU may be missing): "cuda:0", so that the program takes the branches it
   would take.
 - torch's CPU build: "meta". With "cuda:0" indexing a tensor already fails there, because no guard
-  for CUDA devices exists. "meta" still tells a tensor of the CPU from one of the GPU, which is what
-  a plan needs; a program that asks `tensor.is_cuda` takes its other branch, though.
+  for CUDA devices exists.
+- a backward where no GPU is: "meta". Autograd asks the driver about the device of each gradient
+  ("hasPrimaryContext expects a valid device index").
+
+"meta" still tells a tensor of the CPU from one of the GPU, which is what a plan needs; a program
+that asks `tensor.is_cuda` takes its other branch, though.
 
 A program that reads values (`.item()`) gets a stand-in, so that what comes behind can be seen too.
 """
@@ -27,8 +31,9 @@ aten = torch.ops.aten
 TRUE_ANSWERS = 64
 
 
-def stand_in_device() -> str:
-    return "cuda:0" if torch.version.cuda else "meta"
+def stand_in_device(training: bool) -> str:
+    suffices = torch.cuda.is_available() if training else torch.version.cuda
+    return "cuda:0" if suffices else "meta"
 
 
 class StandInMode(FakeTensorMode):

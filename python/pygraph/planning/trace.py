@@ -36,7 +36,7 @@ def trace(
     if isinstance(args, torch.Tensor):
         args = (args,)
     kwargs = dict(kwargs or {})
-    device = device or stand_in_device()
+    device = device or stand_in_device(training)
     result = Plan(name=name or _name_of(model), device=device)
     given = torch.utils._pytree.tree_leaves((tuple(args), kwargs))
     result.scalars = [repr(leaf) for leaf in given if isinstance(leaf, int | float)]
@@ -179,11 +179,12 @@ def _all_tensors(model: Any, given: Sequence[Any]) -> Iterator[Any]:
 
 
 def _in_short(error: Exception) -> str:
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    source, _ = of_text(str(error))
+    # Dynamo wraps what comes from tracing a backward: its own first line says nothing.
+    inner = getattr(error, "inner_exception", error)
+    lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
     explanation = [line for line in lines if line.startswith("Explanation:")]
-    source, _ = of_text(text)
-    parts = [type(error).__name__, *lines[:1], *explanation[:1]]
+    parts = [type(inner).__name__, *lines[:1], *explanation[:1]]
     return ": ".join(parts) + (f" (at {source})" if source else "")
 
 
