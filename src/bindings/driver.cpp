@@ -36,6 +36,8 @@ void bind_driver(nb::module_& module) {
       },
       nb::arg("library"), nb::arg("minimum_version") = Capabilities::kMinimumVersion,
       "Opens another driver library, to see what it lacks.");
+  module.def("in_forked_child", &Driver::in_forked_child,
+             "Whether this process was forked from one that had opened a driver.");
   module.def(
       "memory_info",
       [] {

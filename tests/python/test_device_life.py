@@ -250,7 +250,12 @@ with torch.no_grad():
             assert os.waitpid(child, 0)[1] == 0, "the child failed"
             assert pygraph.report().replays == 8
         else:
-            assert pygraph.report().replays == 3, "a forked child must not use the driver"
+            (graph,) = pygraph.report().graphs
+            assert graph.replays == 3, "a forked child must not use the driver"
+            assert graph.state == "fallback" and "forked" in graph.reason, graph
+            later = torch.compile(lambda x: x * 2, backend="pygraph", options={"device": "twin"})
+            assert torch.equal(later(x), x * 2)
+            assert pygraph.report().graphs[1].reason == graph.reason == pygraph.info()["problem"]
             pygraph.reset()
             torch._dynamo.reset()
 """
@@ -267,6 +272,7 @@ def test_processes_fork_and_end_cleanly(mode: str) -> None:
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "rror" not in done.stderr and "leak" not in done.stderr, done.stderr
+    assert done.stderr.count("forked") == done.stderr.count("'spawn'") == (mode == "fork")
 
 
 def test_a_failing_replay_that_wrote_its_arguments_is_not_repeated() -> None:

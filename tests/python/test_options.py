@@ -11,15 +11,16 @@ import pytest
 import torch
 
 import pygraph
-from pygraph.adapter import devices, registry, versions
+from pygraph.adapter import devices, versions
 from pygraph.adapter.options import Options, split
 from pygraph.adapter.signatures import Policy
+from pygraph.adapter.warn import warn_once
 
 
 @pytest.fixture(autouse=True)
 def fresh(fresh_dynamo: None) -> Iterator[None]:
     pygraph.reset()
-    registry.warn_once.cache_clear()
+    warn_once.cache_clear()
     yield
     pygraph.reset()
 

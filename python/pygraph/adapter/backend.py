@@ -18,6 +18,7 @@ from pygraph.adapter.options import split as split_options
 from pygraph.adapter.pair import Pair, Role
 from pygraph.adapter.partition import Partition
 from pygraph.adapter.signatures import Policy, sizes_of
+from pygraph.adapter.warn import no_graphs, warn_once
 
 log = logging.getLogger("pygraph")
 
@@ -39,13 +40,13 @@ def backend(
     ours, inductor = split_options(options or {}, mode)
     if ours.compiler == "aot" and inductor:
         names = ", ".join(map(repr, sorted(inductor)))
-        registry.warn_once(f"no effect has {names}: compiler 'aot' does not use Inductor")
+        warn_once(f"no effect has {names}: compiler 'aot' does not use Inductor")
     target = ours.target
     reason = _reason_against(gm, example_inputs, target)
     if reason is not None:
         if ours.require == "full":
             raise RequirementNotMet(reason)
-        registry.warn_once(f"a program runs without CUDA graphs: {reason}. {target.advice()}")
+        no_graphs(reason if reason == devices.FORKED else f"{reason}. {target.advice()}")
         registry.add_fallback(registry.next_name("not captured"), reason)
         return _compile(gm, example_inputs, ours.compiler, inductor)
 

@@ -9,10 +9,17 @@ from typing import Any
 
 import torch
 
+from pygraph import _engine
 from pygraph.adapter import versions
 from pygraph.capture import space
 from pygraph.capture.cuda import device_of
 from pygraph.capture.device import Device
+
+#: Why there are no graphs in a process that was forked.
+FORKED = (
+    "this process was forked from one that had used CUDA or the CPU twin, and neither survives a "
+    "fork; start processes by multiprocessing's method 'spawn'"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +46,7 @@ def _cpu_index(values: Iterable[Any]) -> int | None:
 
 
 def _cuda_problem() -> str | None:
-    return versions.support().problem
+    return FORKED if _engine.in_forked_child() else versions.support().problem
 
 
 def _cuda_advice() -> str:
@@ -49,6 +56,10 @@ def _cuda_advice() -> str:
     if versions.support().problem is None:
         return f"Move the model and its arguments to the GPU; {twin}"
     return f"Without a GPU {twin}"
+
+
+def _twin_problem() -> str | None:
+    return FORKED if _engine.in_forked_child() else versions.twin_problem()
 
 
 def _twin_advice() -> str:
@@ -74,7 +85,7 @@ TARGETS = {
     "twin": Target(
         "twin",
         "on the CPU",
-        versions.twin_problem,
+        _twin_problem,
         _twin_advice,
         _cpu_index,
         _twin_device,

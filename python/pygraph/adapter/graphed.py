@@ -30,6 +30,7 @@ from pygraph.adapter.signatures import Policy as Sizes
 from pygraph.adapter.signatures import Signature, Signatures
 from pygraph.adapter.turnstile import Turnstile
 from pygraph.adapter.uncaptured import Uncaptured
+from pygraph.adapter.warn import no_graphs
 from pygraph.capture import linker, proof, reference, unsafe
 from pygraph.capture.cuda import device_of
 from pygraph.capture.device import CaptureFailed, Device, capture_lock
@@ -91,6 +92,7 @@ class Graphed:
         self._held = 0
         self._watched = False  #: the callable's first call has been seen
         self._off = False  #: no program will ever be made again
+        self._abandoned: str | None = None  #: why, in a forked child
         self._paranoid = paranoid
         self.dispatcher = _engine.Dispatcher(self._miss, self._failed)
         self._resting = Resting(self.dispatcher, self.uncaptured, self._signatures, self.report)
@@ -129,16 +131,20 @@ class Graphed:
         self._drop_programs()
         self._off = True
 
-    def abandon(self) -> None:
+    def abandon(self, reason: str) -> None:
         """release() in a forked child, where threads that held locks are gone."""
         self._threads = Turnstile()
         self.release()
+        self._abandoned = reason
+        self.report.state, self.report.reason = FALLBACK, reason
 
     # ------------------------------------------------------------------ the slow path
 
     def _miss(self, arguments: list[Any]) -> Any:
         self.uncaptured.on_host = self._side.taken_on_host(arguments)
         if self._off or self._held:
+            if self._abandoned is not None:
+                no_graphs(self._abandoned)
             if not self._held:
                 self._resting.for_good(arguments)
             return self.uncaptured(arguments)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import itertools
-import logging
 import os
 import platform
 import weakref
@@ -20,8 +18,6 @@ from pygraph.adapter import calling_thread, devices, versions
 from pygraph.adapter.graphed import Graphed
 from pygraph.adapter.signatures import BUDGET
 from pygraph.reporting import FALLBACK, GraphReport, Report
-
-log = logging.getLogger("pygraph")
 
 _graphs: weakref.WeakSet[Graphed] = weakref.WeakSet()
 _plain: list[GraphReport] = []
@@ -51,12 +47,6 @@ def note(event: str) -> None:
         _events.append(event)
 
 
-@functools.cache
-def warn_once(text: str) -> None:
-    """Says something at level WARNING; once per process and text."""
-    log.warning("PyGraph: %s", text)
-
-
 def info() -> dict[str, Any]:
     """What this process can do: versions, driver, device, hook, tensor access, and the problem
     that keeps graphs off, if any."""
@@ -71,7 +61,7 @@ def info() -> dict[str, Any]:
         "device": _device_name(),
         "hook": versions.hook_form(),
         "tensor_access": support.tensor_access,
-        "problem": support.problem,
+        "problem": devices.TARGETS["cuda"].problem(),
     }
 
 
@@ -102,7 +92,7 @@ def _in_forked_child() -> None:
     """CUDA cannot be used in a forked child: its graphs are dropped, and nothing of the driver is
     called (the engine's owners know). Calls run the callable, which says what torch says."""
     for graph in list(_graphs):
-        graph.abandon()
+        graph.abandon(devices.FORKED)
 
 
 atexit.register(_at_exit)
