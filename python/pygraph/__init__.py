@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pygraph.adapter.registry import info, report, reset
     from pygraph.planning import plan
 
+    __version__: str
+
 __all__ = ["__version__", "backend", "info", "plan", "report", "reset"]
 
 _HOMES = {
@@ -26,15 +28,21 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from pygraph import _engine
+def __dir__() -> list[str]:
+    return __all__
 
-        return _engine.version
-    if name in _HOMES:
-        import importlib
 
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'pygraph' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker finds the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            from pygraph import _engine
+
+            return _engine.version
+        if name in _HOMES:
+            import importlib
+
+            value = getattr(importlib.import_module(_HOMES[name]), name)
+            globals()[name] = value
+            return value
+        raise AttributeError(f"module 'pygraph' has no attribute {name!r}")
