@@ -1,6 +1,7 @@
 """The report: coverage arithmetic, what the texts must say, and the way through JSON."""
 
 import ast
+import inspect
 import io
 import json
 from pathlib import Path
@@ -65,6 +66,32 @@ def test_text_says_what_blocked_and_where():
     assert "net.py:12" in text and "aten._local_scalar_dense" in text
     assert "181 relocations" in text and "bit-equal" in text
     assert "slow tensor access" in text
+
+
+def on(*devices: str, environment: dict[str, str | None] | None = None) -> str:
+    graphs = [GraphReport(f"graph {n}", "graphed", device=each) for n, each in enumerate(devices)]
+    return str(Report(graphs=graphs, environment=environment or {}))
+
+
+def test_a_graph_on_the_twin_is_no_cuda_graph():
+    without = {"driver": None, "device": None, "problem": "no CUDA driver"}
+    text = on("twin", "twin", environment=without)
+    assert "2 of 2 compiled graphs run as graphs on the CPU twin, 0 of 0" in text
+    assert "CUDA" not in text and "None" not in text and "\ndevice CPU twin\n" in text
+    mixed = on("twin", "cuda", environment={"device": "NVIDIA H100", "problem": None})
+    assert "1 of 1 compiled graphs run as CUDA graphs, 1 of 1 compiled graphs run as" in mixed
+    assert "device NVIDIA H100 and CPU twin\n" in mixed
+    assert "no CUDA driver" in on("twin", "cuda", environment=without)
+    assert "twin" not in on("cuda", environment=without)
+
+
+def test_every_field_is_described():
+    for owner in (GraphReport, Report):
+        (tree,) = ast.parse(inspect.getsource(owner)).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, after in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign):
+                assert isinstance(after, ast.Expr), ast.unparse(field)
 
 
 def test_rich_shows_the_same_and_keeps_brackets():

@@ -47,7 +47,7 @@ def backend(
         if ours.require == "full":
             raise RequirementNotMet(reason)
         no_graphs(reason if reason == devices.FORKED else f"{reason}. {target.advice()}")
-        registry.add_fallback(registry.next_name("not captured"), reason)
+        registry.add_fallback(registry.next_name("not captured"), reason, target.name)
         return _compile(gm, example_inputs, ours.compiler, inductor)
 
     find_source = sources.finder(gm)

@@ -79,7 +79,9 @@ class Graphed:
         #: Told the arguments and results of the call that deployed a graph.
         self.on_deploy: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
         self.uncaptured = Uncaptured(function, self.mutated, aligned, self.static | frozenset(sure))
-        self.report = GraphReport(name=name, state=WARMING)
+        self.report = GraphReport(
+            name=name, state=WARMING, device="twin" if self.device.twin else "cuda"
+        )
         self._side = Side(role, pair, self.static, self.device, partition)
         self._policies = ladder(self.device.private_scratch, copied)
         self._prover = Prover(self.uncaptured, self._changing, self.device, self.report)

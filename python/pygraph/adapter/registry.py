@@ -35,10 +35,10 @@ def add(graph: Graphed) -> None:
     _graphs.add(graph)
 
 
-def add_fallback(name: str, reason: str, operator: str | None = None) -> None:
+def add_fallback(name: str, reason: str, device: str) -> None:
     """Notes a compiled graph that runs without any of our machinery."""
     if len(_plain) < _MAXIMUM_NOTES:
-        _plain.append(GraphReport(name=name, state=FALLBACK, reason=reason, operator=operator))
+        _plain.append(GraphReport(name=name, state=FALLBACK, reason=reason, device=device))
 
 
 def note(event: str) -> None:

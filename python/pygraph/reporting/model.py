@@ -28,6 +28,8 @@ class GraphReport:
     """For a reader, e.g. "graph 3 (forward, partition 1)"."""
     state: str
     """One of STATES."""
+    device: str = "cuda"
+    """What it is compiled for, as the option `device` names it: "cuda" or "twin"."""
     reason: str | None = None
     """Why it does not run as a graph, or not fully."""
     operator: str | None = None
@@ -36,10 +38,15 @@ class GraphReport:
     """The user's line that called it, as "file.py:123", if known."""
 
     nodes: int = 0
+    """Of the captured graph, of all kinds."""
     kernels: int = 0
+    """Nodes that launch a kernel."""
     copy_nodes: int = 0
+    """Nodes that copy memory."""
     fill_nodes: int = 0
+    """Nodes that fill memory."""
     edges: int = 0
+    """Dependencies between nodes."""
     regions: int = 0
     """Ranges of memory that the capture addresses: arguments, outputs, scratch."""
 
@@ -48,6 +55,7 @@ class GraphReport:
     constants: int = 0
     """Parameters and buffers."""
     outputs: int = 0
+    """Tensors that a call returns."""
     outputs_direct: int = 0
     """Written by the graph into fresh memory of the call."""
     outputs_copied: int = 0
@@ -69,9 +77,11 @@ class GraphReport:
     """Those of them that no tensor of the callable explains: constants must then stay in place."""
 
     arena_bytes: int = 0
+    """Scratch memory that a call takes, packed by lifetime."""
     arena_pieces: int = 0
-    parts: int = 1  #: launches that a call takes, so that memory can change hands between them
-    """One, unless that was more memory in one piece than there was."""
+    """Blocks that it is taken in: one, unless that was more memory in one piece than there was."""
+    parts: int = 1
+    """Launches that a call takes, so that memory can change hands between them."""
     arena_lower_bound: int = 0
     """The most scratch of the arena that must be live at one node: no layout is smaller."""
     scratch_in_outputs: int = 0
@@ -79,7 +89,9 @@ class GraphReport:
     scratch_bytes: int = 0
     """All scratch of the capture, were no memory used twice."""
     output_bytes: int = 0
+    """Memory of the outputs that the graph writes, taken anew in each call."""
     private_pool_bytes: int = 0
+    """Memory of torch's allocator that the graph holds, because its scratch must stay in place."""
     capture_bytes: int = 0
     """GPU memory that the capture took: free before it less free after it."""
 
@@ -99,7 +111,9 @@ class GraphReport:
     """Programs dropped because something that had to stay in place moved."""
 
     calls: int = 0
+    """Of the compiled callable, with a graph and without."""
     replays: int = 0
+    """Calls that the graph served."""
     bytes_copied: int = 0
     """In all calls together, in front of and behind the graph."""
     bytes_looked_at: int = 0
@@ -107,6 +121,7 @@ class GraphReport:
     updates: int = 0
     """Nodes that were patched, because what they address has moved."""
     copies: int = 0
+    """Copies that `bytes_copied` was copied in."""
     direct: bool = False
     """Calls go from Dynamo straight to the graph, past wrappers that have nothing to do."""
     ahead: bool = False
@@ -151,8 +166,9 @@ class Report:
     """All compiled graphs of a process, in the order of their compilation."""
 
     graphs: list[GraphReport] = field(default_factory=list)
+    """Those of compiled models that are still there."""
     environment: dict[str, Any] = field(default_factory=dict)
-    """torch, CUDA driver, device, engine version, tensor access mode."""
+    """What pygraph.info() says: versions, CUDA driver, device, tensor access mode, problem."""
     events: list[str] = field(default_factory=list)
     """What happened outside any single graph, e.g. that a calibration failed."""
 

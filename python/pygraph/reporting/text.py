@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pygraph.reporting.model import GraphReport, Report
 
+#: How the graphs of a device run.
+_HOW = {"cuda": "as CUDA graphs", "twin": "as graphs on the CPU twin"}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -24,16 +26,28 @@ def headline(report: Report) -> str:
     """The whole report in one line."""
     if not report.graphs:
         return "PyGraph: no compiled graph has run yet"
-    graphed = sum(graph.graphed for graph in report.graphs)
+    counts = [
+        f"{sum(graph.graphed for graph in graphs)} of {len(graphs)} compiled graphs run {how}"
+        for device, how in _HOW.items()
+        if (graphs := [graph for graph in report.graphs if graph.device == device])
+    ]
     return (
-        f"PyGraph: {graphed} of {len(report.graphs)} compiled graphs run as CUDA graphs, "
+        f"PyGraph: {', '.join(counts)}, "
         f"{report.replays} of {report.calls} calls replayed ({report.coverage():.1%}), "
         f"{as_bytes(report.bytes_copied)} copied"
     )
 
 
 def environment_line(report: Report) -> str:
-    return ", ".join(f"{key} {value}" for key, value in report.environment.items())
+    """What is known. The twin is named as a device; where all graphs are on it, a problem that
+    keeps CUDA graphs off is none."""
+    known = {key: value for key, value in report.environment.items() if value is not None}
+    devices = {graph.device for graph in report.graphs}
+    if "twin" in devices:
+        known["device"] = " and ".join(filter(None, (known.get("device"), "CPU twin")))
+    if devices == {"twin"}:
+        known.pop("problem", None)
+    return ", ".join(f"{key} {value}" for key, value in known.items())
 
 
 def _graph_lines(graph: GraphReport) -> list[str]:
