@@ -72,7 +72,11 @@ ALL = ("proof", "inputs moved", "weights moved", "outputs kept", "fault planted"
 def test_plans_then_a_model_on_the_twin(tmp_path, tiny):
     code, text, data = show(tmp_path, tiny, "mlp-1")
     assert code == 0
-    order = ("one graph, nothing in its way", "The engine alone", "tiny (0.0 million parameters)")
+    order = (
+        "1 graph, runs as CUDA graphs: wholly",
+        "The engine alone",
+        "tiny (0.0 million parameters)",
+    )
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     assert [each["name"] for each in data["plans"]] == ["mlp-1"]

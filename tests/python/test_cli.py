@@ -51,4 +51,4 @@ def test_plan_for_a_reader():
     pytest.importorskip("torch")
     result = runner.invoke(app, ["plan", "--model", "mlp-8"])
     assert result.exit_code == 0, result.output
-    assert "one graph, nothing in its way" in result.output
+    assert "1 graph, runs as CUDA graphs: wholly" in result.output

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pygraph.planning import plan  # noqa: E402
+from pygraph.planning import KINDS, plan  # noqa: E402
 from pygraph.planning.fake import StandInMode, built_without_memory, stand_in_device  # noqa: E402
 from pygraph.planning.source import of_text  # noqa: E402
 
@@ -106,6 +106,32 @@ def test_a_cpu_tensor_beside_gpu_tensors_is_found():
     ]
     # Wholly on the CPU, the same program is taken as one that will be moved.
     assert plan(Plain(), (torch.randn(2, 8),), {"scale": torch.ones(())}).capturable
+
+
+def test_the_text_says_what_a_finding_means_and_what_helps():
+    text = str(plan(Plain(), torch.randn(2, 8)))
+    assert "Plain: 1 graph, runs as CUDA graphs: wholly (" in text
+    assert "in part" not in text and "to do" not in text
+    training = str(plan(Plain(), torch.randn(2, 8), training=True))
+    assert "Plain: 2 graphs, run as CUDA graphs: wholly (" in training and "to do" not in training
+    text = str(plan(Awkward(), torch.randn(2, 8)))
+    assert "Awkward: 3 graphs, run as CUDA graphs: 1 wholly, 2 in part; 2 breaks" in text
+    assert "in part: what is listed runs between CUDA graphs" in text
+    assert "to do: an operator computes on the CPU: make the tensor on the GPU" in text
+    assert "to do: a break" in text and "random numbers:" not in text.split("to do", 1)[1]
+    for kind in KINDS.values():
+        assert bool(kind.remedy) == kind.splits
+
+
+def test_a_graph_on_the_cpu_alone_runs_without_a_cuda_graph():
+    def function(x, y):
+        y = y * 2
+        torch._dynamo.graph_break()
+        return x + 1, y
+
+    found = plan(function, (torch.randn(2, device="meta"), torch.randn(2)))
+    assert [graph.cover for graph in found.graphs] == ["not at all", "wholly"]
+    assert "run as CUDA graphs: 1 wholly, 1 not at all; 1 break" in str(found)
 
 
 def test_written_inputs_are_counted():

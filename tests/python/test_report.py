@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from pygraph.planning import Argument, Break, Finding, GraphPlan, Plan
 from pygraph.reporting import GraphReport, Report, model
 from pygraph.reporting.text import as_bytes
 
@@ -86,7 +87,7 @@ def test_a_graph_on_the_twin_is_no_cuda_graph():
 
 
 def test_every_field_is_described():
-    for owner in (GraphReport, Report):
+    for owner in (GraphReport, Report, Plan, GraphPlan, Finding, Break, Argument):
         (tree,) = ast.parse(inspect.getsource(owner)).body
         assert isinstance(tree, ast.ClassDef)
         for field, after in zip(tree.body, tree.body[1:], strict=False):

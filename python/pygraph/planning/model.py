@@ -11,34 +11,57 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of obstacle: what it is, and whether it takes the graph apart."""
+    """A kind of obstacle: what it is, whether it takes the graph apart, and what helps."""
 
     title: str
     splits: bool
     effect: str
+    remedy: str = ""
+    """What to change in the program; empty where nothing has to be."""
 
 
 KINDS = {
     "host value": Kind(
-        "the host reads a value of the GPU", True, "the host waits, so the graph ends there"
+        "the host reads a value of the GPU",
+        True,
+        "the host waits, so the graph ends there",
+        "keep the value in a tensor, or read it behind the model",
     ),
     "data-dependent shape": Kind(
-        "a shape depends on values", True, "sizes are known only once the graph has run"
+        "a shape depends on values",
+        True,
+        "sizes are known only once the graph has run",
+        "keep the size, with torch.where in place of a mask",
     ),
     "control flow": Kind(
-        "a branch or loop on a tensor", True, "runs between two parts of the graph"
+        "a branch or loop on a tensor",
+        True,
+        "runs between two parts of the graph",
+        "compute both sides and choose with torch.where, if they are cheap",
     ),
     "cpu operator": Kind(
-        "an operator computes on the CPU", True, "runs between two parts of the graph"
+        "an operator computes on the CPU",
+        True,
+        "runs between two parts of the graph",
+        "make the tensor on the GPU (device=x.device)",
     ),
     "host to device": Kind(
-        "a copy from the CPU to the GPU", True, "has to happen in front of the graph"
+        "a copy from the CPU to the GPU",
+        True,
+        "has to happen in front of the graph",
+        "register the tensor as a buffer, or move it before the model is called",
     ),
     "device to host": Kind(
-        "a copy from the GPU to the CPU", True, "has to happen behind the graph"
+        "a copy from the GPU to the CPU",
+        True,
+        "has to happen behind the graph",
+        "return the tensor, and move it behind the model",
     ),
     "cpu input": Kind(
-        "an input lives on the CPU", True, "its value has to reach the kernels on every call"
+        "an input lives on the CPU",
+        True,
+        "its value has to reach the kernels on every call",
+        "pass it on the GPU",
     ),
     "collective": Kind(
         "a collective operation", False, "its peers' addresses stay as they were captured"
@@ -57,6 +80,7 @@ class Finding:
     kind: str
     """A key of KINDS."""
     operator: str
+    """The operator's name, as torch has it."""
     source: str | None = None
     """ "file.py:123", the innermost line of the program."""
     code: str | None = None
@@ -74,9 +98,13 @@ class Break:
     """A place where Dynamo gave up on one graph and began another."""
 
     reason: str
+    """Dynamo's, in one line."""
     explanation: str | None = None
+    """Dynamo's, if it has one."""
     source: str | None = None
+    """As Finding.source."""
     code: str | None = None
+    """That line's text."""
 
 
 @dataclass
@@ -84,14 +112,24 @@ class Argument:
     """A tensor that goes into a graph or comes out of it."""
 
     name: str
+    """In the traced graph."""
     dtype: str
+    """As torch names it, without "torch."."""
     shape: tuple[int | str, ...]
+    """Its sizes; a dynamic one is a name."""
     device: str
+    """The device's type."""
     nbytes: int
+    """Of its elements; a dynamic size counts as 1."""
 
     def __str__(self) -> str:
         sizes = " x ".join(str(size) for size in self.shape) or "scalar"
         return f"{self.name}: {self.dtype} {sizes}"
+
+
+COVERS = ("wholly", "in part", "not at all")
+"""How a graph runs as CUDA graphs. "in part": what stands in the way runs between two of them, as
+torch.compile would run it. "not at all": all of its inputs are on the CPU."""
 
 
 @dataclass
@@ -99,6 +137,7 @@ class GraphPlan:
     """One graph as the compiler would see it."""
 
     name: str
+    """For a reader, e.g. "graph 0 (inference)"."""
     operators: int = 0
     """Operators of ATen, before any fusion."""
     views: int = 0
@@ -112,14 +151,23 @@ class GraphPlan:
     scalars: list[str] = field(default_factory=list)
     """Inputs that are numbers."""
     outputs: list[Argument] = field(default_factory=list)
+    """Tensors that the graph returns."""
     mutated: int = 0
     """Inputs that the graph writes to."""
     findings: list[Finding] = field(default_factory=list)
+    """What stands in the way, or needs care; the most serious first."""
 
     @property
     def whole(self) -> bool:
         """Whether nothing that was found would take this graph apart."""
         return not any(finding.splits for finding in self.findings)
+
+    @property
+    def cover(self) -> str:
+        """One of COVERS."""
+        if self.host_inputs and not self.constants and not self.patched:
+            return "not at all"
+        return "wholly" if self.whole else "in part"
 
 
 @dataclass
@@ -127,8 +175,11 @@ class Plan:
     """What was found out about one program."""
 
     name: str
+    """The program's."""
     graphs: list[GraphPlan] = field(default_factory=list)
+    """In the order of their compilation."""
     breaks: list[Break] = field(default_factory=list)
+    """Between two graphs Python runs."""
     scalars: list[str] = field(default_factory=list)
     """Numbers among the arguments: compiled in as constants, another value compiles again."""
     notes: list[str] = field(default_factory=list)
@@ -136,6 +187,7 @@ class Plan:
     device: str = ""
     """The device that the trace used in place of the GPU."""
     seconds: float = 0.0
+    """How long the trace took."""
     error: str | None = None
     """Why the trace ended early, if it did: what is listed then is only what came before."""
 

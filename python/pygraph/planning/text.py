@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from pygraph.planning.model import KINDS, Argument, GraphPlan, Plan
+from pygraph.planning.model import COVERS, KINDS, Argument, GraphPlan, Plan
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,15 +22,14 @@ def verdict(plan: Plan) -> str:
     """The plan in one line."""
     if plan.error:
         return f"trace ended early: {plan.error}"
-    if plan.capturable:
-        return "one graph, nothing in its way"
-    split = sum(not graph.whole for graph in plan.graphs)
-    parts = [f"{len(plan.graphs)} graph{'s' * (len(plan.graphs) != 1)}"]
-    if plan.breaks:
-        parts.append(f"{len(plan.breaks)} break{'s' * (len(plan.breaks) != 1)}")
-    if split:
-        parts.append(f"{split} with something in the way")
-    return ", ".join(parts)
+    if not plan.graphs:
+        return "no graph: nothing is left to compile"
+    counts = Counter(graph.cover for graph in plan.graphs)
+    each = [f"{counts[cover]} {cover}" for cover in COVERS if counts[cover]]
+    runs = ", ".join(each) if len(each) > 1 else plan.graphs[0].cover
+    graphs = "1 graph, runs" if len(plan.graphs) == 1 else f"{len(plan.graphs)} graphs, run"
+    breaks = f"; {len(plan.breaks)} break{'s' * (len(plan.breaks) != 1)}" if plan.breaks else ""
+    return f"{graphs} as CUDA graphs: {runs}{breaks}"
 
 
 def as_text(plan: Plan) -> str:
@@ -44,7 +44,27 @@ def as_text(plan: Plan) -> str:
         listed = _first(plan.scalars)
         lines.append(f"  numbers among the arguments: {listed}; another value compiles again")
     lines += [f"  note: {note}" for note in plan.notes]
+    if plan.graphs and not plan.error and not plan.capturable:
+        lines += _advice(plan)
     return "\n".join(lines)
+
+
+def _advice(plan: Plan) -> list[str]:
+    """What it means that not all of a program is one CUDA graph, and what would help."""
+    lines = []
+    covers = {graph.cover for graph in plan.graphs}
+    if "in part" in covers:
+        lines.append("in part: what is listed runs between CUDA graphs, as under torch.compile")
+    if "not at all" in covers:
+        lines.append("not at all: every input is on the CPU; this runs as under torch.compile")
+    if plan.breaks:
+        lines.append("a break: Python runs there, between two graphs; the results are right")
+    found = {finding.kind for finding in plan.findings if finding.splits}
+    kinds = [kind for name, kind in KINDS.items() if name in found]
+    lines += [f"to do: {kind.title}: {kind.remedy}" for kind in kinds]
+    if plan.breaks:
+        lines.append("to do: a break: take the line out of the model, or follow its explanation")
+    return [f"  {line}" for line in lines]
 
 
 def _graph(graph: GraphPlan) -> list[str]:
