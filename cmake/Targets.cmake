@@ -64,6 +64,21 @@ function(pygraph_fmt target)
   target_link_options(${target} INTERFACE $<BUILD_INTERFACE:LINKER:--gc-sections>)
 endfunction()
 
+# Needs no newer system at run time than glibc 2.28, whatever it is linked on: libstdc++ is inside,
+# and the few functions of glibc that are newer are taken in their old version. auditwheel names
+# those that a later compiler adds. libgcc_s stays shared: exceptions and the end of a thread pass
+# through frames of ours and of others.
+function(pygraph_portable target)
+  target_sources(${target} PRIVATE "${PROJECT_SOURCE_DIR}/cmake/glibc_2_28.cpp")
+  target_link_options(${target} PRIVATE -static-libstdc++)
+  foreach(symbol dlopen dlsym dlerror pthread_once pthread_mutex_trylock)
+    target_link_options(${target} PRIVATE "LINKER:--wrap=${symbol}")
+  endforeach()
+  # Where these functions were before glibc 2.34.
+  target_link_libraries(${target} PRIVATE -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
+                                          -Wl,--as-needed)
+endfunction()
+
 function(pygraph_python_module target)
   execute_process(COMMAND "${Python_EXECUTABLE}" -m nanobind --cmake_dir
                   OUTPUT_VARIABLE nanobind_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE
@@ -73,11 +88,14 @@ function(pygraph_python_module target)
   nanobind_add_module(${target} NB_STATIC NOMINSIZE NB_SUPPRESS_WARNINGS ${ARGN})
   pygraph_options(${target})
   target_link_libraries(${target} PRIVATE pygraph_engine pygraph_twin)
-  # Nothing of the static libraries is exported: torch carries its own fmt.
-  target_link_options(${target} PRIVATE "LINKER:--exclude-libs,ALL")
-  foreach(symbol IN LISTS PYGRAPH_EXPORTS)
-    target_link_options(${target} PRIVATE "LINKER:--undefined=${symbol}")
-  endforeach()
+  # Nothing else is exported: torch carries its own fmt, and the process its own libstdc++.
+  list(JOIN PYGRAPH_EXPORTS "; " exports)
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/exports.map"
+       CONTENT "{ global: PyInit_${target}; ${exports}; local: *; };\n")
+  target_link_options(${target} PRIVATE "LINKER:--version-script=${PROJECT_BINARY_DIR}/exports.map")
+  if(PYGRAPH_PORTABLE)
+    pygraph_portable(${target})
+  endif()
   install(TARGETS ${target} LIBRARY DESTINATION pygraph COMPONENT python)
 
   # Type annotations, generated from the module itself.
