@@ -1,6 +1,6 @@
 """Installs what is missing, and only that.
 
-    python tools/ensure.py build runtime torch cuda demo bench test lint     (any of these groups)
+    python tools/ensure.py GROUP...     build runtime torch cuda demo bench test lint wheel
 
 The accepted ranges are pyproject.toml's; what falls outside is installed at the exact version in
 requirements/*.txt. An environment that satisfies the ranges costs no network access. torch is
@@ -29,7 +29,7 @@ except ImportError:  # a bare environment still has pip's copy
     from pip._vendor.packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-GROUPS = ("build", "runtime", "torch", "cuda", "demo", "bench", "test", "lint")
+GROUPS = ("build", "runtime", "torch", "cuda", "demo", "bench", "test", "lint", "wheel")
 CUDA_WHEEL = "nvidia-cuda-runtime"
 WITHOUT_DEPENDENCIES = "bench"
 TORCHVISION_AFTER_TORCH = 15  # torch 2.N goes with torchvision 0.(N + 15)
