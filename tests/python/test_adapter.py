@@ -1,4 +1,4 @@
-"""The adapter on a machine without a GPU: clear reasons, right results, both forms of the hook."""
+"""The adapter on a machine without a GPU: clear reasons, right results, the hook."""
 
 from __future__ import annotations
 
@@ -58,17 +58,6 @@ def test_the_backend_is_registered_and_callable() -> None:
     fast = torch.compile(model, backend=pygraph.backend)
     x = torch.randn(4, 8)
     torch.testing.assert_close(fast(x), model(x))
-
-
-@pytest.mark.parametrize(
-    ("version", "fits"),
-    [("2.10.1", False), ("2.11.0+cu130", True), ("2.13.0", True), ("2.14.0a0", False)],
-)
-def test_torch_out_of_range_is_named(version: str, fits: bool) -> None:
-    problem = versions.torch_problem(version)
-    assert (problem is None) == fits
-    if not fits:
-        assert problem is not None and version in problem and "2.11 to 2.13" in problem
 
 
 def test_an_unsupported_torch_runs_eagerly_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,50 +159,106 @@ def test_what_is_compiled_later_and_on_another_thread_is_routed_too(
     assert hook._current() is None
 
 
-@pytest.mark.skipif(versions.hook_form() != "policy", reason="this torch has no CUDAGraphPolicy")
-def test_the_policy_wraps_whole_graphs_and_partitions() -> None:
-    made: list[dict[str, Any]] = []
-    kwargs = {"static_input_idxs": (0,), "is_backward": False, "is_inference": True}
-    with hook.installed(recording(made)) as routed:
-        policy = routed["config_patches"]["cudagraph_policy"]
-        whole = types.SimpleNamespace(partition_maps=None)
-        assert policy.should_wrap(whole)
-        run = policy.cudagraphify(
-            lambda arguments: arguments,
-            [],
-            (0,),
-            device_index=0,
-            is_backward=False,
-            is_inference=True,
-            mutated_input_idxs=(),
-        )
-        assert run([3]) == ("wrapped", [3])
+def compiled(is_backward: bool, partition_maps: Any, applied: list[Any]) -> Any:
+    """As much of a graph of two arguments, compiled by Inductor, as its post_compile asks for."""
+    from torch._inductor import cudagraph_utils, output_code
 
-        from torch._inductor.utils import GraphPartitionMap
+    argument = cudagraph_utils.PlaceholderInfo("argument", None, [], None)
+    info = types.SimpleNamespace(
+        cudagraph_fail_reasons=[],
+        placeholders=[argument, argument],
+        stack_traces=[None],
+        user_visible_output_idxs=(0,),
+    )
+    graph = object.__new__(output_code.CompiledFxGraph)
+    vars(graph).update(
+        current_callable=lambda arguments: "whole",
+        recursively_apply_fns=applied.extend,
+        partition_maps=partition_maps,
+        cudagraph_info=info,
+        fx_kwargs={"static_input_idxs": (0,), "is_backward": is_backward, "is_inference": False},
+        mutated_input_idxs=torch.utils._ordered_set.OrderedSet([1]),
+        device_idxs=[0],
+        device_types={"cuda"},
+        constants={},
+        opaque_value_type_classes={},
+        inputs_to_check=[],
+        compiled_fn_runner=None,
+        disabled_cudagraphs_reason=None,
+        output_strides=None,
+        kernel_free_cudagraph=False,
+        _wrap_compiled_regions=False,
+        _original_gm=None,
+        _serialized_original_gm=None,
+    )
+    return graph
 
-        applied: list[Any] = []
-        partition = GraphPartitionMap(0, [1, None], [0], [])
-        graph = types.SimpleNamespace(
-            partition_maps=[partition],
-            cudagraph_info=types.SimpleNamespace(
-                cudagraph_fail_reasons=[], placeholders=[None, None], stack_traces=[None]
-            ),
-            fx_kwargs=kwargs,
-            mutated_input_idxs=torch.utils._ordered_set.OrderedSet(),
-            device_idxs=[0],
-            recursively_apply_fns=applied.extend,
-        )
-        graph.cudagraph_info.placeholders = [
-            types.SimpleNamespace(
-                name=f"arg{i}", stack_trace=None, users=[], mutating_use_stack_trace=None
+
+def post_compile_a_pair(partition_maps: Any, patches: dict[str, Any]) -> tuple[list[Any], Any]:
+    """A forward, and then its backward, by torch's own post_compile, whose form differs between
+    versions. Returns what was put around partitions, and the second graph."""
+    from torch._inductor import config, cudagraph_utils, output_code
+    from torch._inductor.utils import BoxedBool
+
+    applied: list[Any] = []
+    shared = {
+        "cudagraphs": BoxedBool(True),
+        "boxed_forward_device_index": cudagraph_utils.BoxedDeviceIndex(None),
+    }
+    for is_backward in (False, True):
+        graph = compiled(is_backward, partition_maps, applied)
+        with config.patch(patches):
+            graph.post_compile(
+                [None, None],
+                output_code.CompiledFxGraphConstants(),
+                {**shared, "is_backward": is_backward},
             )
-            for i in range(2)
-        ]
-        assert not policy.should_wrap(graph)
-        assert len(applied) == 1
-        assert applied[0](lambda arguments: "ran")([]) == ("wrapped", "ran")
-    assert made[1]["static"] == []  # argument 0 is static, but the partition takes argument 1
-    assert [each["partition"] for each in made] == [None, Partition((1, None), (0,))]
+        assert shared["cudagraphs"], "the other graph of the pair would be kept out"
+    return applied, graph
+
+
+def partition_maps() -> list[Any]:
+    """One takes argument 1 and makes the result, the other takes argument 0."""
+    from torch._inductor.utils import GraphPartitionMap
+
+    lists = "list[list" in str(GraphPartitionMap.__annotations__["output_index_mapping"])
+    outputs: list[Any] = [[0], []] if lists else [0, None]
+    return [
+        GraphPartitionMap(0, [1, None], outputs[:1], []),
+        GraphPartitionMap(1, [0], outputs[1:], []),
+    ]
+
+
+def test_torch_hands_over_the_partitions_of_a_forward_and_its_backward() -> None:
+    made: list[dict[str, Any]] = []
+    with hook.installed(recording(made)) as routed:
+        applied, _ = post_compile_a_pair(partition_maps(), routed["config_patches"])
+        for apply in applied:
+            assert apply(lambda arguments: "ran")([]) == ("wrapped", "ran")
+    assert [each["is_backward"] for each in made] == [False, False, True, True]
+    for first, second in (made[:2], made[2:]):
+        assert first["static"] == [] and first["mutated_input_idxs"] == (0,)
+        assert second["static"] == [0] and second["mutated_input_idxs"] == ()
+
+
+def test_torch_hands_over_whole_graphs_in_spite_of_a_policy() -> None:
+    from torch._inductor import config, cudagraph_utils
+
+    made: list[dict[str, Any]] = []
+    others = {}
+    if hasattr(config, "cudagraph_policy"):
+
+        class Policy(cudagraph_utils.CUDAGraphPolicy):
+            def should_wrap(self, compiled_graph: Any) -> bool:
+                return False
+
+        others["cudagraph_policy"] = Policy()
+    with config.patch(others), hook.installed(recording(made)) as routed:
+        patches = {**routed["config_patches"], "graph_partition": False}
+        _, graph = post_compile_a_pair(None, patches)
+    assert [each["is_backward"] for each in made] == [False, True]
+    assert made[0]["static"] == [0] and made[0]["mutated_input_idxs"] == (1,)
+    assert graph.current_callable([]) == ("wrapped", "whole")
 
 
 def test_partitions_that_are_replaced_come_with_their_maps(monkeypatch: pytest.MonkeyPatch) -> None:

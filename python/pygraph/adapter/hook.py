@@ -1,12 +1,13 @@
-"""The hook below Inductor, in its two forms (design: integration of torch 2.11 to 2.13).
+"""The hook below Inductor.
 
-Both make Inductor hand every compiled callable that it would put into a CUDA graph to `wrap`:
+It makes Inductor hand every compiled callable that it would put into a CUDA graph to `wrap`:
+`torch._inductor.compile_fx.cudagraphify` is replaced. output_code.py imports it inside the function
+at each post-compile, so whole graphs, partitions and cache hits all come through it; for partitions
+in the order of the graph's partition maps.
 
-* 2.11: `torch._inductor.compile_fx.cudagraphify` is replaced. output_code.py imports it inside the
-  function at each post-compile, so whole graphs, partitions and cache hits all come through it;
-  for partitions in the order of the graph's partition maps.
-* 2.13: a CUDAGraphPolicy. It would wrap the whole callable even where Inductor partitioned it
-  around CPU operations, so partitions are wrapped one by one here, as 2.11 does.
+Inductor has a CUDAGraphPolicy for this too, from torch 2.12 on. A policy is given the whole callable
+even where Inductor partitioned it around CPU operations; one that declines, to wrap partitions
+itself, turns CUDA graphs off for the backward as well. So there must be none here.
 
 The replacement stays in place for the life of the process and acts only inside `installed()`:
 other compilations with torch's own CUDA graphs are not touched.
@@ -20,7 +21,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from pygraph.adapter import versions
 from pygraph.adapter.partition import Partition
 
 
@@ -52,9 +52,11 @@ def installed(wrap: Wrap) -> Iterator[dict[str, Any]]:
     """Routes the compilations of this thread to `wrap`; yields what compile_fx is to be given for
     it. A backward graph may be compiled long after, at its first call and on autograd's thread:
     hence the `inner_compile`, which routes to `wrap` wherever and whenever it runs."""
+    from torch._inductor import config
+
     patches: dict[str, Any] = {"triton.cudagraphs": True}
-    if versions.hook_form() == "policy":
-        patches["cudagraph_policy"] = _make_policy()
+    if hasattr(config, "cudagraph_policy"):
+        patches["cudagraph_policy"] = None
     _replace_cudagraphify()
     _observe_partitions()
     _spare_the_tree_manager()
@@ -186,66 +188,3 @@ def _call(
         mutated_input_idxs=kwargs.get("mutated_input_idxs", ()),
         partition=_next_partition(),
     )
-
-
-def _make_policy() -> Any:
-    from torch._inductor import cudagraph_utils
-
-    class Policy(cudagraph_utils.CUDAGraphPolicy):
-        def cudagraphify(
-            self,
-            model: Callable[..., Any],
-            example_inputs: Sequence[Any],
-            static_input_idxs: Sequence[int],
-            **kwargs: Any,
-        ) -> Callable[..., Any]:
-            wrap = _current()
-            return model if wrap is None else _call(wrap, model, static_input_idxs, kwargs)
-
-        def should_wrap(self, compiled_graph: Any) -> bool:
-            wrap = _current()
-            if wrap is None:
-                return False
-            if not getattr(compiled_graph, "partition_maps", None):
-                return True
-            wrap_partitions(compiled_graph, wrap)
-            return False
-
-    return Policy()
-
-
-def wrap_partitions(compiled_graph: Any, wrap: Wrap) -> None:
-    """Wraps each partition of a compiled graph; what stands between them (CPU operations) stays
-    where it is. Does nothing when Inductor itself found a reason against graphs."""
-    from torch._inductor.cudagraph_utils import (
-        CudagraphMetadata,
-        get_partition_cudagraph_metadata,
-    )
-    from torch.utils._ordered_set import OrderedSet
-
-    cached = compiled_graph.cudagraph_info
-    if cached is None or cached.cudagraph_fail_reasons:
-        return
-    kwargs = compiled_graph.fx_kwargs
-    whole = CudagraphMetadata(
-        cached.placeholders,
-        OrderedSet(kwargs["static_input_idxs"] or ()),
-        compiled_graph.mutated_input_idxs,
-        cached.stack_traces,
-        {},
-    )
-    functions = []
-    for partition in compiled_graph.partition_maps:
-        metadata = get_partition_cudagraph_metadata(partition, whole)
-        functions.append(
-            functools.partial(
-                wrap,
-                static_input_idxs=tuple(metadata.static_input_idxs),
-                device_index=next(iter(compiled_graph.device_idxs)),
-                is_backward=kwargs["is_backward"],
-                is_inference=kwargs["is_inference"],
-                mutated_input_idxs=tuple(metadata.mutated_input_idxs),
-                partition=Partition.of(partition),
-            )
-        )
-    compiled_graph.recursively_apply_fns(functions)

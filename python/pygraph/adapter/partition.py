@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 Position = int | None  #: in the compiled graph; None: not of its arguments (or results), or unknown
 
@@ -29,7 +29,15 @@ class Partition:
         outputs = getattr(partition_map, "output_index_mapping", None)
         if inputs is None or outputs is None:
             return None
-        return Partition(tuple(inputs), tuple(outputs))
+        return Partition(tuple(inputs), tuple(map(_last, outputs)))
+
+
+def _last(outputs: Any) -> Position:
+    """Of a partition's result that is several of the graph's, the last. Torch 2.15 lists them all;
+    before, the map had the last."""
+    if isinstance(outputs, list):
+        return outputs[-1] if outputs else None
+    return cast(Position, outputs)
 
 
 def graph_inputs(partition: Partition | None, arguments: Sequence[Any]) -> list[Position]:

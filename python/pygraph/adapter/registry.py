@@ -48,7 +48,7 @@ def note(event: str) -> None:
 
 
 def info() -> dict[str, Any]:
-    """What this process can do: versions, driver, device, hook, tensor access, and the problem
+    """What this process can do: versions, driver, device, tensor access, and the problem
     that keeps graphs off, if any."""
     support = versions.support()
     driver = _engine.capabilities()
@@ -59,7 +59,6 @@ def info() -> dict[str, Any]:
         "driver": driver.library or None,
         "driver_version": driver.version or None,
         "device": _device_name(),
-        "hook": versions.hook_form(),
         "tensor_access": support.tensor_access,
         "problem": devices.TARGETS["cuda"].problem(),
     }

@@ -1,7 +1,6 @@
 """Which torch we run on, and what of it we can use.
 
-Supported: torch 2.11 to 2.13. The hook below Inductor has two forms (docs/design.md, "The hook"):
-a policy object (config.cudagraph_policy, 2.13) and a replaced compile_fx.cudagraphify (2.11).
+The range is stated here and in pyproject.toml; a test compares them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import torch
 from pygraph import _engine
 
 MINIMUM = (2, 11)
-MAXIMUM = (2, 13)
+MAXIMUM = (2, 15)
 
 
 def parse(version: str) -> tuple[int, int]:
@@ -34,15 +33,6 @@ def torch_problem(version: str) -> str | None:
         f"torch {version} found, PyGraph needs torch {MINIMUM[0]}.{MINIMUM[1]} to "
         f"{MAXIMUM[0]}.{MAXIMUM[1]}"
     )
-
-
-def hook_form() -> str:
-    """'policy' where Inductor takes a CUDAGraphPolicy, else 'cudagraphify'."""
-    from torch._inductor import config, cudagraph_utils
-
-    if hasattr(config, "cudagraph_policy") and hasattr(cudagraph_utils, "CUDAGraphPolicy"):
-        return "policy"
-    return "cudagraphify"
 
 
 @dataclasses.dataclass(frozen=True)
