@@ -5,13 +5,16 @@
 The accepted ranges are pyproject.toml's; what falls outside is installed at the exact version in
 requirements/*.txt. An environment that satisfies the ranges costs no network access. torch is
 special: a present one is never replaced, and one outside the range is only reported (PyGraph then
-runs eagerly). So is cuda.h: any CUDA toolkit from 12.4 on will do, the wheel is the last resort.
+runs eagerly). Where there is no NVIDIA driver an absent one is installed as the CPU build, if pip
+finds that where it is told to look. cuda.h is special too: any CUDA toolkit from 12.4 on will do,
+the wheel is the last resort.
 bench is what the paper's workloads import: installed as listed, without what those packages ask for
 themselves, which would bring old packages and another torch.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import os
 import re
@@ -34,8 +37,14 @@ CUDA_WHEEL = "nvidia-cuda-runtime"
 WITHOUT_DEPENDENCIES = "bench"
 TORCHVISION_AFTER_TORCH = 15  # torch 2.N goes with torchvision 0.(N + 15)
 SPECIAL = {"torch": "torch", CUDA_WHEEL: "cuda"}  # groups of their own, wherever they are listed
+CPU_COST = "It takes 1 GB of disk; a first run, with the build, about 3 minutes."
+CUDA_COST = "It takes 5 GB of disk; a first run, with the build, about 7 minutes."
 # Also accepted as a program on PATH, whoever installed it.
 PROGRAMS = {"cmake", "ninja", "clang-format", "clang-tidy"}
+
+
+def say(text: str) -> None:
+    print(f"setup: {text}", file=sys.stderr)
 
 
 def requirements(groups: list[str]) -> list[Requirement]:
@@ -87,10 +96,9 @@ def missing(groups: list[str]) -> list[Requirement]:
         if found and requirement.specifier.contains(found, prereleases=True):
             continue
         if found and requirement.name == "torch":
-            print(
-                f"setup: torch: found {found}, needed {requirement.specifier}. Left as it is: "
-                "PyGraph will run eagerly with it.",
-                file=sys.stderr,
+            say(
+                f"torch: found {found}, needed {requirement.specifier}. Left as it is: "
+                "PyGraph will run eagerly with it."
             )
             continue
         absent.append(requirement)
@@ -103,10 +111,9 @@ def matching_torchvision() -> Requirement | None:
     version = re.match(r"2\.(\d+)\.", torch or "")
     if version and torch and "cpu" not in torch:
         return Requirement(f"torchvision==0.{int(version[1]) + TORCHVISION_AFTER_TORCH}.*")
-    print(
-        f"setup: torchvision: found none, nor a release for torch {torch or '(not installed)'}. "
-        "The workloads that need it are left out.",
-        file=sys.stderr,
+    say(
+        f"torchvision: found none, nor a release for torch {torch or '(not installed)'}. "
+        "The workloads that need it are left out."
     )
     return None
 
@@ -121,14 +128,44 @@ def pins() -> dict[str, str]:
     return {canonicalize_name(Requirement(line).name): line for line in lines if line}
 
 
-def install(absent: list[Requirement], options: tuple[str, ...] = ()) -> int:
-    exact = pins()
-    wanted = [exact.get(canonicalize_name(r.name), str(r)) for r in absent]
-    print(f"setup: installing {', '.join(wanted)}", file=sys.stderr)
+def pip_install(wanted: list[str], options: tuple[str, ...] = (), quietly: bool = False) -> int:
     command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     command += ["--quiet", "--retries", os.environ.get("PYGRAPH_PIP_RETRIES", "3")]
     command += [*options, *wanted]
-    return subprocess.run(command, check=False).returncode
+    return subprocess.run(command, check=False, capture_output=quietly).returncode
+
+
+def install(absent: list[Requirement], options: tuple[str, ...] = ()) -> int:
+    exact = pins()
+    wanted = [exact.get(canonicalize_name(r.name), str(r)) for r in absent]
+    say(f"installing {', '.join(wanted)}")
+    return pip_install(wanted, options)
+
+
+def has_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return shutil.which("nvidia-smi") is not None
+    return True
+
+
+def install_torch(absent: list[Requirement]) -> int:
+    """The CPU build where there is no driver, if pip finds it; else what pip takes by itself."""
+    torch = pins()["torch"]
+    if has_driver():
+        say(f"torch is missing. {CUDA_COST}")
+        return install(absent)
+    say(f"torch is missing, and there is no NVIDIA driver: installing {torch}+cpu. {CPU_COST}")
+    if pip_install([f"{torch}+cpu"], quietly=True) == 0:
+        return 0
+    say(
+        f"pip finds no {torch}+cpu and takes its default, a CUDA build on most machines. "
+        f"{CUDA_COST} To save that, stop this, install the CPU build as pytorch.org/get-started "
+        f"says, with {sys.executable} -m pip, or name its index in PIP_EXTRA_INDEX_URL; then run "
+        "this again."
+    )
+    return install(absent)
 
 
 def main(arguments: list[str]) -> int:
@@ -136,14 +173,19 @@ def main(arguments: list[str]) -> int:
     if unknown or not arguments:
         print(f"usage: ensure.py GROUP...   groups: {' '.join(GROUPS)}", file=sys.stderr)
         return 2
-    alone = [WITHOUT_DEPENDENCIES, "cuda"]
+    alone = ["torch", WITHOUT_DEPENDENCIES, "cuda"]
+    rest = [group for group in arguments if group not in alone]
     # cuda is looked at last: finding cuda.h takes cmake.
-    for groups in ([g for g in arguments if g not in alone], *([g] for g in alone)):
-        absent = missing([g for g in groups if g in arguments])
-        options = ("--no-deps",) if groups == [WITHOUT_DEPENDENCIES] else ()
-        if absent and (code := install(absent, options)):
-            names = ", ".join(r.name for r in absent)
-            print(f"setup: could not install {names}", file=sys.stderr)
+    for groups in (["torch"], rest, [WITHOUT_DEPENDENCIES], ["cuda"]):
+        absent = missing([group for group in groups if group in arguments])
+        if not absent:
+            continue
+        if groups == ["torch"]:
+            code = install_torch(absent)
+        else:
+            code = install(absent, ("--no-deps",) if groups == [WITHOUT_DEPENDENCIES] else ())
+        if code:
+            say(f"could not install {', '.join(r.name for r in absent)}")
             return code
     return 0
 
