@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+import typer
+from click.testing import Result
 from typer.testing import CliRunner
 
 from pygraph.bench import regress
@@ -88,18 +90,42 @@ def test_a_new_model_and_one_that_never_ran_are_no_regressions():
     assert only(records(pygraph=None), records(pygraph=None)).lost is None
 
 
+def compared(*arguments: Path | str) -> Result:
+    app = typer.Typer()
+    app.command()(regress.main)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.2, 1), (None, 1)])
 def test_exit_status(tmp_path: Path, factor: float | None, code: int):
-    import typer
-
     paths = [tmp_path / "old.json", tmp_path / "new.json"]
     for path, content in zip(paths, (records(), records(pygraph=factor)), strict=True):
         path.write_text(json.dumps({"records": content}))
-    app = typer.Typer()
-    app.command()(regress.main)
-    result = CliRunner().invoke(app, [str(path) for path in paths])
+    result = compared(*paths)
     assert result.exit_code == code, result.output
     assert ("slower or lost: alexnet" in result.output) == bool(code)
     # By another clock nothing changed but the failure.
-    result = CliRunner().invoke(app, [*map(str, paths), "--metric", "host_us"])
+    result = compared(*paths, "--metric", "host_us")
     assert result.exit_code == (1 if factor is None else 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (None, "No such file or directory"),
+        ("{", "found no JSON"),
+        ("[1]", 'found no list "records"'),
+        ('{"plans": []}', 'found no list "records"'),
+        ('{"records": [{"mode": "pygraph"}]}', 'without "workload"'),
+    ],
+)
+def test_a_file_that_is_no_record_is_named(tmp_path: Path, content: str | None, found: str):
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(json.dumps({"records": records()}))
+    if content is not None:
+        bad.write_text(content)
+    for paths in ((good, bad), (bad, good)):
+        result = compared(*paths)
+        assert result.exit_code == 2 and isinstance(result.exception, SystemExit)
+        assert f"{bad}: " in result.output and found in result.output
+        assert "`pygraph demo`" in result.output

@@ -21,6 +21,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from pygraph.bench.paper.report.compare import NotARecord
+
 INCUMBENTS = ("default", "reduce-overhead")
 REFERENCES = (*INCUMBENTS, "floor")
 METRICS = ("latency_us", "host_us", "pipelined_us")
@@ -65,6 +67,24 @@ def ratios(records: Sequence[Mapping[str, Any]], metric: str = METRICS[0]) -> di
         }
         for model, modes in times.items()
     }
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The records of a file that `pygraph demo` wrote; NotARecord for any other."""
+    needed = "needed is the JSON file that `pygraph demo` writes on a GPU"
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise NotARecord(f"{path}: {error.strerror or error}; {needed}") from error
+    except ValueError as error:
+        raise NotARecord(f"{path}: found no JSON ({error}); {needed}") from error
+    records = content.get("records") if isinstance(content, dict) else None
+    if not isinstance(records, list):
+        raise NotARecord(f'{path}: found no list "records"; {needed}')
+    for record in records:
+        if not isinstance(record, dict) or not {"workload", "mode"} <= record.keys():
+            raise NotARecord(f'{path}: found a record without "workload" and "mode"; {needed}')
+    return records
 
 
 def _bit_equal(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -134,7 +154,11 @@ def main(
 
     if metric not in METRICS:
         raise typer.BadParameter(f"no metric {metric!r}: there are {', '.join(METRICS)}")
-    before, after = (json.loads(path.read_text())["records"] for path in (old, new))
+    try:
+        before, after = read(old), read(new)
+    except NotARecord as error:
+        typer.echo(f"regress: {error}", err=True)
+        raise typer.Exit(2) from error
     rows = compare(before, after, metric)
     console = terminal()
     console.print(as_table(rows, metric, limit))
