@@ -1,6 +1,7 @@
 """The paper's workloads on the CPU: a tiny version of each runs, as far as its libraries are there,
 and what is missing is named."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rich.console import Console  # noqa: E402
+
 from pygraph.bench.models import Unavailable  # noqa: E402
+from pygraph.bench.paper import command  # noqa: E402
 from pygraph.bench.paper.modes import loss_of  # noqa: E402
 from pygraph.bench.paper.workloads import sources  # noqa: E402
 from pygraph.bench.paper.workloads.catalogue import GROUPS, WORKLOADS, find  # noqa: E402
@@ -174,15 +178,53 @@ def no_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_what_is_missing_is_named(no_checkout: Path, monkeypatch: pytest.MonkeyPatch):
     assert sources.missing(("torch",)) is None
     library = sources.missing(("torch", "no_such_library"))
-    assert library and library.startswith("no_such_library: ") and "ensure.py bench" in library
+    assert library and library.startswith("no_such_library: ")
     assert sources.torchbench() is None
     checkout = sources.missing(("torchbench",))
     assert checkout and str(no_checkout) in checkout and sources.VARIABLE in checkout
     with pytest.raises(Unavailable, match="TorchBench"):
         WORKLOADS["EOS"].make_program(CPU, tiny=True)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(Unavailable, match=r"^transformers: "):
+    with pytest.raises(Unavailable, match=r"^transformers: .*bench --list"):
         WORKLOADS["DMLM"].make_program(CPU, tiny=True)
+
+
+def test_what_to_install_comes_from_the_distribution(monkeypatch: pytest.MonkeyPatch):
+    """Not from a file of the checkout, which a wheel does not have."""
+    listed = [
+        "torch<3",
+        'here>=1; extra == "bench"',
+        "torchvision; extra == 'bench'",
+        "not-here<2,>=1; extra == 'bench'",
+        'nor_this; extra == "demo"',
+        'pytest; extra == "test"',
+    ]
+
+    def version(name: str) -> str:
+        if name == "here":
+            return "1"
+        raise sources.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(sources.metadata, "requires", lambda name: listed)
+    monkeypatch.setattr(sources.metadata, "version", version)
+    assert sources.how_to_install() == [
+        "pip install nor_this",
+        "pip install --no-deps 'not-here<2,>=1'",
+        "torchvision: the release for your torch, as pytorch.org/get-started says",
+    ]
+
+
+def test_the_list_names_nothing_that_a_wheel_lacks(
+    no_checkout: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sources, "how_to_install", lambda: ["pip install this"])
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    console = Console(width=160, record=True, file=io.StringIO())
+    command.listing(console)
+    text = console.export_text()
+    assert "tools/" not in text and "pip install this" in text
+    # In the table the missing thing's name, and what was found once below.
+    assert text.count("TorchBench: not found in") == text.count("transformers: import of") == 1
 
 
 def test_a_folder_that_is_no_checkout_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

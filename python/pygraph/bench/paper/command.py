@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pygraph.bench.device import Device
 from pygraph.bench.environment import command_line
 from pygraph.bench.paper import modes
 from pygraph.bench.paper.record import Document
+from pygraph.bench.paper.report.compare import read
 from pygraph.bench.paper.report.files import write_report
 from pygraph.bench.paper.suite import NO_LIMIT_S, Plan, Suite
 from pygraph.bench.paper.workloads import catalogue, sources
@@ -102,7 +102,7 @@ def write_reports(request: Request) -> list[str]:
     """From the record that there is; the names of the files."""
     if not request.out.exists():
         raise ValueError(f"{request.out.name}: no such record; run `pygraph bench` first")
-    content = json.loads(request.out.read_text())
+    content = read(request.out)
     place = request.report or request.out.with_suffix("")
     files = [place.with_name(f"{place.name}{ending}") for ending in (".md", ".html")]
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -117,9 +117,17 @@ def listing(console: Console) -> None:
     table = Table(title="the paper's workloads", title_justify="left")
     for name in ("name", "model", "suite", "mode", "batch", "made from", "missing here"):
         table.add_column(name, justify="right" if name == "batch" else "left")
+    reasons: dict[str, None] = {}
     for each in catalogue.WORKLOADS.values():
         mode = "training" if each.training else "inference"
         words = (each.name, each.model, each.suite, mode, str(each.batch), each.source)
         lacks = sources.missing(each.needs) or ""
-        table.add_row(*(Text(word) for word in words), Text(lacks, style="red"))
+        reasons.update({lacks: None} if lacks else {})
+        table.add_row(*(Text(word) for word in words), Text(lacks.split(":")[0], style="red"))
     console.print(table)
+    for reason in reasons:
+        console.print(Text(reason), soft_wrap=True)
+    if commands := sources.how_to_install():
+        console.print("To install what is missing (in a checkout `./run bench` does):")
+        for line in commands:
+            console.print(Text(f"    {line}"), soft_wrap=True)

@@ -7,19 +7,22 @@ PyGraph. Only the model files are run: its packages' own `__init__` modules want
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+DISTRIBUTION = "pygraph-cuda"
 TORCHBENCH_URL = "https://github.com/pytorch/benchmark"
 TORCHBENCH_COMMIT = "0e83c440a51cd63464fee34724d01b7c814ce39b"
 TORCHBENCH = "torchbench"
@@ -66,7 +69,8 @@ def torchbench() -> Path | None:
 
 
 def missing(needs: Sequence[str]) -> str | None:
-    """The first thing that is needed and not there, in one line with what to do; or None."""
+    """The first thing that is needed and not there, and what was found instead, in one line; or
+    None."""
     for name in needs:
         reason = _checkout_missing() if name == TORCHBENCH else _module_missing(name)
         if reason:
@@ -82,7 +86,8 @@ def _checkout_missing() -> str | None:
     if folder is None:
         return (
             f"TorchBench: not found in {cache_folder()}; needed is {TORCHBENCH_URL} at "
-            f"{TORCHBENCH_COMMIT[:12]}, there or in the folder that {VARIABLE} names"
+            f"{TORCHBENCH_COMMIT[:12]}, there or in the folder that {VARIABLE} names; "
+            "`pygraph bench` fetches it"
         )
     for part in FOLDERS:
         if not (folder / ROOT / part).is_dir():
@@ -99,8 +104,41 @@ def _module_missing(name: str) -> str | None:
     except Exception as error:
         # Libraries beside another torch than their own fail in many ways while they load.
         found = (str(error) or type(error).__name__).splitlines()[0]
-        return f"{name}: {found}; `python tools/ensure.py bench` installs what the workloads need"
+        return f"{name}: {found}"
     return None
+
+
+def how_to_install() -> list[str]:
+    """Commands that install what the workloads import and this environment lacks."""
+    demo, bench = _not_installed("demo"), _not_installed("bench")
+    matching = [line for line in bench if line.startswith("torchvision")]
+    bench = [line for line in bench if line not in matching]
+    lines = [f"pip install {shlex.join(demo)}"] if demo else []
+    if bench:  # their dependencies would bring old packages, and another torch
+        lines.append(f"pip install --no-deps {shlex.join(bench)}")
+    if matching:
+        lines.append("torchvision: the release for your torch, as pytorch.org/get-started says")
+    return lines
+
+
+def _not_installed(extra: str) -> list[str]:
+    """What an extra of PyGraph's own distribution lists and is not there."""
+    try:
+        listed = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return []
+    wanted = [
+        line.split(";")[0].strip() for line in listed if re.search(f"extra == .{extra}.", line)
+    ]
+    return [line for line in wanted if not _is_installed(re.split("[<>=!~ ]", line)[0])]
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 # ------------------------------------------------------------------------------ getting it

@@ -95,7 +95,7 @@ class Workload:
         from pygraph.bench.paper.workloads import sources
 
         if missing := sources.missing(self.needs):
-            raise Unavailable(missing)
+            raise Unavailable(f"{missing}; `pygraph bench --list` says what to install")
         model = self._build_on(device, tiny)
         program = Program(model, self.call, self.precision == BF16 and device.type == "cuda")
         return program.train(self.training)
