@@ -1,7 +1,9 @@
-"""The demonstration without a GPU: plans, stand-ins, a model on the twin, and the exit code."""
+"""The demonstration without a GPU: a model on the twin, plans, stand-ins, and the exit code. With
+one: what is shown first, and in which order the rest is kept."""
 
 import contextlib
 import dataclasses
+import io
 import json
 import sys
 import types
@@ -13,9 +15,10 @@ torch = pytest.importorskip("torch")
 
 from rich.console import Console  # noqa: E402
 
-from pygraph.bench import on_twin, small_models, without_gpu  # noqa: E402
+from pygraph.bench import demo, on_twin, small_models, without_gpu  # noqa: E402
 from pygraph.bench.environment import command_line, environment  # noqa: E402
-from pygraph.bench.models import WORKLOADS, Unavailable  # noqa: E402
+from pygraph.bench.models import MEASURED, WORKLOADS, Unavailable  # noqa: E402
+from pygraph.bench.record import Record  # noqa: E402
 
 
 class Tiny(torch.nn.Module):
@@ -69,13 +72,15 @@ def checks(shown: on_twin.Shown) -> dict[str, bool]:
 ALL = ("proof", "inputs moved", "weights moved", "outputs kept", "fault planted")
 
 
-def test_plans_then_a_model_on_the_twin(tmp_path, tiny):
+def test_a_model_on_the_twin_then_plans_then_what_is_next(tmp_path, tiny):
     code, text, data = show(tmp_path, tiny, "mlp-1")
     assert code == 0
     order = (
-        "1 graph, runs as CUDA graphs: wholly",
-        "The engine alone",
         "tiny (0.0 million parameters)",
+        "The engine alone",
+        "1 graph, runs as CUDA graphs: wholly",
+        "What next",
+        'torch.compile(model, backend="pygraph")',
     )
     places = [text.index(part) for part in order]
     assert places == sorted(places)
@@ -212,6 +217,62 @@ def test_a_missing_library_is_told_and_stood_in_for(tmp_path, tiny, twin, monkey
     assert "torchvision: not here" in text and "resnet50 stands in" in text
     assert data["missing"] == {"alexnet": "torchvision: not here"}
     assert [each["name"] for each in data["plans"]] == ["densenet121", "resnet50"]
+
+
+def test_without_a_gpu_few_models_are_planned_unless_others_are_named(monkeypatch):
+    planned: list[list[str]] = []
+
+    def show(workloads, *_):
+        planned.append([each.name for each in workloads])
+        return 0
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(without_gpu, "show_without_gpu", show)
+    demo.demo(demo.Request())
+    demo.demo(demo.Request(models=("mlp-1", "XLNetLMHeadModel")))
+    assert planned == [list(without_gpu.PLANNED), ["mlp-1", "XLNetLMHeadModel"]]
+
+
+TIMES = {"eager": 30.0, "default": 20.0, "reduce-overhead": 15.0, "pygraph": 10.0, "floor": 9.0}
+
+
+def measured(
+    monkeypatch: pytest.MonkeyPatch, *names: str, breaks_at: str = ""
+) -> tuple[list[str], list[str], str]:
+    """The order in which models are measured, that in which they are kept, and what is shown."""
+    reached: list[str] = []
+    saved: list[list[Record]] = []
+
+    def run_workload(workload, *_):
+        reached.append(workload.name)
+        return [
+            Record(workload.name, workload.batch, mode, correct=True, latency_us=us)
+            for mode, us in TIMES.items()
+        ]
+
+    monkeypatch.setattr(demo, "run_workload", run_workload)
+    device = types.SimpleNamespace(broken=lambda: "lost" if reached[-1] == breaks_at else None)
+    console = Console(width=160, record=True, file=io.StringIO())
+    request = demo.Request(models=names or None, modes=tuple(TIMES))
+    records = demo._run_all(request, device, console, saved.append, {})
+    assert records == saved[-1] and len(saved) == len(reached)
+    kept = list(dict.fromkeys(each.workload for each in records))
+    return reached, kept, console.export_text()
+
+
+def test_the_speed_up_is_shown_soon_and_the_order_of_the_record_stays(monkeypatch):
+    reached, kept, text = measured(monkeypatch)
+    assert reached[: len(demo.EARLY)] == list(demo.EARLY) and sorted(reached) == sorted(MEASURED)
+    assert kept == list(MEASURED)
+    line = "pygraph 10.0 us, 3.00x over eager, 2.00x over default, 1.50x over reduce-overhead"
+    lines = [line for line in text.splitlines() if "us, " in line]
+    assert lines[0].startswith(f"{demo.EARLY[0]}: {line}") and len(lines) == len(MEASURED)
+
+
+def test_models_behind_a_gpu_that_broke_are_kept_as_failed(monkeypatch):
+    reached, kept, text = measured(monkeypatch, "densenet121", "mlp-8", breaks_at="mlp-8")
+    assert reached == ["mlp-8"] and kept == ["densenet121", "mlp-8"]
+    assert "densenet121" not in text
 
 
 def test_nothing_of_this_machine_is_written(monkeypatch):

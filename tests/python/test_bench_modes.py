@@ -270,6 +270,7 @@ def test_the_whole_demonstration(own_modes, monkeypatch, tmp_path):
     assert "failed: tiny, floor: RuntimeError: cannot capture this" in text
     assert "bit-equal to torch.compile" in text and "calls replayed" in text
     assert "pygraph vs default" in text and "elsewhere" in text
+    assert text.index("What next") > text.index("elsewhere")
     assert set(found["phases"]) == {"tiny"}
 
 

@@ -107,6 +107,16 @@ def test_chart(tmp_path: Path):
     assert not chart.draw([], {}, tmp_path / "none.png")
 
 
+def test_a_speed_up_in_one_line():
+    times = {"eager": 30.0, "default": 20.0, "pygraph": 10.0, "floor": 9.0}
+    made = [record.Record("m", 1, mode, correct=True, latency_us=us) for mode, us in times.items()]
+    assert table.speed_up(made) == "pygraph 10.0 us, 3.00x over eager, 2.00x over default"
+    made[2].correct = False
+    assert table.speed_up(made) == (
+        "eager 30.0 us, default 20.0 us, floor 9.0 us, pygraph was not timed"
+    )
+
+
 def test_time_line_adds_up():
     line = table.time_line([{"model": 1.0, "check": 2.0}, {"model": 3.0}], 10.0)
     assert line == "time: 10 s (model 4, check 2, elsewhere 4)"

@@ -1,14 +1,15 @@
 """`pygraph demo`: what PyGraph does on this machine.
 
-With a GPU every model is run in every mode, checked, timed and written down. Without one the same
-models are planned, and a small one runs on the CPU twin.
+With a GPU every model is run in every mode, checked, timed and written down, those first that
+compile in seconds. Without one a small model runs on the CPU twin, and some of the models are
+planned.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,27 @@ NAME = "first-light"
 BUDGET_S = 60.0
 WIDTH = 160
 
+EARLY = ("mlp-8", "alexnet")
+"""Measured before the others: they compile in seconds, and so show a speed-up soon. Tables and
+files keep the order of the request."""
+
+WHAT_NEXT = """
+What next
+  In a program:
+      import torch, pygraph
+      model = torch.compile(model, backend="pygraph")
+      with torch.no_grad():
+          y = model(x)
+      print(pygraph.report())    # what became of every compiled graph, and why
+"""
+
 
 @dataclass(frozen=True)
 class Request:
     """What was asked for on the command line."""
 
-    models: tuple[str, ...] = MEASURED
+    models: tuple[str, ...] | None = None
+    """None: MEASURED on a GPU, and without one those of without_gpu.PLANNED."""
     modes: tuple[str, ...] = tuple(modes.MODES)
     out: Path = OUT
     name: str = NAME
@@ -48,11 +64,11 @@ class Request:
     twin_model: str = "resnet18"
     """Without a GPU: which of small_models runs on the CPU twin."""
 
-    def workloads(self) -> list[Workload]:
-        return [WORKLOADS[name] for name in self.models]
+    def workloads(self, default: Sequence[str] = MEASURED) -> list[Workload]:
+        return [WORKLOADS[name] for name in self.models or default]
 
     def effort(self) -> Effort:
-        seconds = self.budget_s / max(1, len(self.models))
+        seconds = self.budget_s / max(1, len(self.workloads()))
         return Effort(seconds / 4, rounds=3, least=5) if self.quick else Effort(seconds)
 
 
@@ -67,9 +83,9 @@ def demo(request: Request, console: Console | None = None) -> int:
     console = console or terminal()
     if torch.cuda.is_available():
         return _with_gpu(request, console)
-    from pygraph.bench.without_gpu import show_without_gpu
+    from pygraph.bench.without_gpu import PLANNED, show_without_gpu
 
-    return show_without_gpu(request.workloads(), request.out, console, request.twin_model)
+    return show_without_gpu(request.workloads(PLANNED), request.out, console, request.twin_model)
 
 
 def _with_gpu(request: Request, console: Console) -> int:
@@ -84,7 +100,9 @@ def _with_gpu(request: Request, console: Console) -> int:
     content: dict[str, Any] = {}
 
     def save(records: Sequence[Record]) -> None:
-        content.update(record.document(records, found, command_line(), phases))
+        names = dict.fromkeys(each.workload for each in records)
+        spent = {name: phases[name] for name in names if name in phases}
+        content.update(record.document(records, found, command_line(), spent))
         record.write(data, content)
 
     records = _run_all(request, device, console, save, phases)
@@ -98,6 +116,14 @@ def _with_gpu(request: Request, console: Console) -> int:
     for line in content["summary"]["failed"]:
         console.print(Text(f"failed: {line}", style="red"))
     console.print(Text(f"written: {data}" + (f", {picture}" if drawn else ""), style="dim"))
+    console.print(
+        Text(
+            f"{WHAT_NEXT}"
+            "  Without running it, what would be captured of a model: pygraph plan --help\n"
+            "  25 more workloads, in inference and training: ./run bench\n"
+            "  Options, limits and how it works: README.md and docs/design.md"
+        )
+    )
     return 1 if content["summary"]["failed"] else 0
 
 
@@ -111,7 +137,8 @@ def _run_all(
     """All models; what is known is saved after each, so that a run cut short leaves something."""
     options = Options(effort=request.effort(), modes=request.modes, cold=request.cold)
     steps = len(request.modes) + 2
-    records: list[Record] = []
+    waiting = sorted(enumerate(request.workloads()), key=lambda each: _turn(each[1].name))
+    found: dict[int, list[Record]] = {}
     columns = (
         TextColumn("{task.description:<48}"),
         BarColumn(),
@@ -120,45 +147,44 @@ def _run_all(
     )
     # No thread of its own that redraws: it would take the interpreter's lock from the timed calls.
     with Progress(*columns, console=console, auto_refresh=False) as progress:
-        task = progress.add_task("", total=steps * len(request.models))
-        for place, workload in enumerate(request.workloads()):
-            progress.update(task, completed=place * steps)
+        task = progress.add_task("", total=steps * len(waiting))
+        for turn, (place, workload) in enumerate(waiting):
+            progress.update(task, completed=turn * steps)
 
             def advance(what: str, name: str = workload.name) -> None:
                 progress.update(task, advance=1, description=f"{name}: {what}", refresh=True)
 
             spent = phases.setdefault(workload.name, Phases())
-            own = run_workload(workload, device, options, advance, spent)
-            records += own
-            _say_how_it_went(own, spent, progress.console)
+            found[place] = run_workload(workload, device, options, advance, spent)
+            _say_how_it_went(found[place], spent, progress.console)
             broken = device.broken()
             if broken is not None:
-                records += _not_reached(request, place + 1, f"the GPU failed before: {broken}")
-            save(records)
+                reason = f"the GPU failed before: {broken}"
+                for later, unreached in waiting[turn + 1 :]:
+                    found[later] = _not_reached(unreached, request.modes, reason)
+            save(_in_order(found))
             if broken is not None:
                 break
-        progress.update(
-            task, completed=steps * len(request.models), description="done", refresh=True
-        )
-    return records
+        progress.update(task, completed=steps * len(waiting), description="done", refresh=True)
+    return _in_order(found)
 
 
-def _not_reached(request: Request, first: int, reason: str) -> list[Record]:
-    return [
-        Record(workload.name, workload.batch, mode, error=reason)
-        for workload in request.workloads()[first:]
-        for mode in request.modes
-    ]
+def _turn(name: str) -> int:
+    return EARLY.index(name) if name in EARLY else len(EARLY)
+
+
+def _in_order(found: Mapping[int, Sequence[Record]]) -> list[Record]:
+    return [record for place in sorted(found) for record in found[place]]
+
+
+def _not_reached(workload: Workload, modes: Sequence[str], reason: str) -> list[Record]:
+    return [Record(workload.name, workload.batch, mode, error=reason) for mode in modes]
 
 
 def _say_how_it_went(records: Sequence[Record], spent: Phases, console: Console) -> None:
-    """One line per model as soon as it is done."""
-    parts = [
-        f"{each.mode} {each.latency_us:,.0f} us" if each.timed else f"{each.mode} failed"
-        for each in records
-    ]
+    """One line per model as soon as it is done: the speed-up, and what failed."""
     took = f" ({sum(spent.values()):.0f} s)"
-    console.print(Text(f"{records[0].workload}: " + ", ".join(parts) + took))
+    console.print(Text(f"{records[0].workload}: {table.speed_up(records)}{took}", style="bold"))
     for each in records:
         if each.error:
             console.print(Text(f"  {each.mode}: {each.error}", style="red"))

@@ -50,6 +50,23 @@ def _microseconds(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
+def speed_up(records: Sequence[Record]) -> str:
+    """Of one model: pygraph's latency, and how many times as long the other modes take."""
+    modes = by_model(records)[records[0].workload]
+    ours = modes.get("pygraph")
+    if ours is None or not ours.timed:
+        timed = [each for each in modes.values() if each.timed]
+        shown = [f"{each.mode} {_microseconds(each.latency_us)} us" for each in timed]
+        return ", ".join([*shown, "pygraph was not timed"])
+    ratios = {mode: ratio(modes, mode, "pygraph") for mode in MODES}
+    over = [
+        f"{value:.2f}x over {mode}"
+        for mode, value in ratios.items()
+        if value is not None and mode not in ("pygraph", "floor")
+    ]
+    return ", ".join([f"pygraph {_microseconds(ours.latency_us)} us", *over])
+
+
 def latency_table(records: Sequence[Record]) -> Table:
     table = Table(title="latency, us (median; a sync after each call)", title_justify="left")
     table.add_column("model")

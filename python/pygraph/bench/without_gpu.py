@@ -1,7 +1,7 @@
 """What can be shown on a machine without a GPU: everything but the clock.
 
-First the plans of the same models, traced without memory, then the CPU twin: in one line the engine
-by itself, and a real model through torch.compile (on_twin.py).
+First the CPU twin: a real model through torch.compile (on_twin.py), and in one line the engine by
+itself. Then plans of models, traced without memory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,24 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from pygraph.bench import on_twin, record
+from pygraph.bench import demo, on_twin, record, small_models
 from pygraph.bench.environment import command_line, environment
 from pygraph.bench.models import STAND_INS, WORKLOADS, Unavailable, Workload
 from pygraph.planning import Plan, plan
 from pygraph.planning.fake import built_without_memory
 from pygraph.planning.text import as_table
 from pygraph.twin import demonstrate
+
+PLANNED = ("alexnet", "DebertaV2ForQuestionAnswering")
+"""Planned unless others are asked for: a short trace with nothing in the way, and one with something.
+Tracing the largest takes half a minute each and says no more."""
+
+WHAT_NEXT = f"""{demo.WHAT_NEXT}\
+      Without a GPU: torch.compile(model, backend="pygraph", options={{"device": "twin"}})
+  What would be captured of a model of your own: pygraph plan --help
+  Speed is measured on a machine with an NVIDIA GPU, by this same command
+  More models on the twin: --twin-model {", ".join(small_models.NAMES[1:])}; plans: --models NAME,...
+  Options, limits and how it works: README.md, docs/twin.md and docs/design.md"""
 
 _ENGINE_FIGURES = ("nodes", "relocations", "arena_bytes", "lower_bound_bytes", "proof")
 
@@ -80,8 +91,14 @@ def show_without_gpu(
 ) -> int:
     """The whole demonstration; the exit code: 0 if every check passed."""
     console.print(
-        Text("No GPU here: the plans of the models, then a model on the CPU twin.", style="bold")
+        Text(
+            f"No GPU here: {twin_model} on the CPU twin, which does all but the speed, and then "
+            f"plans of {len(workloads)} models.",
+            style="bold",
+        )
     )
+    shown = on_twin.show(twin_model, console)
+    engine = show_engine(console)
     plans, missing = plan_all(workloads, console)
     if plans:
         console.print(as_table(plans))
@@ -90,8 +107,6 @@ def show_without_gpu(
     for name, reason in missing.items():
         stand_in = f"; {STAND_INS[name]} stands in" if name in STAND_INS else ""
         console.print(Text(f"{name} is not planned here ({reason}){stand_in}", style="yellow"))
-    engine = show_engine(console)
-    shown = on_twin.show(twin_model, console)
     failed = [each.name for each in plans if each.error]
     record.write(
         out / "plan.json",
@@ -106,4 +121,5 @@ def show_without_gpu(
     )
     for name in failed:
         console.print(Text(f"the trace of {name} ended early", style="red"))
+    console.print(Text(WHAT_NEXT))
     return 0 if engine["passed"] and shown.passed and not failed else 1

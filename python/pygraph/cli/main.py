@@ -54,7 +54,7 @@ def demo(
 
     try:
         request = Request(
-            models=tuple(workload.name for workload in known.find(models)),
+            models=tuple(each.name for each in known.find(models)) if models else None,
             modes=tuple(ways.find(modes)),
             out=out,
             name=name,
