@@ -120,7 +120,8 @@ def _with_gpu(request: Request, console: Console) -> int:
         Text(
             f"{WHAT_NEXT}"
             "  Without running it, what would be captured of a model: pygraph plan --help\n"
-            "  25 more workloads, in inference and training: ./run bench\n"
+            "  (in a checkout, pygraph is .venv/bin/pygraph)\n"
+            "  The paper's 25 workloads, in inference and training: pygraph bench\n"
             "  Options, limits and how it works: README.md and docs/design.md"
         )
     )

@@ -29,18 +29,20 @@ Tracing the largest takes half a minute each and says no more."""
 WHAT_NEXT = f"""{demo.WHAT_NEXT}\
       Without a GPU: torch.compile(model, backend="pygraph", options={{"device": "twin"}})
   What would be captured of a model of your own: pygraph plan --help
+  (in a checkout, pygraph is .venv/bin/pygraph)
   Speed is measured on a machine with an NVIDIA GPU, by this same command
-  More models on the twin: --twin-model {", ".join(small_models.NAMES[1:])}; plans: --models NAME,...
+  More models on the twin: --twin-model {", ".join(small_models.NAMES[1:])}
+  Plans of more models: --models NAME,...
   Options, limits and how it works: README.md, docs/twin.md and docs/design.md"""
 
 _ENGINE_FIGURES = ("nodes", "relocations", "arena_bytes", "lower_bound_bytes", "proof")
 
 
-def plan_workload(workload: Workload) -> Plan:
+def plan_workload(workload: Workload, training: bool = False) -> Plan:
     """The plan of one workload; `Unavailable` where its library is missing."""
     torch._dynamo.reset()
     model = built_without_memory(workload.make_model)
-    return plan(model, workload.make_inputs(0, "cpu"), name=workload.name)
+    return plan(model, workload.make_inputs(0, "cpu"), name=workload.name, training=training)
 
 
 def plan_all(workloads: Sequence[Workload], console: Console) -> tuple[list[Plan], dict[str, str]]:

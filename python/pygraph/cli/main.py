@@ -11,8 +11,30 @@ from typing import Annotated
 
 import typer
 
+EXAMPLES = """Examples:
+
+pygraph info
+
+pygraph demo
+
+pygraph plan torchvision.models:resnet18 --input 1x3x224x224
+
+pygraph bench --workloads EOS,timm
+"""
+
+PLAN_EXAMPLES = """The factory takes no arguments and returns a model, (model, args) or \
+(model, args, kwargs). A model alone is called with what --input names. Examples:
+
+pygraph plan torchvision.models:resnet18 --input 1x3x224x224
+
+pygraph plan my_model:make --input 4x128:int64 --input 4x128:float16 --training
+
+pygraph plan mlp-8
+"""
+
 app = typer.Typer(
     help="CUDA graphs for PyTorch: automatic, copy-free, proven before use.",
+    epilog=EXAMPLES,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,
@@ -34,6 +56,24 @@ TwinModel = Annotated[
 ]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from pygraph import __version__
+
+        typer.echo(f"pygraph {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Options of pygraph itself."""
+
+
 @app.command()
 def demo(
     models: Models = None,
@@ -45,7 +85,11 @@ def demo(
     cold_compile: Cold = False,
     twin_model: TwinModel = "resnet18",
 ) -> None:
-    """Measure models in all modes on the GPU; without one, plan them and run one on the twin."""
+    """Measure models in all modes on the GPU; without one, run one on the twin and plan some.
+
+    On a GPU nine models take some minutes (the first speed-up shows within one), without one the
+    whole takes half a minute. --models mlp-8,alexnet and --quick make it short.
+    """
     from pygraph.bench import models as known
     from pygraph.bench import modes as ways
     from pygraph.bench import small_models
@@ -160,22 +204,42 @@ def _require(device: str) -> None:
         )
 
 
-@app.command()
+@app.command(epilog=PLAN_EXAMPLES)
 def plan(
-    model: Annotated[str, typer.Option(help="The model to plan.")],
+    program: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="module:factory, imported from here or from what is installed, or the name of one "
+            "of the demo's models.",
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The same as MODEL, as an option.")] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="SIZExSIZE...:DTYPE, a tensor that the model is called with; once for each. "
+            "Default of DTYPE: float32.",
+        ),
+    ] = None,
+    training: Annotated[bool, typer.Option("--training", help="Plan a backward as well.")] = False,
     json: Annotated[bool, typer.Option(help="Print JSON.")] = False,
 ) -> None:
     """Say what would be captured of a model, without a GPU and without running it."""
-    from pygraph.bench import models as known
+    if (program is None) == (model is None):
+        raise typer.BadParameter("needed is one MODEL: module:factory, or a name; see --help")
     from pygraph.bench.demo import terminal
-    from pygraph.bench.without_gpu import plan_workload
+    from pygraph.bench.models import Unavailable
+    from pygraph.cli.program import make_plan
 
+    named = program or model or ""
     try:
-        found = plan_workload(known.find(model)[0])
-    except KeyError as error:
+        found = make_plan(named, inputs or [], training)
+    except (KeyError, ValueError) as error:
         raise typer.BadParameter(str(error.args[0])) from error
-    except known.Unavailable as reason:
-        typer.echo(f"{model} cannot be planned here: {reason}", err=True)
+    except Unavailable as reason:
+        typer.echo(f"{named} cannot be planned here: {reason}", err=True)
         raise typer.Exit(1) from reason
     if json:
         from json import dumps
