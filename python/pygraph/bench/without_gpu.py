@@ -23,8 +23,8 @@ from pygraph.planning.text import as_table
 from pygraph.twin import demonstrate
 
 PLANNED = ("alexnet", "DebertaV2ForQuestionAnswering")
-"""Planned unless others are asked for: a short trace with nothing in the way, and one with something.
-Tracing the largest takes half a minute each and says no more."""
+"""Planned unless others are asked for: a short trace with nothing in the way, and a long one with
+something. Tracing all of them takes a minute and says no more."""
 
 WHAT_NEXT = f"""{demo.WHAT_NEXT}\
       Without a GPU: torch.compile(model, backend="pygraph", options={{"device": "twin"}})

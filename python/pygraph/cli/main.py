@@ -40,7 +40,10 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 
-Models = Annotated[str | None, typer.Option(help="Models, separated by commas. Default: all.")]
+Models = Annotated[
+    str | None,
+    typer.Option(help="Models, separated by commas. Default: all on a GPU, two without one."),
+]
 Modes = Annotated[str | None, typer.Option(help="Modes, separated by commas. Default: all.")]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Name = Annotated[str, typer.Option(help="Name of the results' files, without an ending.")]
@@ -87,8 +90,8 @@ def demo(
 ) -> None:
     """Measure models in all modes on the GPU; without one, run one on the twin and plan some.
 
-    On a GPU nine models take some minutes (the first speed-up shows within one), without one the
-    whole takes half a minute. --models mlp-8,alexnet and --quick make it short.
+    On a GPU the nine models take about 5 minutes; the first speed-up shows after some seconds.
+    Without one it takes half a minute. Shorter: --models mlp-8,alexnet --quick
     """
     from pygraph.bench import models as known
     from pygraph.bench import modes as ways
