@@ -108,9 +108,8 @@ CUresult Program::push_kernel(Slot& slot, Into into) {
     launch.kernelParams = slot.arguments.data();
   }
   const DriverApi& api = driver_->api;
-  return into == Into::kGraph
-             ? api.cuGraphNodeSetParams(node.handle, &params)
-             : api.cuGraphExecNodeSetParams(exec_.get(), node.handle, &params);
+  return into == Into::kGraph ? api.cuGraphNodeSetParams(node.handle, &params)
+                              : api.cuGraphExecNodeSetParams(exec_.get(), node.handle, &params);
 }
 
 CUresult Program::push(Slot& slot, Into into) {

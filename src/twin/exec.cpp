@@ -135,8 +135,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle) {
   return state().execs.erase(handle) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphExecNodeSetParams(CUgraphExec handle, CUgraphNode node,
-                                  CUgraphNodeParams* params) {
+CUresult cuGraphExecNodeSetParams(CUgraphExec handle, CUgraphNode node, CUgraphNodeParams* params) {
   const Lock lock;
   Exec* exec = find(state().execs, handle);
   if (exec == nullptr || params == nullptr) {
