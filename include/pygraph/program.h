@@ -89,6 +89,7 @@ class Program {
     std::vector<void*> arguments;  ///< array form: a pointer per parameter into the block
     void* extra[5] = {};           ///< packed form: pointer, size, end
     std::size_t block_bytes = 0;
+    CUgraphNodeParams launch = {};  ///< of a kernel; points into the block, so it stays as it is
     bool dirty = false;
   };
 
@@ -97,7 +98,7 @@ class Program {
 
   void rebind(std::uint32_t region, CUdeviceptr address) noexcept;
   CUresult push(Slot& slot, Into into);
-  CUresult push_kernel(Slot& slot, Into into);
+  static void prepare_kernel(Slot& slot);
   CUresult push_copy(const Node& node, Into into);
   [[nodiscard]] CUmemorytype kind_at(CUdeviceptr address) const;
   void refuse_in_forked_child() const;
