@@ -78,9 +78,9 @@ class Finding:
     """One line of the program that stands in the way, or needs care."""
 
     kind: str
-    """A key of KINDS."""
+    """A key of `pygraph.planning.KINDS`, such as "host value"."""
     operator: str
-    """The operator's name, as torch has it."""
+    """The operator's name, as torch has it, such as "aten._local_scalar_dense.default"."""
     source: str | None = None
     """ "file.py:123", the innermost line of the program."""
     code: str | None = None
@@ -90,6 +90,7 @@ class Finding:
 
     @property
     def splits(self) -> bool:
+        """Whether the graph ends there and another begins."""
         return KINDS[self.kind].splits
 
 
@@ -120,7 +121,7 @@ class Argument:
     device: str
     """The device's type."""
     nbytes: int
-    """Of its elements; a dynamic size counts as 1."""
+    """Bytes of its elements; a dynamic size counts as 1."""
 
     def __str__(self) -> str:
         sizes = " x ".join(str(size) for size in self.shape) or "scalar"
@@ -164,7 +165,7 @@ class GraphPlan:
 
     @property
     def cover(self) -> str:
-        """One of COVERS."""
+        """How it runs as CUDA graphs: "wholly", "in part" or "not at all"."""
         if self.host_inputs and not self.constants and not self.patched:
             return "not at all"
         return "wholly" if self.whole else "in part"
@@ -193,10 +194,12 @@ class Plan:
 
     @property
     def operators(self) -> int:
+        """Operators of all graphs."""
         return sum(graph.operators for graph in self.graphs)
 
     @property
     def findings(self) -> list[Finding]:
+        """Findings of all graphs."""
         return [finding for graph in self.graphs for finding in graph.findings]
 
     @property
@@ -210,6 +213,7 @@ class Plan:
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """The plan for JSON, with `capturable`."""
         return {**asdict(self), "capturable": self.capturable}
 
     def __str__(self) -> str:

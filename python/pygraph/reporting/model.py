@@ -27,7 +27,9 @@ class GraphReport:
     name: str
     """For a reader, e.g. "graph 3 (forward, partition 1)"."""
     state: str
-    """One of STATES."""
+    """ "warming": it was not called often enough yet. "graphed": its calls are replayed. "graphed,
+    partly copied": so they are, and inputs are copied into place or memory is kept. "fallback": it
+    runs without a graph."""
     device: str = "cuda"
     """What it is compiled for, as the option `device` names it: "cuda" or "twin"."""
     reason: str | None = None
@@ -38,7 +40,7 @@ class GraphReport:
     """The user's line that called it, as "file.py:123", if known."""
 
     nodes: int = 0
-    """Of the captured graph, of all kinds."""
+    """Nodes of the captured graph: kernels, copies, fills and events."""
     kernels: int = 0
     """Nodes that launch a kernel."""
     copy_nodes: int = 0
@@ -59,7 +61,7 @@ class GraphReport:
     outputs_direct: int = 0
     """Written by the graph into fresh memory of the call."""
     outputs_copied: int = 0
-    """Copied into it, by a node at the graph's end or behind the launch."""
+    """Copied into fresh memory of the call, by a node at the graph's end or behind the launch."""
     outputs_kept: int = 0
     """Tensors of the callable's own, the same in every call."""
     outputs_aliased: int = 0
@@ -74,12 +76,12 @@ class GraphReport:
     foreign_words: int = 0
     """Addresses of device memory outside every region (tensors that the callable holds)."""
     unknown_words: int = 0
-    """Those of them that no tensor of the callable explains: constants must then stay in place."""
+    """Foreign words that no tensor of the callable explains: constants must then stay in place."""
 
     arena_bytes: int = 0
-    """Scratch memory that a call takes, packed by lifetime."""
+    """The arena: scratch memory that a call takes, packed by lifetime."""
     arena_pieces: int = 0
-    """Blocks that it is taken in: one, unless that was more memory in one piece than there was."""
+    """Blocks that the arena is taken in: one, unless no block of its size was free."""
     parts: int = 1
     """Launches that a call takes, so that memory can change hands between them."""
     arena_lower_bound: int = 0
@@ -111,13 +113,13 @@ class GraphReport:
     """Programs dropped because something that had to stay in place moved."""
 
     calls: int = 0
-    """Of the compiled callable, with a graph and without."""
+    """Calls of the compiled callable, with a graph and without."""
     replays: int = 0
     """Calls that the graph served."""
     bytes_copied: int = 0
-    """In all calls together, in front of and behind the graph."""
+    """Bytes copied in all calls together, in front of and behind the graph."""
     bytes_looked_at: int = 0
-    """Of indices, on the host, before the graph was launched early."""
+    """Bytes of indices that the host read before the graph was launched early."""
     updates: int = 0
     """Nodes that were patched, because what they address has moved."""
     copies: int = 0
@@ -127,8 +129,8 @@ class GraphReport:
     ahead: bool = False
     """Calls launch the graph before the wrappers that lead to it run."""
     early: bool = False
-    """They launch it before Dynamo has checked its guards, if they look like earlier ones and that
-    pays."""
+    """Calls that look like earlier ones launch the graph before Dynamo has checked its guards,
+    where that pays."""
     dropped: int = 0
     """Replays that were launched early for calls that went elsewhere, and are not among `calls`."""
     timings_ms: dict[str, float] = field(default_factory=dict)
@@ -136,6 +138,7 @@ class GraphReport:
 
     @property
     def graphed(self) -> bool:
+        """Whether its calls are replayed, with or without copies."""
         return self.state in (GRAPHED, PARTLY)
 
     @property
@@ -152,6 +155,7 @@ class GraphReport:
                 setattr(self, name, value)
 
     def to_dict(self) -> dict[str, Any]:
+        """The fields, for JSON."""
         return asdict(self)
 
     @classmethod
@@ -174,14 +178,17 @@ class Report:
 
     @property
     def calls(self) -> int:
+        """Calls of all graphs."""
         return sum(graph.calls for graph in self.graphs)
 
     @property
     def replays(self) -> int:
+        """Calls of all graphs that were replayed."""
         return sum(graph.replays for graph in self.graphs)
 
     @property
     def bytes_copied(self) -> int:
+        """Bytes copied in all calls of all graphs."""
         return sum(graph.bytes_copied for graph in self.graphs)
 
     def coverage(self) -> float:
@@ -193,6 +200,7 @@ class Report:
         return self.replays / self.calls if self.calls else 0.0
 
     def to_dict(self) -> dict[str, Any]:
+        """The report for JSON, with the coverage."""
         return {
             "environment": dict(self.environment),
             "coverage": self.coverage(),
@@ -202,6 +210,7 @@ class Report:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """Read back what to_dict() wrote."""
         return cls(
             graphs=[GraphReport.from_dict(graph) for graph in data.get("graphs", [])],
             environment=dict(data.get("environment", {})),
