@@ -1,30 +1,32 @@
-"""Writes the README's tables of measured numbers from the stored measurements.
+"""Writes the tables of measured numbers, in the README and in docs, from the stored measurements.
 
-    python tools/readme_table.py              rewrite the tables
+    python tools/readme_table.py              rewrite the tables and the README's picture
     python tools/readme_table.py --check      fail when a table is not what its measurement gives
 
-A table stands between `<!-- table: NAME -->` and `<!-- /table -->`. Both commands fail, and say
-why, when the measurement or the markers of first-light are missing: that is what
-`./run demo --out benchmarks/results` writes (python/pygraph/bench/record.py). paper25, of
-`pygraph bench`, is left out where its markers or its measurement are missing.
+A table stands between `<!-- table: NAME -->` and `<!-- /table -->`, and the README's example
+between `<!-- file: PATH -->` and `<!-- /file -->`. Both commands fail, and say why, when a page
+lacks these markers, or when a measurement is missing; the table `layers` stays empty until there is
+one. The picture is drawn with matplotlib; --check compares its texts.
 """
 
 from __future__ import annotations
 
 import argparse
+import html
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "first-light.json"
-PAPER = ROOT / "benchmarks" / "results" / "paper25.json"
-README = ROOT / "README.md"
+PICTURE = "docs/images/speed-ups.svg"
+PAPER = "benchmarks/results/paper25.json"
+FIRST_LIGHT = "benchmarks/results/first-light.json"
+LAYERS_RECORD = "benchmarks/results/layers.json"
 
-FIRST, SECOND = "first-light", "paper25"
-END = "<!-- /table -->"
 MODES = ("eager", "default", "reduce-overhead", "pygraph", "floor")
 HEAD = (
     "model",
@@ -35,9 +37,27 @@ HEAD = (
     "host: pygraph",
     "host: reduce-overhead",
 )
+LAYERS = {
+    "what": "compiled",
+    "mode": "mode",
+    "compile_s": "compile, s",
+    "graph_memory_mib": "memory of graphs, MiB",
+    "latency_us": "latency, us",
+}
 NOTHING = "-"
 
 Modes = dict[str, dict[str, Any]]
+Document = dict[str, Any]
+
+
+class Block(NamedTuple):
+    """A table of one page."""
+
+    page: str
+    name: str
+    record: str
+    make: Callable[[Document], str]
+    optional: bool = False
 
 
 def fail(message: str) -> NoReturn:
@@ -60,6 +80,12 @@ def ratio(over: float | None, under: float | None) -> str:
     return f"{over / under:.2f}" if over and under else NOTHING
 
 
+def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
+    """A table; its first columns are words."""
+    marks = [*["---"] * words, *["---:"] * (len(head) - words)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, marks, *rows))
+
+
 def row(modes: Modes) -> list[str]:
     latency = {mode: value(modes, mode, "latency_us") for mode in MODES}
     first = next(iter(modes.values()))
@@ -74,11 +100,11 @@ def row(modes: Modes) -> list[str]:
     ]
 
 
-def mean_row(summary: dict[str, Any]) -> list[str] | None:
+def mean_row(summary: Document) -> list[str] | None:
     """The geometric means of the summary, which leaves the MLPs out; None where there are none."""
 
-    def mean(field: str, label: str) -> dict[str, Any]:
-        found: dict[str, Any] = summary[field].get(label, {"geomean": None, "models": 0})
+    def mean(field: str, label: str) -> Document:
+        found: Document = summary[field].get(label, {"geomean": None, "models": 0})
         return found
 
     floor, torch = mean("latency", "pygraph/floor"), mean("latency", "reduce-overhead/pygraph")
@@ -91,74 +117,158 @@ def mean_row(summary: dict[str, Any]) -> list[str] | None:
     return [name, "", *("" for _ in MODES), *shown, "", host_text]
 
 
-def table(document: dict[str, Any]) -> str:
-    """Everything between the markers."""
+def first_light(document: Document) -> str:
+    """Of `./run demo`."""
     models: dict[tuple[str, int], Modes] = {}
     for record in document["records"]:
         models.setdefault((record["workload"], record["batch"]), {})[record["mode"]] = record
     rows = [row(modes) for modes in models.values()]
     mean = mean_row(document["summary"])
     rows += [mean] if mean else []
-    marks = ["---", *("---:" for _ in HEAD[1:])]
-    lines = ["| " + " | ".join(cells) + " |" for cells in (HEAD, marks, *rows)]
-    return "\n".join([*lines, "", provenance(document)])
+    return f"{lines_of(HEAD, rows)}\n\n{provenance(document)}"
 
 
-def provenance(document: dict[str, Any]) -> str:
-    env, counts = document["env"], document["summary"]["counts"]
-    text = (
-        f"{env['gpu']}, driver {env['driver']}, torch {env['torch']}, {env['date'][:10]}. "
+def machine(env: Document) -> str:
+    return f"{env['gpu']}, driver {env['driver']}, torch {env['torch']}, {env['date'][:10]}"
+
+
+def figure(number: float | None) -> str:
+    return NOTHING if number is None else f"{number:,.1f}"
+
+
+def provenance(document: Document) -> str:
+    counts = document["summary"]["counts"]
+    return (
+        f"{machine(document['env'])}. "
         "Microseconds, medians. A dash: that mode failed or was not run. "
         f"PyGraph's results are bit-equal to torch.compile's default in "
         f"{counts['pygraph_bit_equal']} of {counts['pygraph_compared']} models. "
         f"Measured with `{document['command']}`."
     )
+
+
+def layers(document: Document) -> str:
+    """Of `benchmarks/layers.py`: a block compiled once, beside the whole model compiled."""
+    figures = tuple(LAYERS)[2:]
+    rows = [
+        [each["what"], each["mode"], *(figure(each.get(name)) for name in figures)]
+        for each in document["rows"]
+    ]
+    made = lines_of(list(LAYERS.values()), rows, words=2)
+    return f"{made}\n\n{machine(document['environment'])}."
+
+
+def of_paper(name: str) -> Callable[[Document], str]:
+    """Of `pygraph bench`; needs the package, and so torch."""
+
+    def make(document: Document) -> str:
+        from pygraph.bench.paper.report import markdown
+
+        made: str = getattr(markdown, name)(document)
+        return made
+
+    return make
+
+
+BLOCKS = (
+    Block("README.md", "gain", PAPER, of_paper("gain")),
+    Block("README.md", "speed-ups", PAPER, of_paper("readme_table")),
+    Block("docs/benchmarks.md", "paper25", PAPER, of_paper("whole_table")),
+    Block("docs/benchmarks.md", "memory", PAPER, of_paper("memory")),
+    Block("docs/benchmarks.md", "first-light", FIRST_LIGHT, first_light),
+    Block("docs/usage.md", "layers", LAYERS_RECORD, layers, optional=True),
+)
+EXAMPLE = "examples/quickstart.py"
+
+
+def replaced(page: Path, text: str, name: str, made: str, kind: str = "table") -> str:
+    """The page's text with this between the markers of that table."""
+    begin, end = f"<!-- {kind}: {name} -->", f"<!-- /{kind} -->"
+    before, found, rest = text.partition(begin)
+    _, closed, behind = rest.partition(end)
+    if not found or not closed:
+        fail(f"{page} needs a line '{begin}' and, behind it, a line '{end}'")
+    between = f"\n{made}\n" if made else "\n"
+    return f"{before}{found}{between}{closed}{behind}"
+
+
+def rewritten(page: str, text: str, root: Path) -> str:
+    """A page with all its generated parts."""
+    for block in BLOCKS:
+        if block.page == page:
+            text = replaced(root / page, text, block.name, made(block, root))
+    if page == "README.md":
+        code = (root / EXAMPLE).read_text().rstrip()
+        text = replaced(root / page, text, EXAMPLE, f"```python\n{code}\n```", "file")
     return text
 
 
-def paper_table(document: dict[str, Any]) -> str:
-    """Of the paper's benchmark; needs the package, and so torch."""
-    sys.path.insert(0, str(ROOT / "python"))
-    from pygraph.bench.paper.report.markdown import readme_table
-
-    return readme_table(document)
-
-
-def begin(name: str) -> str:
-    return f"<!-- table: {name} -->"
+def made(block: Block, root: Path) -> str:
+    """What the measurement gives; nothing where an optional one is missing."""
+    record = root / block.record
+    if record.exists():
+        return block.make(json.loads(record.read_text()))
+    if block.optional:
+        return ""
+    fail(f"{record} is missing; the table {block.name} in {block.page} is made from it")
 
 
-def replaced(readme: str, name: str, made: str) -> str:
-    """The README with this between the markers of that table."""
-    before, found, rest = readme.partition(begin(name))
-    _, end, behind = rest.partition(END)
-    if not found or not end:
-        fail(f"the README needs a line '{begin(name)}' and, behind it, a line '{END}'")
-    return f"{before}{found}\n{made}\n{end}{behind}"
+def first(old: str, new: str) -> str:
+    """The first line of a page that is to change."""
+    lines = zip_longest(old.splitlines(), new.splitlines())
+    was, _ = next((was, now) for was, now in lines if was != now)
+    return f"run tools/readme_table.py. The first line that changes: {was}"
+
+
+def drawn(document: Document) -> str:
+    """The README's picture."""
+    from pygraph.bench.paper.report import charts, figures
+
+    chart = charts.in_short(figures.rows_of(document))
+    if chart is None:
+        fail("no workload of the measurement has a speed-up to draw")
+    return charts.picture(chart)
+
+
+def texts(svg: str) -> list[str]:
+    """Names and numbers; the shapes depend on matplotlib's version."""
+    return [html.unescape(each) for each in re.findall(r"<text[^>]*>([^<]*)</text>", svg)]
+
+
+def check_picture(path: Path, document: Document) -> None:
+    """Every name and every speed-up of the README's table must stand in it, in order."""
+    from pygraph.bench.paper.report import figures, tables
+
+    table = tables.short(figures.rows_of(document))
+    lines = [*table.rows, *table.foot]
+    wanted = [line[0] for line in lines]
+    wanted += [line[place] for place in (5, 6) for line in lines]
+    found = texts(path.read_text()) if path.exists() else []
+    if [each for each in found if each in wanted] != wanted:
+        fail(f"{path.name} does not show what {Path(PAPER).name} gives; run me")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing, fail on a difference")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="another measurement")
-    parser.add_argument("--paper", type=Path, default=PAPER, help="another one of pygraph bench")
-    parser.add_argument("--readme", type=Path, default=README, help="another README")
+    parser.add_argument("--root", type=Path, default=ROOT, help="another tree of pages and records")
     given = parser.parse_args(arguments)
-    if not given.results.exists():
-        fail(f"{given.results} is missing; on a GPU: ./run demo --out benchmarks/results")
-    readme = given.readme.read_text()
-    wanted = [(FIRST, given.results, table)]
-    if begin(SECOND) in readme and given.paper.exists():
-        wanted.append((SECOND, given.paper, paper_table))
-    new = readme
-    for name, results, make in wanted:
-        before, new = new, replaced(new, name, make(json.loads(results.read_text())))
-        if given.check and new != before:
-            fail(
-                f"the table {name} in {given.readme.name} is not what {results.name} gives; run me"
-            )
-    if new != readme:
-        given.readme.write_text(new)
+    sys.path.insert(0, str(ROOT / "python"))
+    for page in dict.fromkeys(block.page for block in BLOCKS):
+        path = given.root / page
+        text = path.read_text() if path.exists() else ""
+        new = rewritten(page, text, given.root)
+        if given.check and new != text:
+            fail(f"{page} is not what its measurements and {EXAMPLE} give: {first(text, new)}")
+        if new != text:
+            path.write_text(new)
+    paper = json.loads((given.root / PAPER).read_text())
+    picture = given.root / PICTURE
+    if given.check:
+        check_picture(picture, paper)
+    else:
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.write_text(drawn(paper))
     return 0
 
 

@@ -138,3 +138,14 @@ def test_an_empty_file_gives_a_report_too():
     parser = Page()
     parser.feed(as_html(empty))
     assert parser.open == []
+
+
+def test_the_readmes_picture_stands_alone_and_has_the_tables_figures():
+    rows = rows_of(whole())
+    made = charts.picture(charts.in_short(rows))
+    assert "currentColor" not in made and "var(" not in made
+    assert '<rect width="100%" height="100%" fill="#ffffff"/>' in made
+    table = tables.short(rows)
+    for line_ in (*table.rows, *table.foot):
+        for text in (line_[0], line_[5], line_[6]):
+            assert f">{text}<" in made, text

@@ -1,11 +1,7 @@
-"""The report on a stored measurement: its numbers, its gaps, the README's table."""
+"""The report on a stored measurement: its numbers, its gaps, what other pages show of it."""
 
 import copy
-import importlib.util
-import json
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,12 +9,17 @@ pytest.importorskip("torch")
 
 from paper_support import NAMES, line, mode, whole, with_gaps, without
 
-from pygraph.bench.paper.report import blocks, published, sections, tables, targets
+from pygraph.bench.paper.report import (
+    blocks,
+    figures,
+    markdown,
+    published,
+    sections,
+    tables,
+    targets,
+)
 from pygraph.bench.paper.report.figures import rows_of
-from pygraph.bench.paper.report.markdown import as_markdown, escape, readme_table
-
-ROOT = Path(__file__).resolve().parents[2]
-
+from pygraph.bench.paper.report.markdown import as_markdown, escape
 
 # ------------------------------------------------------------------------------- numbers
 
@@ -199,7 +200,8 @@ def test_how_numbers_are_shown():
 def test_the_report_says_where_the_rows_come_from_and_what_went_wrong():
     text = as_markdown(with_gaps())
     for part in (
-        "| 1 | 2026-11-20 | NVIDIA H200 | 580.159.04 | 2.11.0+cu130 |",
+        "All runs: GPU NVIDIA H200, driver 580.159.04, torch 2.11.0+cu130,",
+        "| 1 | 2026-11-20 | 13 | 30 | pygraph bench --part 0 |",
         "| pygraph bench --part 1 |",
         "- TKE, reduce-overhead: output 0 differs",
         r"- DR-I, pygraph: CUDA out of memory \| again",
@@ -244,72 +246,93 @@ def test_markdown_is_escaped():
     assert escape("a|b\n`c` <d>") == r"a\|b \`c\` &lt;d&gt;"
 
 
-# -------------------------------------------------------------------------------- README
+# --------------------------------------------------------------------- parts of other pages
 
 
-def test_the_readmes_table():
-    made = readme_table(with_gaps())
+def test_the_whole_table():
+    made = markdown.whole_table(with_gaps())
     lines = made.splitlines()
     assert lines[0].startswith("| workload | model | batch | default | reduce-overhead | pygraph |")
     assert "| EOS | pyhpc_equation_of_state | 1,048,576 | 114 | 150 | 73.5 | 70.0 | 1.05 |" in made
     assert "| XLNET-T | XLNetLMHeadModel, training |" in made
     assert len([each for each in lines if each.startswith("|")]) == 2 + 25 + 1
-    assert "NVIDIA H200, driver 580.159.04, torch 2.11.0+cu130, 2026-11-20 to 2026-11-21." in made
-    assert "Bit-equal to torch.compile's default: 23 of 23 rows." in made
-    assert made.endswith("Measured in 2 runs; the report has their commands, and each row's run.")
+    said = " ".join(lines)
+    assert "NVIDIA H200, driver 580.159.04, torch 2.11.0+cu130, 2026-11-20 to 2026-11-21." in said
+    assert "Bit-equal to torch.compile's default: 23 of 23 rows." in said
+    assert said.endswith("Measured in 2 runs; the report has their commands, and each row's run.")
 
 
-def test_the_readmes_table_says_what_is_particular_about_a_run():
+def test_the_whole_table_says_what_is_particular_about_a_run():
     content = with_gaps()
     first = sum(row["run"] == 0 for row in content["workloads"].values())
     content["runs"][0]["note"] = "of an older commit"
-    made = readme_table(content)
+    made = " ".join(markdown.whole_table(content).split())
     assert made.endswith(f"each row's run. Run 1, with {first} of the rows: of an older commit.")
 
 
-def test_the_readmes_table_has_the_command_where_there_is_one():
-    content = whole(runs=1)
-    assert readme_table(content).endswith("Measured with pygraph bench --part 0.")
+def test_the_whole_table_has_the_command_where_there_is_one():
+    made = " ".join(markdown.whole_table(whole(runs=1)).split())
+    assert made.endswith("Measured with pygraph bench --part 0.")
 
 
-@pytest.fixture
-def readme_tool(monkeypatch):
-    """tools/readme_table.py as a module; its `main` takes the command line."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    path = ROOT / "tools" / "readme_table.py"
-    spec = importlib.util.spec_from_file_location("readme_table", path)
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    return tool
+def set_speed_up(content, name, value):
+    for which, latency in (("reduce-overhead", 100.0 * value), ("pygraph", 100.0)):
+        mode(content, name, which)["latency_us"] = latency
 
 
-def test_the_readme_tool_writes_and_checks_both_tables(tmp_path, readme_tool):
-    readme, paper = tmp_path / "README.md", tmp_path / "paper25.json"
-    files = ["--readme", str(readme), "--paper", str(paper)]
-    before, _, behind = (ROOT / "README.md").read_text().partition("<!-- table: paper25 -->")
-    original = before + behind.partition("<!-- /table -->")[2]
-    readme.write_text(original)
-    assert readme_tool.main(["--check", *files]) == 0
-    marked = original + "\n<!-- table: paper25 -->\nold\n<!-- /table -->\nbehind\n"
-    readme.write_text(marked)
-    assert readme_tool.main(["--check", *files]) == 0, "no record yet"
-    paper.write_text(json.dumps(whole()))
-    with pytest.raises(SystemExit, match="table paper25"):
-        readme_tool.main(["--check", *files])
-    assert readme.read_text() == marked
-    assert readme_tool.main(files) == 0
-    assert readme.read_text() == marked.replace("\nold\n", f"\n{readme_table(whole())}\n")
-    assert readme_tool.main(["--check", *files]) == 0
+def test_the_readmes_rows_are_every_third_and_the_worst_memory():
+    """The fastest, the slowest and every third between, and the largest peak wherever it stands."""
+    content, names = whole(), list(NAMES)
+    for rank, name in enumerate(reversed(names)):
+        set_speed_up(content, name, 1.0 + rank / 100)
+    mode(content, names[1], "pygraph")["peak_mib"] *= 100
+    shown = [row.name for row in figures.sample(rows_of(content))]
+    assert shown == [names[0], names[1], *names[3::3]]
+    assert len(shown) == 10 and names[-1] in shown
+    lines = markdown.readme_table(content).splitlines()
+    assert len([each for each in lines if each.startswith("|")]) == 2 + 10 + 1
+    assert any(each.startswith("| geometric mean of all 25 |") for each in lines)
 
 
-def test_the_readme_tool_still_needs_the_first_table(tmp_path, readme_tool):
-    readme = tmp_path / "README.md"
-    text = (ROOT / "README.md").read_text()
-    readme.write_text(text.replace("| alexnet | 2 |", "| alexnet | 3 |"))
-    with pytest.raises(SystemExit, match="table first-light"):
-        readme_tool.main(["--check", "--readme", str(readme), "--paper", str(tmp_path / "none")])
-    readme.write_text("nothing")
-    with pytest.raises(SystemExit, match="needs a line '<!-- table: first-light -->'"):
-        readme_tool.main(["--readme", str(readme)])
-    with pytest.raises(SystemExit, match="is missing"):
-        readme_tool.main(["--results", str(tmp_path / "none")])
+def test_the_readmes_first_figures_name_the_worst_memory():
+    content = whole()
+    for name in NAMES:
+        set_speed_up(content, name, 1.5)
+        for which in ("default", "pygraph"):
+            mode(content, name, which)["peak_mib"] = 100.0
+    mode(content, "DCGAN", "pygraph")["peak_mib"] = 300.0
+    mode(content, "ALNET", "pygraph")["peak_mib"] = 103.0
+    made = " ".join(markdown.gain(content).split())
+    assert "1.50 times as fast as reduce-overhead (1.50 to 1.50)" in made
+    assert made.endswith("and 3.00 times at worst (dcgan, training).")
+    said = " ".join(markdown.memory(content).split())
+    assert "are 2 of 25 rows: dcgan, training (3.00), alexnet (1.03)." in said
+
+
+def test_a_row_that_draws_random_numbers_is_explained():
+    content = whole()
+    assert blocks.RANDOM not in as_markdown(content)
+    content["workloads"]["DR-T"]["about"] |= {
+        "random": True,
+        "check": {
+            "tolerance": {"outputs": 3.75, "gradients": 3.12},
+            "seeds": {"outputs": 1.23, "gradients": 1.02},
+        },
+    }
+    mode(content, "DR-T", "pygraph")["verdict"]["relative_error"] = 1.24
+    found = line(tables.correctness(rows_of(content)), f"DR-T{blocks.RANDOM}")
+    assert found["results: error"] == "1.2e+00" and found["results: allowed"] == "3.8e+00"
+    text = as_markdown(content)
+    assert f"{blocks.RANDOM} The program draws random numbers" in text
+    assert "up to 1.2e+00 in results and 1.0e+00 in gradients" in text
+
+
+def test_what_all_runs_have_in_common_is_no_column():
+    content = whole(runs=2)
+    head = tables.runs(content, rows_of(content)).head
+    assert head == ("run", "date", "workloads", "minutes", "command")
+    assert "All runs: GPU NVIDIA H200, driver 580.159.04," in as_markdown(content)
+    content["runs"][0]["env"] |= {"driver": "590.1"}
+    table = tables.runs(content, rows_of(content))
+    assert table.head[2] == "driver" and [row[2] for row in table.rows] == ["590.1", "580.159.04"]
+    assert "driver 5" not in as_markdown(content).partition("| run |")[0]

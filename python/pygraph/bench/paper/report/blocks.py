@@ -9,6 +9,9 @@ NOTHING = "-"
 BOUND = "†"
 """Behind figures that rest on a floor that is a sum of kernel times."""
 
+RANDOM = "‡"
+"""Behind workloads that draw random numbers."""
+
 Cells = tuple[str, ...]
 
 

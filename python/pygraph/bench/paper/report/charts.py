@@ -128,6 +128,41 @@ def busy_shares(rows: Rows) -> Drawn | None:
     return _dots("busy", names, series, label, alt, percent=True)
 
 
+def in_short(rows: Rows) -> Drawn | None:
+    """The speed-ups of the README's rows and the means of all rows, over both of torch's modes."""
+    references = (DEFAULT, TORCH)
+    shown = figures.sample(rows)
+    if not shown:
+        return None
+    names = [*map(figures.model, shown), f"geometric mean of all {len(rows)}"]
+    with _axes(8.6, 0.46 * len(names) + 0.9) as (figure_, axes):
+        for order, mode in enumerate(references):
+            values = [speed_up(mode)(row) or 0.0 for row in shown]
+            values.append(mean(rows.values(), speed_up(mode)).value or 0.0)
+            places = [place + (order - 0.5) * 0.38 for place in range(len(names))]
+            bars = axes.barh(places, values, 0.34, color=COLOURS[mode], label=f"over {mode}")
+            axes.bar_label(bars, [f"{each:.2f}" for each in values], padding=3, fontsize=8.0)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel("pygraph's speed-up (latency of one iteration)")
+        _grid(axes, "x", 1.0)
+        _legend(figure_, axes, len(references))
+        alt = (
+            f"Bars: speed-up of pygraph over {_listed(references)} for {len(shown)} workloads, "
+            "and the means."
+        )
+        return Drawn(_svg(figure_, "short", alt), alt)
+
+
+def picture(drawn: Drawn) -> str:
+    """A chart as a file of its own: dark on white."""
+    text = drawn.svg.replace("currentColor", "#222831")
+    text = text.replace(f"var(--own, {COLOURS[OWN]})", COLOURS[OWN])
+    end = text.index(">", text.index("<svg")) + 1
+    return f'{text[:end]}\n <rect width="100%" height="100%" fill="#ffffff"/>{text[end:]}\n'
+
+
 CHARTS: dict[str, Callable[[Rows], Drawn | None]] = {
     "speed-up": speed_ups,
     "busy": busy_shares,

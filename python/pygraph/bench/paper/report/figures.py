@@ -57,6 +57,15 @@ def entries(rows: Iterable[Row], value: Ratio) -> list[Entry]:
     return sorted(known, key=lambda each: -each.value)
 
 
+def sample(rows: Rows) -> list[Row]:
+    """Every third row from the largest speed-up over reduce-overhead to the smallest, and the one
+    that needs the most memory beside default."""
+    ranked = entries(rows.values(), speed_up(TORCH))
+    memory = entries(rows.values(), over(OWN, DEFAULT, "peak_mib"))
+    kept = {each.name for each in (*ranked[::3], *memory[:1])}
+    return [rows[each.name] for each in ranked if each.name in kept]
+
+
 def mean(rows: Iterable[Row], value: Ratio) -> Mean:
     """Over all rows that have it."""
     known = [each.value for each in entries(rows, value) if each.value > 0]
@@ -118,6 +127,12 @@ def total(rows: Iterable[Row], mode: str, name: str) -> int | None:
     """Over all rows that have the figure; None where none has."""
     known = [value for row in rows if (value := figure(row, mode, name)) is not None]
     return sum(known) if known else None
+
+
+def model(row: Row) -> str:
+    """The model's name, for those who do not know the workload's."""
+    name = str(row.about.get("model") or row.name)
+    return f"{name}, training" if row.about.get("training") else name
 
 
 def verdict(row: Row, mode: str) -> dict[str, Any]:

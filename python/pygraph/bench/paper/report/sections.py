@@ -58,6 +58,10 @@ def _measured(content: Mapping[str, Any], rows: Rows) -> list[Block]:
     said = "All modes of a workload were measured in one process."
     if several:
         said += " The latency table says which run a workload comes from."
+    shared = tables.common(content)
+    if shared:
+        said += f" {'All runs' if several else 'The run'}: "
+        said += ", ".join(f"{name} {value}" for name, value in shared.items()) + "."
     notes = [f"Run {n}: {run['note']}." for n, run in enumerate(runs, 1) if run.get("note")]
     made: list[Block] = [said, tables.runs(content, rows), *([Items(notes)] if notes else [])]
     return [*made, "Modes:", Items(MODES_ARE)]
@@ -193,10 +197,13 @@ def _distance(rows: Rows) -> list[Block]:
 
 def _correctness(rows: Rows) -> list[Block]:
     said = (
-        "Errors are pygraph's, relative, against eager. Modes right: of those that were run; a "
-        "wrong mode has no times."
+        "Results and gradients: pygraph's relative error against eager, and the most that is "
+        "allowed. That rests on how far eager is from itself without autocast. Without graphs: the "
+        "same compiled code, called without graphs from the same seed; its spread is how far "
+        "several such calls are apart, and a distance of up to four times that is allowed. Modes "
+        "right: of those that were run; a wrong mode has no times."
     )
-    made: list[Block] = [said, tables.correctness(rows)]
+    made: list[Block] = [said, tables.correctness(rows), *_random(rows)]
     if wrong := figures.wrong(rows.values()):
         made += [
             "Wrong or failed:",
@@ -207,6 +214,27 @@ def _correctness(rows: Rows) -> list[Block]:
     if table := tables.fallbacks(rows):
         made += ["Compiled graphs that pygraph runs without CUDA graphs:", table]
     return made
+
+
+def _random(rows: Rows) -> list[Block]:
+    """Why an error against eager of 1 can be right."""
+    drawing = [row for row in rows.values() if row.about.get("random")]
+    if not drawing:
+        return []
+    known = [row.about.get("check", {}).get("seeds") or {} for row in drawing]
+    largest = {
+        what: max((each.get(what, 0.0) for each in known), default=0.0)
+        for what in ("outputs", "gradients")
+    }
+    return [
+        f"{blocks.RANDOM} The program draws random numbers, such as dropout's, and compiled code "
+        "draws other ones than eager from the same seed. Eager with another seed is as far from "
+        f"eager: up to {blocks.error_size(largest['outputs'])} in results and "
+        f"{blocks.error_size(largest['gradients'])} in gradients, of which three times are "
+        "allowed. An error near 1 is therefore no sign of a wrong result in these rows, nor a "
+        "small one of a right result. What judges them is the comparison with the same compiled "
+        "code without graphs, which draws the same numbers."
+    ]
 
 
 def _failed(rows: Rows) -> list[Block]:

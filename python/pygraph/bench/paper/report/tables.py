@@ -73,6 +73,28 @@ def latency(rows: Rows, runs: int = 1) -> Table:
     return Table(head, lines, foot=[foot])
 
 
+def short(rows: Rows) -> Table:
+    """Of a few rows, with the means of all."""
+    ratios: tuple[Ratio, ...] = (
+        *(speed_up(DEFAULT), speed_up(TORCH)),
+        over(OWN, DEFAULT, "peak_mib"),
+    )
+    head = (
+        *("model", "batch", *COMPILED),
+        *("over default", "over reduce-overhead", "peak memory / default"),
+    )
+    lines = [
+        (
+            *(figures.model(row), _batch(row), *_times(row, "latency_us", COMPILED)),
+            *(blocks.ratio(value(row)) for value in ratios),
+        )
+        for row in figures.sample(rows)
+    ]
+    means = [blocks.ratio(mean(rows.values(), value).value) for value in ratios]
+    foot = (f"{MEAN} of all {len(rows)}", "", *("" for _ in COMPILED), *means)
+    return Table(head, lines, foot=[foot])
+
+
 def host(rows: Rows) -> Table:
     modes = (EAGER, *COMPILED, FLOOR)
     head = (
@@ -238,24 +260,32 @@ def distance(rows: Rows) -> Table:
 
 def correctness(rows: Rows) -> Table:
     head = (
-        *("workload", "pygraph right", "relative error", "gradient error"),
-        *("bit-equal to default", "bit-equal to uncaptured", "modes right"),
+        *("workload", "pygraph right", "results: error", "results: allowed"),
+        *("gradients: error", "gradients: allowed", "bit-equal to default"),
+        *("without graphs: bit-equal", "without graphs: distance", "without graphs: its spread"),
+        "modes right",
     )
     lines: list[Cells] = []
     for name, row in rows.items():
         found, own = figures.verdict(row, OWN), row.mode(OWN)
+        allowed = row.about.get("check", {}).get("tolerance", {})
+        has_gradients = bool(row.about.get("training"))
+        gradients = (found.get("gradient_error"), allowed.get("gradients"))
         lines.append(
             (
-                name,
+                name + (blocks.RANDOM if row.about.get("random") else ""),
                 blocks.yes(own.correct if own else None),
                 blocks.error_size(found.get("relative_error")),
-                blocks.error_size(found.get("gradient_error")),
+                blocks.error_size(allowed.get("outputs")),
+                *(blocks.error_size(each if has_gradients else None) for each in gradients),
                 blocks.yes(found.get("bit_equal_to_default")),
                 blocks.yes(found.get("bit_equal_to_uncaptured")),
+                blocks.error_size(found.get("distance_to_uncaptured")),
+                blocks.error_size(found.get("uncaptured_spread")),
                 _right(row),
             )
         )
-    return Table(head, lines, text=(0, 1, 4, 5))
+    return Table(head, lines, text=(0, 1, 6, 7))
 
 
 def _right(row: Row) -> str:
@@ -287,31 +317,45 @@ def fallbacks(rows: Rows) -> Table | None:
     )
 
 
+ENVIRONMENT = {
+    "gpu": "GPU",
+    "driver": "driver",
+    "torch": "torch",
+    "cuda": "CUDA",
+    "python": "Python",
+    "cpu": "CPU",
+}
+
+
+def common(content: Mapping[str, Any]) -> dict[str, str]:
+    """What all runs were measured on, by the name of its column."""
+    found = [run.get("env", {}) for run in content.get("runs", [])]
+    values = {
+        name: {str(env.get(key) or NOTHING) for env in found} for key, name in ENVIRONMENT.items()
+    }
+    return {name: next(iter(each)) for name, each in values.items() if len(each) == 1}
+
+
 def runs(content: Mapping[str, Any], rows: Rows) -> Table:
-    head = (
-        *("run", "date", "GPU", "driver", "torch", "CUDA", "Python", "CPU"),
-        *("workloads", "minutes", "command"),
-    )
+    """With what differs from run to run; `common` has the rest."""
+    shared = common(content)
+    differing = {key: name for key, name in ENVIRONMENT.items() if name not in shared}
     lines: list[Cells] = []
     for number, run in enumerate(content.get("runs", [])):
-        env = run.get("env", {})
-        known = [
-            str(env.get(key) or NOTHING) for key in ("gpu", "driver", "torch", "cuda", "python")
-        ]
-        mine = figures.rows_in(number, rows)
-        took = run.get("seconds")
+        env, took = run.get("env", {}), run.get("seconds")
         lines.append(
             (
                 str(number + 1),
                 str(env.get("date") or NOTHING)[:10],
-                *known,
-                str(env.get("cpu") or NOTHING),
-                str(mine),
+                *(str(env.get(key) or NOTHING) for key in differing),
+                str(figures.rows_in(number, rows)),
                 NOTHING if not took else f"{took / 60:,.0f}",
                 str(run.get("command") or NOTHING),
             )
         )
-    return Table(head, lines, text=(0, 1, 2, 3, 4, 5, 6, 7, 10))
+    words = len(differing) + 2
+    head = ("run", "date", *differing.values(), "workloads", "minutes", "command")
+    return Table(head, lines, text=(*range(words), words + 2))
 
 
 def targets(found: Sequence[Mapping[str, Any]]) -> Table:
