@@ -5,8 +5,8 @@
 
 A table stands between `<!-- table: NAME -->` and `<!-- /table -->`, and the README's example
 between `<!-- file: PATH -->` and `<!-- /file -->`. Both commands fail, and say why, when a page
-lacks these markers, or when a measurement is missing; the table `layers` stays empty until there is
-one. The picture is drawn with matplotlib; --check compares its texts.
+lacks these markers, or when a measurement is missing. The picture is drawn with matplotlib; --check
+compares its texts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ LAYERS = {
     "compile_s": "compile, s",
     "graph_memory_mib": "memory of graphs, MiB",
     "latency_us": "latency, us",
+    "host_us": "host, us",
 }
+WHAT = {"whole": "the whole model", "layer": "one layer, called for all"}
 NOTHING = "-"
 
 Modes = dict[str, dict[str, Any]]
@@ -57,7 +59,6 @@ class Block(NamedTuple):
     name: str
     record: str
     make: Callable[[Document], str]
-    optional: bool = False
 
 
 def fail(message: str) -> NoReturn:
@@ -151,11 +152,11 @@ def layers(document: Document) -> str:
     """Of `benchmarks/layers.py`: a block compiled once, beside the whole model compiled."""
     figures = tuple(LAYERS)[2:]
     rows = [
-        [each["what"], each["mode"], *(figure(each.get(name)) for name in figures)]
+        [WHAT[each["what"]], each["mode"], *(figure(each.get(name)) for name in figures)]
         for each in document["rows"]
     ]
     made = lines_of(list(LAYERS.values()), rows, words=2)
-    return f"{made}\n\n{machine(document['environment'])}."
+    return f"{made}\n\n{machine(document['env'])}. Measured with `{document['command']}`."
 
 
 def of_paper(name: str) -> Callable[[Document], str]:
@@ -176,7 +177,7 @@ BLOCKS = (
     Block("docs/benchmarks.md", "paper25", PAPER, of_paper("whole_table")),
     Block("docs/benchmarks.md", "memory", PAPER, of_paper("memory")),
     Block("docs/benchmarks.md", "first-light", FIRST_LIGHT, first_light),
-    Block("docs/usage.md", "layers", LAYERS_RECORD, layers, optional=True),
+    Block("docs/usage.md", "layers", LAYERS_RECORD, layers),
 )
 EXAMPLE = "examples/quickstart.py"
 
@@ -188,8 +189,7 @@ def replaced(page: Path, text: str, name: str, made: str, kind: str = "table") -
     _, closed, behind = rest.partition(end)
     if not found or not closed:
         fail(f"{page} needs a line '{begin}' and, behind it, a line '{end}'")
-    between = f"\n{made}\n" if made else "\n"
-    return f"{before}{found}{between}{closed}{behind}"
+    return f"{before}{found}\n{made}\n{closed}{behind}"
 
 
 def rewritten(page: str, text: str, root: Path) -> str:
@@ -204,13 +204,11 @@ def rewritten(page: str, text: str, root: Path) -> str:
 
 
 def made(block: Block, root: Path) -> str:
-    """What the measurement gives; nothing where an optional one is missing."""
+    """What the measurement gives."""
     record = root / block.record
-    if record.exists():
-        return block.make(json.loads(record.read_text()))
-    if block.optional:
-        return ""
-    fail(f"{record} is missing; the table {block.name} in {block.page} is made from it")
+    if not record.exists():
+        fail(f"{record} is missing; the table {block.name} in {block.page} is made from it")
+    return block.make(json.loads(record.read_text()))
 
 
 def first(old: str, new: str) -> str:

@@ -206,25 +206,19 @@ def test_missing_markers_and_records_are_named(tree):
         check(tree)
 
 
-def test_the_layers_table_comes_with_its_record(tree):
+def test_the_layers_table_has_a_row_per_way_of_compiling(tree):
     root, made = tree
-    usage, record = root / "docs" / "usage.md", root / made.LAYERS_RECORD
-    record.unlink(missing_ok=True)
-    page = made.rewritten("docs/usage.md", usage.read_text(), root)
-    assert "<!-- table: layers -->\n<!-- /table -->" in page
     rows = [
-        {"what": "whole model compiled", "mode": "default", "compile_s": 61.25, "latency_us": 5000},
-        {
-            "what": "one block compiled, called 24 times",
-            **{"mode": "pygraph", "compile_s": 4.5, "graph_memory_mib": 2, "latency_us": 1234.5},
-        },
+        {"what": "whole", "mode": "default", "compile_s": 61.25, "latency_us": 5000},
+        {"what": "layer", "mode": "pygraph", "compile_s": 4.5, "graph_memory_mib": 2},
     ]
     env = {"gpu": "NVIDIA H200", "driver": "580", "torch": "2.11", "date": "2026-11-25T01:00"}
-    record.write_text(json.dumps({"rows": rows, "environment": env}))
-    page = made.rewritten("docs/usage.md", usage.read_text(), root)
-    assert "| whole model compiled | default | 61.2 | - | 5,000.0 |" in page
-    assert "| one block compiled, called 24 times | pygraph | 4.5 | 2.0 | 1,234.5 |" in page
-    assert "NVIDIA H200, driver 580, torch 2.11, 2026-11-25." in page
+    record = {"rows": rows, "env": env, "command": "measure"}
+    (root / made.LAYERS_RECORD).write_text(json.dumps(record))
+    page = made.rewritten("docs/usage.md", (root / "docs" / "usage.md").read_text(), root)
+    assert "| the whole model | default | 61.2 | - | 5,000.0 | - |" in page
+    assert "| one layer, called for all | pygraph | 4.5 | 2.0 | - | - |" in page
+    assert "NVIDIA H200, driver 580, torch 2.11, 2026-11-25. Measured with `measure`." in page
 
 
 def test_the_papers_report_is_what_its_record_gives():
