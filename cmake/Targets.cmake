@@ -65,9 +65,9 @@ function(pygraph_fmt target)
 endfunction()
 
 # Needs no newer system at run time than glibc 2.28, whatever it is linked on: libstdc++ is inside,
-# and the few functions of glibc that are newer are taken in their old version. auditwheel names
-# those that a later compiler adds. libgcc_s stays shared: exceptions and the end of a thread pass
-# through frames of ours and of others.
+# and the few functions of glibc that are newer are taken in their old version. auditwheel refuses
+# the wheel if a later compiler adds others. libgcc_s stays shared: exceptions and the end of a
+# thread pass through frames of ours and of others.
 function(pygraph_portable target)
   target_sources(${target} PRIVATE "${PROJECT_SOURCE_DIR}/cmake/glibc_2_28.cpp")
   target_link_options(${target} PRIVATE -static-libstdc++)
