@@ -1,6 +1,7 @@
 #include <dlfcn.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>  // join, from fmt 11 on
 
 #include "pygraph/driver.h"
 
