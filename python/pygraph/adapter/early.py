@@ -57,6 +57,8 @@ _HARMLESS = {
     "args.clear",
     "assert_alignment",
     "assert_size_stride",
+    "assert_size_stride_grouped",
+    "assert_tensor_metadata",
     "copy_if_misaligned",
     "empty_strided_cpu",
     "empty_strided_cuda",
