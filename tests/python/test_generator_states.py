@@ -4,6 +4,7 @@ memory (src/torch/random_state.h), and how a capture gets them (capture/random.p
 from __future__ import annotations
 
 import contextlib
+import re
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -296,6 +297,7 @@ class Graph:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     phantom, log, default = Phantom(), [], Default()
     found = types.SimpleNamespace(phantom=phantom, log=log, default=default, places=2)
+    monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
     monkeypatch.setattr(torch.cuda, "default_generators", [default])
     monkeypatch.setattr(
         torch.cuda, "CUDAGraph", lambda keep_graph: Graph(phantom, log, default, found.places)
@@ -347,6 +349,19 @@ def test_an_unknown_way_to_keep_states_is_refused(gpu: Any, draws: dict[int, Any
         pass
     assert gpu.default.state == "the program's"
     assert not gpu.log or gpu.log[-1] != ("begin", "a copy")
+
+
+@pytest.mark.parametrize("version", ["2.12.0+cu130", "2.15.0"])
+def test_a_torch_with_states_per_capture_is_refused(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    with (
+        pytest.raises(CaptureFailed, match=f"torch {re.escape(version)} found, needed torch 2.11"),
+        random.generators_in_capture(0, gpu.phantom, {DEFAULT: gpu.default}),
+    ):
+        pass
+    assert not gpu.log and gpu.default.state == "the program's"
 
 
 def test_how_far_a_gpus_generator_is_moved_on() -> None:

@@ -13,6 +13,9 @@ others. A call binds them to memory that it fills (src/torch/random_state.h).
 An operator that draws from a generator that was passed may do so by lending its state to the
 default one (torch/_prims/rng_prims.py, graphsafe_run_with_rng_state): the copy's then.
 
+From torch 2.12 on a state has pointers of its own for each capture, and gets them from captures of
+a torch.cuda.CUDAGraph alone: the real capture is none, so random numbers are refused there.
+
 While this is on, another thread that draws random numbers on the GPU gets an error from torch, as
 it does during torch's own captures.
 """
@@ -32,6 +35,7 @@ from pygraph.capture.device import DEFAULT, CaptureFailed
 #: Of a state: its seed, then its offset.
 PLACES = 2
 _BYTES = 8  #: of each
+_STATES_PER_CAPTURE = (2, 12)  #: the first torch that has them
 
 #: (address, bytes) of seed and offset, by source of the generator (generators.py).
 Places = dict[int, list[tuple[int, int]]]
@@ -44,6 +48,11 @@ def generators_in_capture(
     """Makes generators of a CUDA device usable in a capture, and yields where their seeds and
     offsets are: of those in `draws`, by source. Of these all but the default one must be copies
     that nobody else draws from. Torch's allocations must go to `phantom` by now."""
+    if tuple(map(int, torch.__version__.split(".")[:2])) >= _STATES_PER_CAPTURE:
+        raise CaptureFailed(
+            f"it draws random numbers: torch {torch.__version__} found, needed torch 2.11 (later "
+            "ones keep the states of generators for captures of their own)"
+        )
     generator = torch.cuda.default_generators[device]
     state = generator.graphsafe_get_state()
     graph = torch.cuda.CUDAGraph(keep_graph=True)
