@@ -101,12 +101,13 @@ def test_an_operator_inside_that_cannot_be_recorded_is_named() -> None:
 
 
 def test_other_higher_order_operators_are_refused_by_name() -> None:
-    other = torch.ops.higher_order.run_dtensor_rng_op
+    other = torch.ops.higher_order.out_dtype
+    matrix = torch.ones(4, 4, dtype=torch.int8)
     with pytest.raises(NotRecordable, match="higher-order") as refusal:
         twin_support.Moved(
-            lambda given: other(0, 0, torch.ops.aten.relu.default, given[0]), [torch.randn(8)]
+            lambda given: other(torch.ops.aten.mm.default, torch.int32, *given), [matrix, matrix]
         )
-    assert refusal.value.operator == "run_dtensor_rng_op"
+    assert refusal.value.operator == "out_dtype"
 
 
 def test_a_capture_on_a_gpu_holds_what_higher_order_operators_return() -> None:
