@@ -52,6 +52,15 @@ def test_positions() -> None:
     assert graph_outputs(FORWARD, 5) == [2, 0, None, 3, 1]
 
 
+def test_a_result_that_is_several_of_the_graphs_is_the_last() -> None:
+    """Before torch 2.14 the map has no others."""
+    old = types.SimpleNamespace(input_index_mapping=[1, None], output_index_mapping=[3, None, 0])
+    new = types.SimpleNamespace(
+        input_index_mapping=[1, None], output_index_mapping=[[1, 3], [], [0]]
+    )
+    assert Partition.of(old) == Partition.of(new) == Partition((1, None), (3, None, 0))
+
+
 def test_a_map_that_does_not_fit_says_nothing() -> None:
     """Inductor removes arguments and results of a partition after it has made the map."""
     tensors = [torch.zeros(1)] * 3

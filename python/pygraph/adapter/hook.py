@@ -5,9 +5,9 @@ It makes Inductor hand every compiled callable that it would put into a CUDA gra
 at each post-compile, so whole graphs, partitions and cache hits all come through it; for partitions
 in the order of the graph's partition maps.
 
-Inductor has a CUDAGraphPolicy for this too, from torch 2.12 on. A policy is given the whole callable
-even where Inductor partitioned it around CPU operations; one that declines, to wrap partitions
-itself, turns CUDA graphs off for the backward as well. So there must be none here.
+From torch 2.12 on Inductor has a CUDAGraphPolicy for this, too. A policy is given the whole
+callable even where Inductor partitioned it around CPU operations; one that declines, to wrap
+partitions itself, turns CUDA graphs off for the backward as well. So there must be none here.
 
 The replacement stays in place for the life of the process and acts only inside `installed()`:
 other compilations with torch's own CUDA graphs are not touched.

@@ -33,8 +33,8 @@ class Partition:
 
 
 def _last(outputs: Any) -> Position:
-    """Of a partition's result that is several of the graph's, the last. Torch 2.15 lists them all;
-    before, the map had the last."""
+    """Of a partition's result that is several of the graph's, the last. From torch 2.14 on the map
+    lists them all; before, it had the last."""
     if isinstance(outputs, list):
         return outputs[-1] if outputs else None
     return cast(Position, outputs)
