@@ -118,11 +118,13 @@ def matching_torchvision() -> Requirement | None:
     return None
 
 
-def pins() -> dict[str, str]:
+def pins(newest_torch: bool = False) -> dict[str, str]:
     """Canonical name -> "name==version", from requirements/*.txt."""
+    newest = ROOT / "requirements" / "torch-newest.txt"
+    files = {newest} if newest_torch else {*newest.parent.glob("*.txt")} - {newest}
     lines = [
         line.split("#")[0].strip()
-        for file in sorted((ROOT / "requirements").glob("*.txt"))
+        for file in sorted(files)
         for line in file.read_text().splitlines()
     ]
     return {canonicalize_name(Requirement(line).name): line for line in lines if line}
