@@ -21,7 +21,7 @@ import sys
 import venv
 from pathlib import Path
 
-from ensure import ROOT, pins, requirements
+from ensure import ROOT, has_driver, pins, requirements
 
 UNREACHABLE = 75  #: exit status: pip could not reach an index
 SHORT = """adapter ahead early early_code gateway lookups partition plan tensors training_autograd
@@ -51,7 +51,7 @@ def install(version: str, directory: Path) -> int:
     print(f"test-torch: installing torch {version} in {directory}", file=sys.stderr)
     venv.create(directory, clear=True, with_pip=True)
     # A CPU build is a tenth of the size; not every index has one.
-    if has_gpu() or pip(directory, [f"torch=={version}+cpu", *others], quiet=True):
+    if has_driver() or pip(directory, [f"torch=={version}+cpu", *others], quiet=True):
         status = pip(directory, [f"torch=={version}", *others])
         if status:
             print(f"test-torch: could not install torch {version}", file=sys.stderr)
@@ -59,10 +59,6 @@ def install(version: str, directory: Path) -> int:
     add_pygraph(directory)
     complete.write_text(wanted)
     return 0
-
-
-def has_gpu() -> bool:
-    return Path("/dev/nvidiactl").exists()
 
 
 def pip(directory: Path, wanted: list[str], quiet: bool = False) -> int:
