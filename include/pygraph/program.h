@@ -3,7 +3,7 @@
 // bind() says where a region is from now on; nodes that mention it become dirty. launch() tells
 // the driver about the dirty nodes (cuGraphExec*NodeSetParams) and launches. An update changes
 // future launches only: "launches already in flight are not affected" (CUDA driver API, Graph
-// Management, cuGraphExecNodeSetParams). A program does not own the memory it is bound to
+// Management, cuGraphExecKernelNodeSetParams). A program does not own the memory it is bound to
 // and does not order itself after other streams.
 //
 // The graph is instantiated at the first update, when every region is bound, and not before: an
@@ -89,7 +89,6 @@ class Program {
     std::vector<void*> arguments;  ///< array form: a pointer per parameter into the block
     void* extra[5] = {};           ///< packed form: pointer, size, end
     std::size_t block_bytes = 0;
-    CUgraphNodeParams launch = {};  ///< of a kernel; points into the block, so it stays as it is
     bool dirty = false;
   };
 
@@ -98,7 +97,7 @@ class Program {
 
   void rebind(std::uint32_t region, CUdeviceptr address) noexcept;
   CUresult push(Slot& slot, Into into);
-  static void prepare_kernel(Slot& slot);
+  CUresult push_kernel(Slot& slot, Into into);
   CUresult push_copy(const Node& node, Into into);
   [[nodiscard]] CUmemorytype kind_at(CUdeviceptr address) const;
   void refuse_in_forked_child() const;

@@ -39,8 +39,14 @@ Program::Program(const Driver& driver, GraphHandle graph, Image image,
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     Slot& slot = nodes_[i];
     slot.node = std::move(image.nodes[i]);
-    if (slot.node.kind == NodeKind::kKernel) {
-      prepare_kernel(slot);
+    slot.block_bytes = slot.node.block.size();
+    for (const ParameterSlot& parameter : slot.node.parameters) {
+      slot.arguments.push_back(slot.node.block.data() + parameter.offset);
+    }
+    if (slot.node.form == ParameterForm::kPacked) {
+      void* const form[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, slot.node.block.data(),
+                            CU_LAUNCH_PARAM_BUFFER_SIZE, &slot.block_bytes, CU_LAUNCH_PARAM_END};
+      std::copy(std::begin(form), std::end(form), slot.extra);
     }
   }
 
@@ -63,34 +69,6 @@ Program::Program(const Driver& driver, GraphHandle graph, Image image,
   dirty_.reserve(nodes_.size());
 }
 
-void Program::prepare_kernel(Slot& slot) {
-  Node& node = slot.node;
-  for (const ParameterSlot& parameter : node.parameters) {
-    slot.arguments.push_back(node.block.data() + parameter.offset);
-  }
-  slot.launch.type = CU_GRAPH_NODE_TYPE_KERNEL;
-  CUDA_KERNEL_NODE_PARAMS_v3& launch = slot.launch.kernel;
-  launch.func = node.shape.function;
-  launch.kern = node.shape.kernel;
-  launch.ctx = node.shape.context;
-  launch.gridDimX = node.shape.grid[0];
-  launch.gridDimY = node.shape.grid[1];
-  launch.gridDimZ = node.shape.grid[2];
-  launch.blockDimX = node.shape.block[0];
-  launch.blockDimY = node.shape.block[1];
-  launch.blockDimZ = node.shape.block[2];
-  launch.sharedMemBytes = node.shape.shared_bytes;
-  if (node.form != ParameterForm::kPacked) {
-    launch.kernelParams = slot.arguments.data();
-    return;
-  }
-  slot.block_bytes = node.block.size();
-  void* const form[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, node.block.data(),
-                        CU_LAUNCH_PARAM_BUFFER_SIZE, &slot.block_bytes, CU_LAUNCH_PARAM_END};
-  std::copy(std::begin(form), std::end(form), slot.extra);
-  launch.extra = slot.extra;
-}
-
 void Program::rebind(std::uint32_t region, CUdeviceptr address) noexcept {
   const std::uint32_t end = first_patch_[region + 1];
   std::uint32_t patch = first_patch_[region];
@@ -109,14 +87,36 @@ void Program::rebind(std::uint32_t region, CUdeviceptr address) noexcept {
   }
 }
 
+CUresult Program::push_kernel(Slot& slot, Into into) {
+  const Node& node = slot.node;
+  CUDA_KERNEL_NODE_PARAMS launch{};
+  launch.func = node.shape.function;
+  launch.kern = node.shape.kernel;
+  launch.ctx = node.shape.context;
+  launch.gridDimX = node.shape.grid[0];
+  launch.gridDimY = node.shape.grid[1];
+  launch.gridDimZ = node.shape.grid[2];
+  launch.blockDimX = node.shape.block[0];
+  launch.blockDimY = node.shape.block[1];
+  launch.blockDimZ = node.shape.block[2];
+  launch.sharedMemBytes = node.shape.shared_bytes;
+  if (node.form == ParameterForm::kPacked) {
+    launch.extra = slot.extra;
+  } else {
+    launch.kernelParams = slot.arguments.data();
+  }
+  const DriverApi& api = driver_->api;
+  return into == Into::kGraph
+             ? api.cuGraphKernelNodeSetParams(node.handle, &launch)
+             : api.cuGraphExecKernelNodeSetParams(exec_.get(), node.handle, &launch);
+}
+
 CUresult Program::push(Slot& slot, Into into) {
   const Node& node = slot.node;
   const DriverApi& api = driver_->api;
   switch (node.kind) {
     case NodeKind::kKernel:
-      return into == Into::kGraph
-                 ? api.cuGraphNodeSetParams(node.handle, &slot.launch)
-                 : api.cuGraphExecNodeSetParams(exec_.get(), node.handle, &slot.launch);
+      return push_kernel(slot, into);
     case NodeKind::kMemcpy:
       return push_copy(node, into);
     case NodeKind::kMemset: {

@@ -135,7 +135,8 @@ CUresult cuGraphExecDestroy(CUgraphExec handle) {
   return state().execs.erase(handle) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphExecNodeSetParams(CUgraphExec handle, CUgraphNode node, CUgraphNodeParams* params) {
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec handle, CUgraphNode node,
+                                        const CUDA_KERNEL_NODE_PARAMS* params) {
   const Lock lock;
   Exec* exec = find(state().execs, handle);
   if (exec == nullptr || params == nullptr) {

@@ -353,7 +353,7 @@ CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* p
   return give_params(node, params);
 }
 
-CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* params) {
+CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
   const Lock lock;
   KernelWork work;
   if (params == nullptr || work_of<KernelWork>(node) == nullptr) {

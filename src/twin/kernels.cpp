@@ -104,26 +104,6 @@ CUfunction register_kernel_with_padding(const std::string& name,
 
 CUkernel kernel_handle(CUfunction function) { return reinterpret_cast<CUkernel>(function); }
 
-CUresult make_kernel_work(const CUgraphNodeParams& node, KernelWork& work) {
-  if (node.type != CU_GRAPH_NODE_TYPE_KERNEL) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const CUDA_KERNEL_NODE_PARAMS_v3& launch = node.kernel;
-  return make_kernel_work(CUDA_KERNEL_NODE_PARAMS{.func = launch.func,
-                                                  .gridDimX = launch.gridDimX,
-                                                  .gridDimY = launch.gridDimY,
-                                                  .gridDimZ = launch.gridDimZ,
-                                                  .blockDimX = launch.blockDimX,
-                                                  .blockDimY = launch.blockDimY,
-                                                  .blockDimZ = launch.blockDimZ,
-                                                  .sharedMemBytes = launch.sharedMemBytes,
-                                                  .kernelParams = launch.kernelParams,
-                                                  .extra = launch.extra,
-                                                  .kern = launch.kern,
-                                                  .ctx = launch.ctx},
-                          work);
-}
-
 CUresult make_kernel_work(const CUDA_KERNEL_NODE_PARAMS& launch, KernelWork& work) {
   work.function = launch.func;
   work.kernel_handle = launch.func == nullptr ? launch.kern : nullptr;

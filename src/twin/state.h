@@ -217,8 +217,6 @@ CUresult check_fill(const CUDA_MEMSET_NODE_PARAMS& fill);
 // --- kernels (lock held) ---
 /// Packs the parameters of a launch, from either form.
 CUresult make_kernel_work(const CUDA_KERNEL_NODE_PARAMS& launch, KernelWork& work);
-/// CUDA_ERROR_INVALID_VALUE for any other type of node.
-CUresult make_kernel_work(const CUgraphNodeParams& node, KernelWork& work);
 /// Fills the padding with changing bytes when the test asked for it.
 void add_padding_noise(KernelWork& work);
 

@@ -42,27 +42,12 @@ TEST_P(Exec, TakesTheNodesOfItsOwnGraphOnly) {
   const GraphHandle graph = capture();
   const GraphHandle other = capture();
   const ExecHandle exec = instantiate(graph);
-  CUDA_KERNEL_NODE_PARAMS launch{};
-  driver().check(api().cuGraphKernelNodeGetParams(nodes(graph)[0], &launch),
+  CUDA_KERNEL_NODE_PARAMS params{};
+  driver().check(api().cuGraphKernelNodeGetParams(nodes(graph)[0], &params),
                  "cuGraphKernelNodeGetParams");
-  CUgraphNodeParams params{};
-  params.type = CU_GRAPH_NODE_TYPE_KERNEL;
-  params.kernel.func = launch.func;
-  params.kernel.kern = launch.kern;
-  params.kernel.ctx = launch.ctx;
-  params.kernel.gridDimX = launch.gridDimX;
-  params.kernel.gridDimY = launch.gridDimY;
-  params.kernel.gridDimZ = launch.gridDimZ;
-  params.kernel.blockDimX = launch.blockDimX;
-  params.kernel.blockDimY = launch.blockDimY;
-  params.kernel.blockDimZ = launch.blockDimZ;
-  params.kernel.kernelParams = launch.kernelParams;
-  params.kernel.extra = launch.extra;
-  EXPECT_EQ(api().cuGraphExecNodeSetParams(exec.get(), nodes(graph)[0], &params), CUDA_SUCCESS);
-  EXPECT_EQ(api().cuGraphExecNodeSetParams(exec.get(), nodes(other)[0], &params),
-            CUDA_ERROR_INVALID_VALUE);
-  params.type = CU_GRAPH_NODE_TYPE_EMPTY;
-  EXPECT_EQ(api().cuGraphExecNodeSetParams(exec.get(), nodes(graph)[0], &params),
+  EXPECT_EQ(api().cuGraphExecKernelNodeSetParams(exec.get(), nodes(graph)[0], &params),
+            CUDA_SUCCESS);
+  EXPECT_EQ(api().cuGraphExecKernelNodeSetParams(exec.get(), nodes(other)[0], &params),
             CUDA_ERROR_INVALID_VALUE);
   CUDA_MEMSET_NODE_PARAMS fill{};
   fill.dst = memory.address();

@@ -294,13 +294,13 @@ class ProgramFaults : public testing::OnTwin {};
 
 TEST_F(ProgramFaults, RefusedNodeBreaksTheProgramAndIsNamed) {
   // The first update goes into the graph, later ones into its instantiated copy.
-  for (const char* symbol : {"cuGraphNodeSetParams", "cuGraphExecNodeSetParams"}) {
+  for (const char* symbol : {"cuGraphKernelNodeSetParams", "cuGraphExecKernelNodeSetParams"}) {
     Chain chain = make_chain(bed(), 4);
     Program program = chain.program(driver());
     const std::vector<DeviceMemory> first = chain_memory(bed(), chain, 1);
     const std::vector<DeviceMemory> second = chain_memory(bed(), chain, 1);
     bind_all(program, first);
-    if (symbol == std::string("cuGraphExecNodeSetParams")) {
+    if (symbol == std::string("cuGraphExecKernelNodeSetParams")) {
       program.update();
       bind_all(program, second);
     }

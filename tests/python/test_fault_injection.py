@@ -247,8 +247,8 @@ def test_every_phase_is_reached(clean: dict[str, int]) -> None:
         "phantom space": {"cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess"},
         "capture": {"cuStreamBeginCapture", "cuStreamEndCapture", "cuLaunchKernel"},
         "link": {"cuGraphGetNodes", "cuGraphGetEdges", "cuGraphKernelNodeGetParams"},
-        "instantiate": {"cuGraphInstantiate", "cuGraphNodeSetParams"},
-        "bind": {"cuGraphExecNodeSetParams"},
+        "instantiate": {"cuGraphInstantiate", "cuGraphKernelNodeSetParams"},
+        "bind": {"cuGraphExecKernelNodeSetParams"},
         "launch": {"cuGraphLaunch"},
         "release": {"cuGraphExecDestroy", "cuGraphDestroy"},
     }

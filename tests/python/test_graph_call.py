@@ -237,7 +237,7 @@ def test_a_held_dispatcher_serves_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "symbol", ["cuGraphLaunch", "cuGraphInstantiate", "cuGraphExecNodeSetParams"]
+    "symbol", ["cuGraphLaunch", "cuGraphInstantiate", "cuGraphExecKernelNodeSetParams"]
 )
 def test_a_failing_driver_call_ends_in_the_callable(symbol: str) -> None:
     slow = Slow()

@@ -173,7 +173,7 @@ def test_a_misaligned_argument_is_copied_for_kernels_that_demand_alignment() -> 
 
 @pytest.mark.parametrize(
     "symbol", ["cuStreamBeginCapture", "cuLaunchKernel", "cuGraphInstantiate", "cuGraphLaunch",
-               "cuMemMap", "cuMemAddressReserve", "cuGraphClone", "cuGraphExecNodeSetParams"]
+               "cuMemMap", "cuMemAddressReserve", "cuGraphClone", "cuGraphExecKernelNodeSetParams"]
 )  # fmt: skip
 @pytest.mark.parametrize("when", [0, 2, 3])
 def test_failing_driver_calls_never_show_in_a_result(symbol: str, when: int) -> None:
