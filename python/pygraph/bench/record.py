@@ -125,6 +125,20 @@ def document(
     }
 
 
+class NotARecord(ValueError):
+    """A file that holds something else: what was found, and what is needed."""
+
+
+def read_json(path: Path, needed: str) -> Any:
+    """The JSON of a file. Raises NotARecord, which says what is `needed`."""
+    try:
+        return json.loads(path.read_text())
+    except OSError as error:
+        raise NotARecord(f"{path}: {error.strerror or error}; {needed}") from error
+    except ValueError as error:
+        raise NotARecord(f"{path}: found no JSON ({error}); {needed}") from error
+
+
 def write(path: Path, content: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # JSON has no infinity: an error that could not be given a size is stored as null.

@@ -11,7 +11,6 @@ does not serve any more count as lost. The exit status is 1 if anything got slow
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from pygraph.bench.paper.report.compare import NotARecord
+from pygraph.bench.record import NotARecord, read_json
 
 INCUMBENTS = ("default", "reduce-overhead")
 REFERENCES = (*INCUMBENTS, "floor")
@@ -72,12 +71,7 @@ def ratios(records: Sequence[Mapping[str, Any]], metric: str = METRICS[0]) -> di
 def read(path: Path) -> list[dict[str, Any]]:
     """The records of a file that `pygraph demo` wrote; NotARecord for any other."""
     needed = "needed is the JSON file that `pygraph demo` writes on a GPU"
-    try:
-        content = json.loads(path.read_text())
-    except OSError as error:
-        raise NotARecord(f"{path}: {error.strerror or error}; {needed}") from error
-    except ValueError as error:
-        raise NotARecord(f"{path}: found no JSON ({error}); {needed}") from error
+    content = read_json(path, needed)
     records = content.get("records") if isinstance(content, dict) else None
     if not isinstance(records, list):
         raise NotARecord(f'{path}: found no list "records"; {needed}')

@@ -13,7 +13,6 @@ the samples within one show.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from rich.text import Text
 from pygraph.bench.paper.record import Result, Row
 from pygraph.bench.paper.report import blocks, figures
 from pygraph.bench.paper.report.figures import DEFAULT, FLOOR, OWN, TORCH
+from pygraph.bench.record import NotARecord, read_json
 
 INCUMBENTS = (DEFAULT, TORCH)
 REFERENCES = (*INCUMBENTS, FLOOR)
@@ -41,10 +41,6 @@ COVERAGE = 0.005
 """A loss of coverage that counts: half a percentage point."""
 MEMORY = 1.05
 ENVIRONMENT = ("gpu", "driver", "torch", "cuda")
-
-
-class NotARecord(ValueError):
-    """A file that holds something else: what was found, and what is needed."""
 
 
 @dataclass(frozen=True)
@@ -209,12 +205,7 @@ def _verdict(row: Compared) -> Text:
 def read(path: Path) -> dict[str, Any]:
     """Raises NotARecord."""
     needed = "needed: a result of `pygraph bench`, JSON with runs and at least one of workloads"
-    try:
-        content = json.loads(path.read_text())
-    except OSError as error:
-        raise NotARecord(f"{path}: {error.strerror or error}; {needed}") from error
-    except ValueError as error:
-        raise NotARecord(f"{path}: found no JSON ({error}); {needed}") from error
+    content = read_json(path, needed)
     if not isinstance(content, dict):
         raise NotARecord(f"{path}: found a JSON {type(content).__name__}; {needed}")
     if not isinstance(content.get("workloads"), dict) or not isinstance(content.get("runs"), list):
