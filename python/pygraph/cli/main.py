@@ -90,7 +90,7 @@ def demo(
 ) -> None:
     """Measure models in all modes on the GPU; without one, run one on the twin and plan some.
 
-    On a GPU the nine models take about 5 minutes; the first speed-up shows after some seconds.
+    On a GPU the nine models take 5 to 10 minutes; the first speed-up shows after some seconds.
     Without one it takes half a minute. Shorter: --models mlp-8,alexnet --quick
     """
     from pygraph.bench import models as known
