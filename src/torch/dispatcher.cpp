@@ -7,15 +7,16 @@
 namespace pygraph::torch_bridge {
 namespace {
 
+/// Counts: a flight of one thread may land while another thread's call is being launched.
 class Busy {
  public:
-  explicit Busy(bool& flag) noexcept : flag_(flag) { flag_ = true; }
-  ~Busy() { flag_ = false; }
+  explicit Busy(std::uint32_t& calls) noexcept : calls_(calls) { ++calls_; }
+  ~Busy() { --calls_; }
   Busy(const Busy&) = delete;
   Busy& operator=(const Busy&) = delete;
 
  private:
-  bool& flag_;
+  std::uint32_t& calls_;
 };
 
 }  // namespace
@@ -57,7 +58,7 @@ void Dispatcher::add(std::shared_ptr<GraphCall> call) {
 /// The graph that serves these arguments; null when none does, or when the stream is being captured
 /// by somebody.
 std::shared_ptr<GraphCall> Dispatcher::choose(const Arguments& arguments) {
-  const Sizes::Key* key = busy_ || held_ || graphs_.empty() ? nullptr : sizes_.read(arguments);
+  const Sizes::Key* key = busy_ != 0 || held_ || graphs_.empty() ? nullptr : sizes_.read(arguments);
   if (key == nullptr) {
     return nullptr;
   }

@@ -35,7 +35,7 @@ class Dispatcher {
   /// Whether a call is being served right now, on another thread that waits for something: by a
   /// graph, or by the callable without Python.
   [[nodiscard]] bool busy() const noexcept {
-    return busy_ || (uncaptured_ != nullptr && uncaptured_->occupied_by_others());
+    return busy_ != 0 || (uncaptured_ != nullptr && uncaptured_->occupied_by_others());
   }
   /// What serves the calls whose signature rests, unless held. Once.
   void set_uncaptured(std::unique_ptr<Uncaptured> uncaptured) noexcept {
@@ -117,7 +117,7 @@ class Dispatcher {
   std::uint64_t count_ = 0;
   std::uint64_t missed_ = 0;
   std::uint64_t withdrawn_ = 0;
-  bool busy_ = false;
+  std::uint32_t busy_ = 0;  ///< calls that are being served right now, on any thread
   bool held_ = false;
 };
 

@@ -274,6 +274,62 @@ def test_fewer_arguments_are_no_arrival(place: Place) -> None:
     assert wrapped.replays == before + 1
 
 
+def test_an_arrival_leaves_a_graph_busy_that_another_thread_launches() -> None:
+    """Three threads: one launches, one arrives meanwhile, and one that calls then finds the graph
+    busy. Its addresses are the launching thread's."""
+    inside, release, arrive = (threading.Event() for _ in range(3))
+    blocking = threading.local()
+
+    @torch.library.custom_op("pygraph_test::stop_here", mutates_args=())
+    def stop_here(x: torch.Tensor) -> torch.Tensor:
+        if getattr(blocking, "on", False):
+            inside.set()
+            assert release.wait(60)
+        return x * 2
+
+    stop_here.register_fake(torch.empty_like)
+    with fresh("twin") as twin:
+        wrapped = Wrapped(twin, lambda given: [stop_here(given[0]) + given[1]], pair(twin))
+        found: dict[str, Any] = {}
+        given = {name: pair(twin) for name in ("launching", "arriving", "calling")}
+        departed = threading.Event()
+
+        def wait_and_arrive(*arguments: Any) -> Any:
+            departed.set()
+            assert arrive.wait(60)
+            return wrapped.arrive(*arguments)
+
+        def launching() -> None:
+            blocking.on = True
+            found["launching"] = wrapped.arrive(*given["launching"])
+
+        def arriving() -> None:
+            found["arriving"] = wrapped.entry(*given["arriving"])
+
+        def calling() -> None:
+            found["calling"] = wrapped.arrive(*given["calling"])
+
+        wrapped.wrappers = wait_and_arrive
+        threads = [threading.Thread(target=work) for work in (arriving, launching, calling)]
+        threads[0].start()
+        assert departed.wait(60)
+        threads[1].start()
+        assert inside.wait(60)
+        arrive.set()
+        threads[0].join(60)
+        replays = wrapped.replays
+        threads[2].start()
+        threads[2].join(10)
+        waits = threads[2].is_alive()  # for the launching thread, behind it on the device
+        launched = wrapped.replays - replays
+        release.set()
+        for thread in threads:
+            thread.join(60)
+        assert (waits, launched) == (False, 0), "the graph was launched by two threads at once"
+        for name, (y, x) in given.items():
+            assert_bits(found[name], [x * 2 + y])
+
+
 def test_each_thread_has_calls_of_its_own(place: Place) -> None:
     wrapped = Wrapped(place, plain, pair(place))
     both = threading.Barrier(2, timeout=30)
