@@ -40,7 +40,7 @@ def backend(
     ours, inductor = split_options(options or {}, mode)
     if ours.compiler == "aot" and inductor:
         names = ", ".join(map(repr, sorted(inductor)))
-        warn_once(f"no effect has {names}: compiler 'aot' does not use Inductor")
+        warn_once(f"options without effect: {names}. Compiler 'aot' does not use Inductor")
     target = ours.target
     reason = _reason_against(gm, example_inputs, target)
     if reason is not None:
