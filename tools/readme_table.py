@@ -16,7 +16,7 @@ import html
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -192,23 +192,25 @@ def replaced(page: Path, text: str, name: str, made: str, kind: str = "table") -
     return f"{before}{found}\n{made}\n{closed}{behind}"
 
 
-def rewritten(page: str, text: str, root: Path) -> str:
+def rewritten(page: str, text: str, root: Path, documents: Mapping[str, Document]) -> str:
     """A page with all its generated parts."""
     for block in BLOCKS:
         if block.page == page:
-            text = replaced(root / page, text, block.name, made(block, root))
+            made = block.make(documents[block.record])
+            text = replaced(root / page, text, block.name, made)
     if page == "README.md":
         code = (root / EXAMPLE).read_text().rstrip()
         text = replaced(root / page, text, EXAMPLE, f"```python\n{code}\n```", "file")
     return text
 
 
-def made(block: Block, root: Path) -> str:
-    """What the measurement gives."""
+def read(block: Block, root: Path) -> Document:
+    """The measurement that a table is made from."""
     record = root / block.record
     if not record.exists():
         fail(f"{record} is missing; the table {block.name} in {block.page} is made from it")
-    return block.make(json.loads(record.read_text()))
+    found: Document = json.loads(record.read_text())
+    return found
 
 
 def first(old: str, new: str) -> str:
@@ -252,21 +254,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="another tree of pages and records")
     given = parser.parse_args(arguments)
     sys.path.insert(0, str(ROOT / "python"))
+    sources = {block.record: block for block in BLOCKS}
+    documents = {name: read(block, given.root) for name, block in sources.items()}
     for page in dict.fromkeys(block.page for block in BLOCKS):
         path = given.root / page
         text = path.read_text() if path.exists() else ""
-        new = rewritten(page, text, given.root)
+        new = rewritten(page, text, given.root, documents)
         if given.check and new != text:
             fail(f"{page} is not what its measurements and {EXAMPLE} give: {first(text, new)}")
         if new != text:
             path.write_text(new)
-    paper = json.loads((given.root / PAPER).read_text())
     picture = given.root / PICTURE
     if given.check:
-        check_picture(picture, paper)
+        check_picture(picture, documents[PAPER])
     else:
         picture.parent.mkdir(parents=True, exist_ok=True)
-        picture.write_text(drawn(paper))
+        picture.write_text(drawn(documents[PAPER]))
     return 0
 
 

@@ -141,12 +141,10 @@ def tree(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr(sys, "path", [*sys.path])
     made = tool("readme_table")
-    paths = {made.PICTURE, made.EXAMPLE, made.PAPER, made.FIRST_LIGHT}
-    for path in (*paths, *(block.page for block in made.BLOCKS)):
+    sides = {path for block in made.BLOCKS for path in (block.page, block.record)}
+    for path in {made.PICTURE, made.EXAMPLE, *sides}:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
-    if (ROOT / made.LAYERS_RECORD).exists():
-        shutil.copy(ROOT / made.LAYERS_RECORD, tmp_path / made.LAYERS_RECORD)
     return tmp_path, made
 
 
@@ -214,8 +212,12 @@ def test_the_layers_table_has_a_row_per_way_of_compiling(tree):
     ]
     env = {"gpu": "NVIDIA H200", "driver": "580", "torch": "2.11", "date": "2026-11-25T01:00"}
     record = {"rows": rows, "env": env, "command": "measure"}
-    (root / made.LAYERS_RECORD).write_text(json.dumps(record))
-    page = made.rewritten("docs/usage.md", (root / "docs" / "usage.md").read_text(), root)
+    page = made.rewritten(
+        "docs/usage.md",
+        (root / "docs" / "usage.md").read_text(),
+        root,
+        {made.LAYERS_RECORD: record},
+    )
     assert "| the whole model | default | 61.2 | - | 5,000.0 | - |" in page
     assert "| one layer, called for all | pygraph | 4.5 | 2.0 | - | - |" in page
     assert "NVIDIA H200, driver 580, torch 2.11, 2026-11-25. Measured with `measure`." in page
