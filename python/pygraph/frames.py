@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
+from traceback import FrameSummary
+from typing import NamedTuple
 
 import torch
 
@@ -12,7 +16,38 @@ _PACKAGES = tuple(os.path.join(each.__path__[0], "") for each in (torch, pygraph
 #: It has models, which are programs like any other.
 _BENCH = os.path.join(pygraph.__path__[0], "bench", "")
 
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*(?:\n[ \t]+(?P<code>\S[^\n]*))?'
+)
+
+
+class Place(NamedTuple):
+    """A line of a program. As text "file.py:12"."""
+
+    file: str
+    line: int | None
+    code: str | None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
 
 def is_programs(file: str) -> bool:
     """Whether a frame's file is of the program. Generated code ("<string>") is not."""
     return file.startswith(_BENCH) or not file.startswith(("<", *_PACKAGES))
+
+
+def of_frames(frames: Iterable[FrameSummary]) -> Place | None:
+    """The innermost frame of the program."""
+    for frame in reversed(list(frames)):
+        if is_programs(frame.filename):
+            return Place(frame.filename, frame.lineno, frame.line or None)
+    return None
+
+
+def of_text(trace: str | None) -> Place | None:
+    """The same, from a trace that was stored as text (an FX node's, or an exception's message)."""
+    for match in reversed(list(_FRAME.finditer(trace or ""))):
+        if is_programs(match["file"]):
+            return Place(match["file"], int(match["line"]), match["code"])
+    return None

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from pygraph.frames import is_programs
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+from pygraph.frames import of_text
 
 
 def finder(gm: torch.fx.GraphModule) -> Callable[[str | None], str | None]:
@@ -30,8 +27,8 @@ def finder(gm: torch.fx.GraphModule) -> Callable[[str | None], str | None]:
 
 def line_of(stack_trace: str | None) -> str | None:
     """The innermost frame of the program in a Dynamo stack trace, as 'file.py:12'."""
-    frames = [each for each in _FRAME.findall(stack_trace or "") if is_programs(each[0])]
-    return f"{frames[-1][0]}:{frames[-1][1]}" if frames else None
+    place = of_text(stack_trace)
+    return None if place is None else str(place)
 
 
 def _key(target: Any) -> str:

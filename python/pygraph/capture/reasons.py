@@ -6,7 +6,7 @@ import re
 import traceback
 
 from pygraph.capture.device import CaptureFailed
-from pygraph.frames import is_programs
+from pygraph.frames import of_frames
 
 _KNOWN = (
     (
@@ -40,7 +40,5 @@ def explain(error: BaseException, operator: str | None) -> tuple[str, str | None
 
 def source_of(error: BaseException) -> str | None:
     """The innermost frame of the program that the exception passed through."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if is_programs(frame.filename):
-            return f"{frame.filename}:{frame.lineno}"
-    return None
+    place = of_frames(traceback.extract_tb(error.__traceback__))
+    return None if place is None else str(place)
