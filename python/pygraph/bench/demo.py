@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from pygraph.bench import chart, modes, record, table
+from pygraph.bench import chart, modes, record, table, what_next
 from pygraph.bench.device import Device
 from pygraph.bench.environment import command_line, environment
 from pygraph.bench.measure import Effort, Phases
@@ -36,16 +36,6 @@ WIDTH = 160
 EARLY = ("mlp-8", "alexnet")
 """Measured before the others: they compile in seconds, and so show a speed-up soon. Tables and
 files keep the order of the request."""
-
-WHAT_NEXT = """
-What next
-  In a program:
-      import torch, pygraph
-      model = torch.compile(model, backend="pygraph")
-      with torch.no_grad():
-          y = model(x)
-      print(pygraph.report())    # what became of every compiled graph, and why
-"""
 
 
 @dataclass(frozen=True)
@@ -116,15 +106,7 @@ def _with_gpu(request: Request, console: Console) -> int:
     for line in content["summary"]["failed"]:
         console.print(Text(f"failed: {line}", style="red"))
     console.print(Text(f"written: {data}" + (f", {picture}" if drawn else ""), style="dim"))
-    console.print(
-        Text(
-            f"{WHAT_NEXT}"
-            "  Without running it, what would be captured of a model: pygraph plan --help\n"
-            "  (in a checkout, pygraph is .venv/bin/pygraph)\n"
-            "  The paper's 25 workloads, in inference and training: pygraph bench\n"
-            "  Options, limits and how it works: README.md and docs/design.md"
-        )
-    )
+    console.print(Text(what_next.WITH_GPU))
     return 1 if content["summary"]["failed"] else 0
 
 

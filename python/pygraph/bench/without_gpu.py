@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from pygraph.bench import demo, on_twin, record, small_models
+from pygraph.bench import on_twin, record, what_next
 from pygraph.bench.environment import command_line, environment
 from pygraph.bench.models import STAND_INS, WORKLOADS, Unavailable, Workload
 from pygraph.planning import Plan, plan
@@ -25,15 +25,6 @@ from pygraph.twin import demonstrate
 PLANNED = ("alexnet", "DebertaV2ForQuestionAnswering")
 """Planned unless others are asked for: a short trace with nothing in the way, and a long one with
 something. Tracing all of them takes a minute and says no more."""
-
-WHAT_NEXT = f"""{demo.WHAT_NEXT}\
-      Without a GPU: torch.compile(model, backend="pygraph", options={{"device": "twin"}})
-  What would be captured of a model of your own: pygraph plan --help
-  (in a checkout, pygraph is .venv/bin/pygraph)
-  Speed is measured on a machine with an NVIDIA GPU, by this same command
-  More models on the twin: --twin-model {", ".join(small_models.NAMES[1:])}
-  Plans of more models: --models NAME,...
-  Options, limits and how it works: README.md, docs/twin.md and docs/design.md"""
 
 _ENGINE_FIGURES = ("nodes", "relocations", "arena_bytes", "lower_bound_bytes", "proof")
 
@@ -123,5 +114,5 @@ def show_without_gpu(
     )
     for name in failed:
         console.print(Text(f"the trace of {name} ended early", style="red"))
-    console.print(Text(WHAT_NEXT))
+    console.print(Text(what_next.WITHOUT_GPU))
     return 0 if engine["passed"] and shown.passed and not failed else 1
