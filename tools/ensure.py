@@ -130,18 +130,23 @@ def pins(newest_torch: bool = False) -> dict[str, str]:
     return {canonicalize_name(Requirement(line).name): line for line in lines if line}
 
 
-def pip_install(wanted: list[str], options: tuple[str, ...] = (), quietly: bool = False) -> int:
-    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+def pip_install(
+    wanted: list[str],
+    options: tuple[str, ...] = (),
+    python: str | Path = sys.executable,
+    stderr: int | None = None,
+) -> subprocess.CompletedProcess[str]:
+    command = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     command += ["--quiet", "--retries", os.environ.get("PYGRAPH_PIP_RETRIES", "3")]
     command += [*options, *wanted]
-    return subprocess.run(command, check=False, capture_output=quietly).returncode
+    return subprocess.run(command, check=False, stderr=stderr, text=True)
 
 
 def install(absent: list[Requirement], options: tuple[str, ...] = ()) -> int:
     exact = pins()
     wanted = [exact.get(canonicalize_name(r.name), str(r)) for r in absent]
     say(f"installing {', '.join(wanted)}")
-    return pip_install(wanted, options)
+    return pip_install(wanted, options).returncode
 
 
 def has_driver() -> bool:
@@ -159,7 +164,7 @@ def install_torch(absent: list[Requirement]) -> int:
         say(f"torch is missing. {CUDA_COST}")
         return install(absent)
     say(f"torch is missing, and there is no NVIDIA driver: installing {torch}+cpu. {CPU_COST}")
-    if pip_install([f"{torch}+cpu"], quietly=True) == 0:
+    if pip_install([f"{torch}+cpu"], stderr=subprocess.PIPE).returncode == 0:
         return 0
     say(
         f"pip finds no {torch}+cpu and takes its default, a CUDA build on most machines. "

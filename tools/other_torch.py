@@ -21,7 +21,7 @@ import sys
 import venv
 from pathlib import Path
 
-from ensure import ROOT, has_driver, pins, requirements
+from ensure import ROOT, has_driver, pins, pip_install, requirements
 
 UNREACHABLE = 75  #: exit status: pip could not reach an index
 SHORT = """adapter ahead early early_code gateway lookups partition plan tensors training_autograd
@@ -62,9 +62,7 @@ def install(version: str, directory: Path) -> int:
 
 
 def pip(directory: Path, wanted: list[str], quiet: bool = False) -> int:
-    command = [directory / "bin/python", "-m", "pip", "install", "--quiet", "--no-input"]
-    command += ["--disable-pip-version-check", "--retries", "1", *wanted]
-    run = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    run = pip_install(wanted, ("--retries", "1"), directory / "bin/python", subprocess.PIPE)
     if not run.returncode or quiet:
         return run.returncode
     print(run.stderr, end="", file=sys.stderr)
