@@ -116,6 +116,7 @@ def test_exit_status(tmp_path: Path, factor: float | None, code: int):
         ("{", "found no JSON"),
         ("[1]", 'found no list "records"'),
         ('{"plans": []}', 'found no list "records"'),
+        ('{"records": {}}', 'found no list "records"'),
         ('{"records": [{"mode": "pygraph"}]}', 'without "workload"'),
     ],
 )
