@@ -20,13 +20,15 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from pygraph.bench import record
-from pygraph.bench.device import Device, young_heap
-from pygraph.bench.environment import environment
-from pygraph.bench.models import Unavailable
-from pygraph.bench.paper import modes
-from pygraph.bench.paper.run import build
-from pygraph.bench.paper.workloads import catalogue
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks/, from anywhere
+
+from benchmarks.first_light.models import Unavailable
+from benchmarks.harness import record
+from benchmarks.harness.device import Device, young_heap
+from benchmarks.harness.environment import environment
+from benchmarks.paper import modes
+from benchmarks.paper.run import build
+from benchmarks.paper.workloads import catalogue
 
 INTERVAL = 0.003
 LEAST = 0.05
@@ -66,7 +68,7 @@ class Sampler(threading.Thread):
         outer: FrameType | None = frame
         while outer is not None:
             found = place(outer)
-            if found.startswith("pygraph/") and not found.startswith("pygraph/bench/"):
+            if found.startswith("pygraph/") and not found.startswith("benchmarks/"):
                 self.ours[found] += seconds
                 return
             outer = outer.f_back

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,12 +30,15 @@ from typing import Annotated, Any
 import torch
 import typer
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks/, from anywhere
+
 import pygraph
+from benchmarks.harness import record
+from benchmarks.harness.environment import environment
 from pygraph import _engine
-from pygraph.adapter import devices, early
-from pygraph.adapter.graphed import Graphed
-from pygraph.bench import record
-from pygraph.bench.environment import environment
+from pygraph.frontends.compile import speculation as early
+from pygraph.runtime import devices
+from pygraph.runtime.compiled_graph import CompiledGraph
 
 WARM = 50
 BETWEEN_WAITS = 16
@@ -85,7 +89,7 @@ def measure(size: int, count: int, kind: str) -> dict[str, Any]:
     def function(given: list[Any]) -> list[Any]:
         return list(torch._foreach_add(given, 1.0))
 
-    graph = Graphed(function, name="host path", device=device)
+    graph = CompiledGraph(function, name="host path", device=device)
     arguments = [torch.randn(16, device=where) for _ in range(size)]
     for _ in range(4):
         found = graph.dispatcher(list(arguments))
@@ -119,7 +123,7 @@ def measure(size: int, count: int, kind: str) -> dict[str, Any]:
     graph.release()
     rows["resting"] = clock.run(lambda: graph.dispatcher(list(arguments)), count)
     sizes = itertools.count()
-    sized = Graphed(lambda given: function(given[1:]), name="sizes", device=device)
+    sized = CompiledGraph(lambda given: function(given[1:]), name="sizes", device=device)
     rows["new size"] = clock.run(lambda: sized.dispatcher([next(sizes), *arguments]), count)
     pygraph.reset()
     return {"arguments": size, "nodes": nodes, "rows": rows}

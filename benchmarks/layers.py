@@ -28,13 +28,15 @@ import torch
 import typer
 from torch import nn
 
-from pygraph.adapter.backend import backend
-from pygraph.adapter.registry import report
-from pygraph.bench import compare, measure, modes, record
-from pygraph.bench.device import Device
-from pygraph.bench.environment import environment
-from pygraph.bench.modes import Bench, Runner, Tensors
-from pygraph.bench.timed import Timed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks/, from anywhere
+
+from benchmarks.harness import compare, measure, modes, record
+from benchmarks.harness.device import Device
+from benchmarks.harness.environment import environment
+from benchmarks.harness.modes import Bench, Runner, Tensors
+from benchmarks.harness.timed import Timed
+from pygraph.frontends.compile.backend import backend
+from pygraph.runtime.registry import report
 
 FORMS = ("whole", "layer")
 MODES = ("default", "reduce-overhead", "pygraph", "floor")

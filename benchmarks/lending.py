@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import pathlib
 import statistics
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 import typer
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks/, from anywhere
+
 import pygraph
-from pygraph.bench import large, record
-from pygraph.bench.device import MIB
-from pygraph.bench.environment import environment
+from benchmarks.engine import large
+from benchmarks.harness import record
+from benchmarks.harness.device import MIB
+from benchmarks.harness.environment import environment
 from pygraph.capture.cuda import Cuda
 
 CALLS = 60

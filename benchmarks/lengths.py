@@ -23,6 +23,7 @@ import copy
 import gc
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -32,13 +33,15 @@ from typing import Annotated, Any
 import torch
 import typer
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks/, from anywhere
+
 import pygraph
-from pygraph.bench import record
-from pygraph.bench.device import Device
-from pygraph.bench.environment import environment
-from pygraph.bench.isolate import isolated
-from pygraph.bench.table import target_table
-from pygraph.bench.targets import Target
+from benchmarks.engine.targets import Target
+from benchmarks.harness import record
+from benchmarks.harness.device import Device
+from benchmarks.harness.environment import environment
+from benchmarks.harness.isolate import isolated
+from benchmarks.harness.table import target_table
 
 LIMIT = 1.03
 GROWTH_MIB = 16.0
@@ -249,7 +252,7 @@ def main(
                 "targets": [target.to_dict() for target in judged],
             },
         )
-    from pygraph.bench.demo import terminal
+    from benchmarks.first_light.demo import terminal
 
     terminal().print(target_table(judged))
     raise typer.Exit(0 if all(target.met for target in judged) else 1)

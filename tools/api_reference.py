@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "python"
 PAGE = ROOT / "docs" / "api.md"
 
-OPTIONS = ("pygraph.adapter.options", "Options")
+OPTIONS = ("pygraph.frontends.compile.options", "Options")
 RECORDS = {
     "The report": ("pygraph.reporting", ("Report", "GraphReport")),
     "The plan": ("pygraph.planning", ("Plan", "GraphPlan", "Finding", "Break", "Argument")),

@@ -24,8 +24,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from xml.etree import ElementTree
 
-from pygraph.bench import record
-from pygraph.bench.environment import environment
+from benchmarks.harness import record
+from benchmarks.harness.environment import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = sorted(path.relative_to(ROOT) for path in ROOT.glob("tests/python/test_training_*.py"))

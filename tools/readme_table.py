@@ -163,7 +163,7 @@ def of_paper(name: str) -> Callable[[Document], str]:
     """Of `pygraph bench`; needs the package, and so torch."""
 
     def make(document: Document) -> str:
-        from pygraph.bench.paper.report import markdown
+        from benchmarks.paper.report import markdown
 
         made: str = getattr(markdown, name)(document)
         return made
@@ -222,7 +222,7 @@ def first(old: str, new: str) -> str:
 
 def drawn(document: Document) -> str:
     """The README's picture."""
-    from pygraph.bench.paper.report import charts, figures
+    from benchmarks.paper.report import charts, figures
 
     chart = charts.in_short(figures.rows_of(document))
     if chart is None:
@@ -237,7 +237,7 @@ def texts(svg: str) -> list[str]:
 
 def check_picture(path: Path, document: Document) -> None:
     """Every name and every speed-up of the README's table must stand in it, in order."""
-    from pygraph.bench.paper.report import figures, tables
+    from benchmarks.paper.report import figures, tables
 
     table = tables.short(figures.rows_of(document))
     lines = [*table.rows, *table.foot]

@@ -11,19 +11,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pygraph.adapter.backend import backend
-    from pygraph.adapter.registry import info, report, reset
+    from pygraph.frontends.compile.backend import backend
     from pygraph.planning import plan
+    from pygraph.runtime.registry import info, report, reset
 
     __version__: str
 
 __all__ = ["__version__", "backend", "info", "plan", "report", "reset"]
 
 _HOMES = {
-    "backend": "pygraph.adapter.backend",
-    "info": "pygraph.adapter.registry",
-    "report": "pygraph.adapter.registry",
-    "reset": "pygraph.adapter.registry",
+    "backend": "pygraph.frontends.compile.backend",
+    "info": "pygraph.runtime.registry",
+    "report": "pygraph.runtime.registry",
+    "reset": "pygraph.runtime.registry",
     "plan": "pygraph.planning",
 }
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "graph_call.h"
+#include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
 
@@ -11,8 +11,8 @@ namespace pygraph::torch_bridge {
 /// device, a new thread). The twin has one device and one stream.
 class CallScope {
  public:
-  CallScope(const Driver& driver, GraphCall::Device device, int index, CUcontext context) {
-    if (device == GraphCall::Device::kTwin) {
+  CallScope(const Driver& driver, TensorProgram::Device device, int index, CUcontext context) {
+    if (device == TensorProgram::Device::kTwin) {
       return;
     }
     const TorchApi& api = torch_api();

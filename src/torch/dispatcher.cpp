@@ -46,7 +46,7 @@ int Dispatcher::traverse(visitproc visit, void* arg) const {
   return uncaptured_ == nullptr ? 0 : uncaptured_->traverse(visit, arg);
 }
 
-void Dispatcher::add(std::shared_ptr<GraphCall> call) {
+void Dispatcher::add(std::shared_ptr<TensorProgram> call) {
   if (graphs_.empty()) {
     sizes_ = Sizes::of(*call);
   }
@@ -57,7 +57,7 @@ void Dispatcher::add(std::shared_ptr<GraphCall> call) {
 
 /// The graph that serves these arguments; null when none does, or when the stream is being captured
 /// by somebody.
-std::shared_ptr<GraphCall> Dispatcher::choose(const Arguments& arguments) {
+std::shared_ptr<TensorProgram> Dispatcher::choose(const Arguments& arguments) {
   const Sizes::Key* key = busy_ != 0 || held_ || graphs_.empty() ? nullptr : sizes_.read(arguments);
   if (key == nullptr) {
     return nullptr;
@@ -81,7 +81,7 @@ std::shared_ptr<GraphCall> Dispatcher::choose(const Arguments& arguments) {
   return graphs_[chosen].call;
 }
 
-void Dispatcher::remove(const std::shared_ptr<GraphCall>& call) noexcept {
+void Dispatcher::remove(const std::shared_ptr<TensorProgram>& call) noexcept {
   const auto is_it = [&](const Graph& each) { return each.call == call; };
   graphs_.erase(std::remove_if(graphs_.begin(), graphs_.end(), is_it), graphs_.end());
 }
@@ -92,7 +92,7 @@ std::vector<Dispatcher::Graph>::const_iterator Dispatcher::find_oldest() const n
   });
 }
 
-std::shared_ptr<GraphCall> Dispatcher::oldest() const noexcept {
+std::shared_ptr<TensorProgram> Dispatcher::oldest() const noexcept {
   return graphs_.empty() ? nullptr : find_oldest()->call;
 }
 
@@ -102,7 +102,7 @@ std::uint64_t Dispatcher::oldest_used() const noexcept {
 
 /// A call that failed behind its launch may be made again by the callable, unless arguments are not
 /// what they were: then the caller must hear of it.
-PyObject* Dispatcher::disturbed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
+PyObject* Dispatcher::disturbed(const Arguments& arguments, const std::shared_ptr<TensorProgram>& call,
                                 const char* message) {
   if (call->repeatable()) {
     return failed(arguments, call, message);
@@ -128,7 +128,7 @@ PyObject* Dispatcher::out_of_memory(const char* message) {
   return nullptr;
 }
 
-PyObject* Dispatcher::failed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
+PyObject* Dispatcher::failed(const Arguments& arguments, const std::shared_ptr<TensorProgram>& call,
                              const std::string& message) {
   remove(call);
   PyErr_Clear();
@@ -143,7 +143,7 @@ PyObject* Dispatcher::failed(const Arguments& arguments, const std::shared_ptr<G
 }
 
 template <typename Step>
-bool Dispatcher::guarded(const Arguments& arguments, const std::shared_ptr<GraphCall>& chosen,
+bool Dispatcher::guarded(const Arguments& arguments, const std::shared_ptr<TensorProgram>& chosen,
                          PyObject*& result, Step step) {
   try {
     const Busy busy(busy_);
@@ -161,7 +161,7 @@ bool Dispatcher::guarded(const Arguments& arguments, const std::shared_ptr<Graph
 }
 
 bool Dispatcher::try_call(const Arguments& arguments, PyObject*& result) {
-  const std::shared_ptr<GraphCall> chosen = choose(arguments);
+  const std::shared_ptr<TensorProgram> chosen = choose(arguments);
   if (chosen == nullptr ||
       !guarded(arguments, chosen, result, [&] { result = chosen->run(arguments); })) {
     return false;
@@ -176,7 +176,7 @@ Dispatcher::Start Dispatcher::start(const Arguments& arguments, Flight& flight) 
 
 Dispatcher::Start Dispatcher::guess(const Arguments& arguments, Flight& flight,
                                     IndexBounds& bounds) {
-  const std::shared_ptr<GraphCall> chosen = choose(arguments);
+  const std::shared_ptr<TensorProgram> chosen = choose(arguments);
   if (chosen == nullptr || !chosen->without_trace()) {
     return Start::kMiss;
   }
@@ -199,7 +199,7 @@ bool Dispatcher::idle() const noexcept {
   }
 }
 
-Dispatcher::Start Dispatcher::depart(const std::shared_ptr<GraphCall>& chosen,
+Dispatcher::Start Dispatcher::depart(const std::shared_ptr<TensorProgram>& chosen,
                                      const Arguments& arguments, Flight& flight) {
   PyObject* result = nullptr;
   bool launched = false;

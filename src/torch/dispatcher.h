@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "flight.h"
-#include "graph_call.h"
+#include "tensor_program.h"
 #include "sizes.h"
 #include "uncaptured.h"
 
@@ -28,7 +28,7 @@ class Dispatcher {
   Dispatcher& operator=(const Dispatcher&) = delete;
 
   /// Makes `call` serve the calls it accepts from now on.
-  void add(std::shared_ptr<GraphCall> call);
+  void add(std::shared_ptr<TensorProgram> call);
   void clear() noexcept { graphs_.clear(); }
   /// While held, no graph serves a call: everything misses.
   void hold(bool held) noexcept { held_ = held; }
@@ -44,9 +44,9 @@ class Dispatcher {
   /// Null before it was set.
   [[nodiscard]] Uncaptured* uncaptured() const noexcept { return uncaptured_.get(); }
   /// Takes `call` out again; nothing when it is not there.
-  void remove(const std::shared_ptr<GraphCall>& call) noexcept;
+  void remove(const std::shared_ptr<TensorProgram>& call) noexcept;
   /// The call that was used longest ago; null when there is none.
-  [[nodiscard]] std::shared_ptr<GraphCall> oldest() const noexcept;
+  [[nodiscard]] std::shared_ptr<TensorProgram> oldest() const noexcept;
   /// How many calls there had been when it was; 0 when there is none.
   [[nodiscard]] std::uint64_t oldest_used() const noexcept;
 
@@ -89,19 +89,19 @@ class Dispatcher {
   /// Runs `step`, which calls `chosen`, and turns what it throws into what the caller gets: false
   /// for a call that must be made another way.
   template <typename Step>
-  bool guarded(const Arguments& arguments, const std::shared_ptr<GraphCall>& chosen,
+  bool guarded(const Arguments& arguments, const std::shared_ptr<TensorProgram>& chosen,
                PyObject*& result, Step step);
-  std::shared_ptr<GraphCall> choose(const Arguments& arguments);
-  Start depart(const std::shared_ptr<GraphCall>& chosen, const Arguments& arguments,
+  std::shared_ptr<TensorProgram> choose(const Arguments& arguments);
+  Start depart(const std::shared_ptr<TensorProgram>& chosen, const Arguments& arguments,
                Flight& flight);
-  PyObject* failed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
+  PyObject* failed(const Arguments& arguments, const std::shared_ptr<TensorProgram>& call,
                    const std::string& message);
-  PyObject* disturbed(const Arguments& arguments, const std::shared_ptr<GraphCall>& call,
+  PyObject* disturbed(const Arguments& arguments, const std::shared_ptr<TensorProgram>& call,
                       const char* message);
   static PyObject* out_of_memory(const char* message);
 
   struct Graph {
-    std::shared_ptr<GraphCall> call;
+    std::shared_ptr<TensorProgram> call;
     std::size_t sizes;   ///< hash of the integers that it was captured with
     std::uint64_t used;  ///< calls that there had been
   };

@@ -15,7 +15,7 @@
 //   callable is alive and stands where it stood (route.h).
 // - Where it reads depends on nothing that it reads but indices that the host has looked at: an
 //   index that is right for one graph may be out of bounds in another, which ends the process
-//   (adapter/lookups.py asks the kernels for them, index_bounds.h looks).
+//   (frontends/compile/index_bounds.py asks the kernels for them, index_bounds.h looks).
 //
 // and nothing happens between the launch and the place where the graph belongs: the frame that
 // calls the Entry is the one that Dynamo compiled for the callable itself, and it begins with that.
@@ -35,7 +35,7 @@
 
 #include <cstdint>
 
-#include "graph_call.h"
+#include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
 

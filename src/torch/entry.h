@@ -2,7 +2,7 @@
 //
 // Between Dynamo's bytecode and a compiled graph stand AOTAutograd's and Inductor's Python
 // wrappers. For most inference graphs they hand the same objects through, in another order. Where
-// that was established (adapter/gateway.py says how), an Entry takes the caller's arguments,
+// that was established (frontends/compile/entry_point.py says how), an Entry takes the caller's arguments,
 // reorders them and calls the graph; everything else goes to `slow`, which is the whole stack.
 #pragma once
 

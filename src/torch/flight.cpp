@@ -46,7 +46,7 @@ bool Flight::is(const Arguments& arguments) const noexcept {
   return same;
 }
 
-void Flight::depart(std::shared_ptr<GraphCall> call, GraphCall::Launched launched) noexcept {
+void Flight::depart(std::shared_ptr<TensorProgram> call, TensorProgram::Launched launched) noexcept {
   call_ = std::move(call);
   launched_ = std::move(launched);
   departed_ = true;

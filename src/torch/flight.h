@@ -2,7 +2,7 @@
 //
 // Between Dynamo's bytecode and the graph of a forward stand AOTAutograd's wrappers and an
 // autograd.Function. They have work to do that cannot be skipped, and most of it the GPU need not
-// wait for. So the Entry of such a function launches the graph first (adapter/gateway.py says when
+// wait for. So the Entry of such a function launches the graph first (frontends/compile/entry_point.py says when
 // that is allowed) and calls the wrappers then. When they arrive at the graph's place, the
 // dispatcher makes the results of the flight that it finds, and launches nothing.
 #pragma once
@@ -13,7 +13,7 @@
 #include <memory>
 #include <optional>
 
-#include "graph_call.h"
+#include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
 
@@ -34,7 +34,7 @@ class Flight {
   static Flight* arriving(const Dispatcher& dispatcher, const Arguments& arguments) noexcept;
 
   /// From now on it can arrive: it was launched, or has its result already.
-  void depart(std::shared_ptr<GraphCall> call, GraphCall::Launched launched) noexcept;
+  void depart(std::shared_ptr<TensorProgram> call, TensorProgram::Launched launched) noexcept;
   void depart(PyObject* result) noexcept;
 
   /// A call comes with `arguments`: if they are the very same objects, it is awaited.
@@ -63,8 +63,8 @@ class Flight {
   const Dispatcher& dispatcher_;
   const Arguments& arguments_;
   Flight* outer_;  ///< of this thread
-  std::shared_ptr<GraphCall> call_;
-  GraphCall::Launched launched_;
+  std::shared_ptr<TensorProgram> call_;
+  TensorProgram::Launched launched_;
   PyObject* result_ = nullptr;  ///< owned: of a call that the callable served
   bool awaited_;
   bool departed_ = false;

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "call_scope.h"
-#include "graph_call.h"
+#include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
 namespace {

@@ -3,7 +3,7 @@
 // A graph that is launched on a guess (early.h) must do no harm where the guess is wrong, and an
 // index that is out of bounds ends the process: compiled kernels check theirs on the GPU. Which
 // arguments are indices, and what they must be below, follows from the kernels
-// (adapter/lookups.py). Their values are here: a few kilobytes are copied to the host, which takes
+// (frontends/compile/index_bounds.py). Their values are here: a few kilobytes are copied to the host, which takes
 // some ten microseconds while nothing else is on the stream. Where something is, the GPU does not
 // wait for whoever launches next, and a launch in front of the guards would gain nothing.
 #pragma once

@@ -102,7 +102,7 @@ PyObject* generator_of_calls(std::uint64_t address) noexcept {
   return found == known.end() ? nullptr : *found;
 }
 
-GraphCall::RandomState::Turn::~Turn() {
+TensorProgram::RandomState::Turn::~Turn() {
   for (const Drawn& drawn : drawn_) {
     if (drawn.by_address) {
       std::vector<PyObject*>& known = drawn_by_address();
@@ -112,7 +112,7 @@ GraphCall::RandomState::Turn::~Turn() {
   }
 }
 
-GraphCall::RandomState::RandomState(const Driver& driver, Device device,
+TensorProgram::RandomState::RandomState(const Driver& driver, Device device,
                                     const std::vector<ArgumentSpec>& arguments, RandomSpec spec)
     : driver_(&driver), device_(device), spec_(std::move(spec)) {
   for (std::uint32_t i = 0; i < arguments.size(); ++i) {
@@ -140,7 +140,7 @@ GraphCall::RandomState::RandomState(const Driver& driver, Device device,
   Py_INCREF(spec_.generator);
 }
 
-GraphCall::RandomState::~RandomState() {
+TensorProgram::RandomState::~RandomState() {
   for (const Place& place : places_) {
     if (device_ == Device::kTwin) {
       std::free(place.memory);  // NOLINT
@@ -153,19 +153,19 @@ GraphCall::RandomState::~RandomState() {
   Py_DECREF(spec_.generator);
 }
 
-int GraphCall::RandomState::traverse(visitproc visit, void* arg) const {
+int TensorProgram::RandomState::traverse(visitproc visit, void* arg) const {
   Py_VISIT(spec_.generator);
   Py_VISIT(torch_device_);
   Py_VISIT(unnumbered_);
   return 0;
 }
 
-bool GraphCall::RandomState::accepts(const Arguments& arguments) const noexcept {
+bool TensorProgram::RandomState::accepts(const Arguments& arguments) const noexcept {
   return std::all_of(generators_.begin(), generators_.end(),
                      [&](const Generator& generator) { return accepts(arguments, generator); });
 }
 
-bool GraphCall::RandomState::accepts(const Arguments& arguments, const Generator& generator) const {
+bool TensorProgram::RandomState::accepts(const Arguments& arguments, const Generator& generator) const {
   PyObject* object = arguments[generator.argument];
   if (generator.same_as < 0) {
     return object == spec_.generator;
@@ -193,7 +193,7 @@ bool GraphCall::RandomState::accepts(const Arguments& arguments, const Generator
   return same == 1;
 }
 
-GraphCall::RandomState::Place& GraphCall::RandomState::place_on(CUstream stream) {
+TensorProgram::RandomState::Place& TensorProgram::RandomState::place_on(CUstream stream) {
   for (Place& place : places_) {
     if (place.stream == stream) {
       return place;
@@ -214,7 +214,7 @@ GraphCall::RandomState::Place& GraphCall::RandomState::place_on(CUstream stream)
 }
 
 /// Notes the generators and their states.
-void GraphCall::RandomState::look(const Arguments& arguments, Turn& turn) const {
+void TensorProgram::RandomState::look(const Arguments& arguments, Turn& turn) const {
   turn.drawn_.reserve(spec_.draws.size());
   for (const Draw& draw : spec_.draws) {
     PyObject* generator =
@@ -242,7 +242,7 @@ void GraphCall::RandomState::look(const Arguments& arguments, Turn& turn) const 
   }
 }
 
-void GraphCall::RandomState::fill(Place& place, const std::vector<std::uint32_t>& words) {
+void TensorProgram::RandomState::fill(Place& place, const std::vector<std::uint32_t>& words) {
   std::size_t changed = place.filled ? 0 : words.size();
   for (std::size_t i = 0; i < words.size() && place.filled; ++i) {
     changed += words[i] == place.words[i] ? 0 : 1;
@@ -266,7 +266,7 @@ void GraphCall::RandomState::fill(Place& place, const std::vector<std::uint32_t>
   place.filled = true;
 }
 
-void GraphCall::RandomState::set(const Arguments& arguments, Chain& program, CUstream stream,
+void TensorProgram::RandomState::set(const Arguments& arguments, Chain& program, CUstream stream,
                                  Turn& turn) {
   if (spec_.draws.empty()) {
     return;
@@ -292,7 +292,7 @@ void GraphCall::RandomState::set(const Arguments& arguments, Chain& program, CUs
   }
 }
 
-void GraphCall::RandomState::advance(const Turn& turn) {
+void TensorProgram::RandomState::advance(const Turn& turn) {
   for (std::size_t i = 0; i < turn.drawn_.size(); ++i) {
     const Turn::Drawn& drawn = turn.drawn_[i];
     if (!drawn.by_address) {

@@ -10,14 +10,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "graph_call.h"
+#include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
 
 /// Guarded by the GIL, like the call that it belongs to. Every stream has memory of its own, so
 /// that calls on streams that are not ordered against each other do not change each other's
 /// numbers.
-class GraphCall::RandomState {
+class TensorProgram::RandomState {
  public:
   /// The generators that one call draws from, in the order of the draws, and the states that they
   /// were found in.

@@ -16,7 +16,7 @@
 #include <optional>
 #include <vector>
 
-#include "graph_call.h"
+#include "tensor_program.h"
 #include "python_ref.h"
 
 namespace pygraph::torch_bridge {

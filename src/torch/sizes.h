@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "graph_call.h"
+#include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
 
@@ -31,7 +31,7 @@ class Sizes {
   explicit Sizes(std::vector<std::uint32_t> places)
       : places_(std::move(places)), key_(places_.size()) {}
   /// Where a graph takes integers.
-  static Sizes of(const GraphCall& call) {
+  static Sizes of(const TensorProgram& call) {
     std::vector<std::uint32_t> places;
     for (std::size_t i = 0; i < call.arguments().size(); ++i) {
       if (call.arguments()[i].kind == ArgumentSpec::Kind::kInteger) {
@@ -42,7 +42,7 @@ class Sizes {
   }
 
   /// Those that a graph was captured with.
-  [[nodiscard]] Key captured(const GraphCall& call) const {
+  [[nodiscard]] Key captured(const TensorProgram& call) const {
     Key key;
     for (const std::uint32_t place : places_) {
       key.push_back(place < call.arguments().size() ? call.arguments()[place].value : 0);

@@ -1,7 +1,7 @@
 // Calls that nothing is to be learnt from.
 //
 // Most calls of a stream of many sizes, and all of a graph that was given up, are served by the
-// compiled callable, and Python, which decides that (adapter/resting.py), need not hear of them: it
+// compiled callable, and Python, which decides that (runtime/bypass.py), need not hear of them: it
 // would take longer than a call may. A signature, the integers of a call, *rests* for a number of
 // calls, one that is new for as many as no graph is made at; one that rests no more still does
 // while all is quiet, unless it has come back soon.
@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "graph_call.h"
+#include "tensor_program.h"
 #include "sizes.h"
 
 namespace pygraph::torch_bridge {

@@ -8,15 +8,15 @@
 #include <utility>
 #include <vector>
 
-#include "graph_call.h"
+#include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
 
 /// A piece of the arena for one call, back with the allocator when the call returns: torch gives
 /// memory out again in stream order, so on the device the launched graph still owns it.
-class GraphCall::Workspace {
+class TensorProgram::Workspace {
  public:
-  Workspace(const GraphCall& call, std::uint64_t bytes, std::uint64_t displace) {
+  Workspace(const TensorProgram& call, std::uint64_t bytes, std::uint64_t displace) {
     if (call.device_ == Device::kTwin) {
       host_ = call.bytes(bytes + displace);
       address_ = data_of(host_) + displace;
@@ -49,9 +49,9 @@ class GraphCall::Workspace {
 };
 
 /// The arena of one call. Nearly always one piece, which then costs no list.
-class GraphCall::Workspaces {
+class TensorProgram::Workspaces {
  public:
-  explicit Workspaces(GraphCall& call) : call_(call) {
+  explicit Workspaces(TensorProgram& call) : call_(call) {
     if (call.arena_.pieces.size() > 1) {
       rest_.resize(call.arena_.pieces.size() - 1);
     }
@@ -86,7 +86,7 @@ class GraphCall::Workspaces {
     return piece == 0 ? first_ : rest_[piece - 1];
   }
 
-  GraphCall& call_;
+  TensorProgram& call_;
   std::optional<Workspace> first_;
   std::vector<std::optional<Workspace>> rest_;
 };

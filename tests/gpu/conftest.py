@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pygraph
-from pygraph.adapter import versions
+from pygraph.torch_private import versions
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -229,7 +229,7 @@ def through_kept_tables(make_table: Callable[[int], torch.Tensor]) -> Any:
     argument once and keeps it: in a graph it would name memory that has moved."""
     from tests_triton import double_through_table
 
-    from pygraph.adapter.graphed import Graphed
+    from pygraph.runtime.compiled_graph import CompiledGraph
 
     tables: dict[int, torch.Tensor] = {}
 
@@ -244,7 +244,7 @@ def through_kept_tables(make_table: Callable[[int], torch.Tensor]) -> Any:
         return [out]
 
     side = torch.cuda.Stream()
-    graph = Graphed(function, name="graph 0 (tables)")
+    graph = CompiledGraph(function, name="graph 0 (tables)")
     for _ in range(6):
         x = randn(200)
         (found,) = graph.dispatcher([x])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pygraph
-from pygraph.adapter import early
+from pygraph.frontends.compile import speculation as early
 
 pytestmark = pytest.mark.gpu
 

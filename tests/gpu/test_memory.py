@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import pygraph
-from pygraph.bench.device import MIB, Device
-from pygraph.bench.memory import measure_memory, packing
-from pygraph.bench.models import Workload
-from pygraph.bench.tight import CALLS, STREAM_MIB, measure_tight
+from benchmarks.engine.memory import measure_memory, packing
+from benchmarks.engine.tight import CALLS, STREAM_MIB, measure_tight
+from benchmarks.first_light.models import Workload
+from benchmarks.harness.device import MIB, Device
 from pygraph.capture import record
 
 ROWS = 65536

@@ -14,13 +14,13 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from pygraph.bench.device import Device  # noqa: E402
-from pygraph.bench.measure import Effort  # noqa: E402
-from pygraph.bench.paper import modes  # noqa: E402
-from pygraph.bench.paper.prepare import FloorImpossible, Options  # noqa: E402
-from pygraph.bench.paper.record import Result, Row  # noqa: E402
-from pygraph.bench.paper.run import run_workload  # noqa: E402
-from pygraph.bench.paper.workloads.workload import FP32, Workload  # noqa: E402
+from benchmarks.harness.device import Device  # noqa: E402
+from benchmarks.harness.measure import Effort  # noqa: E402
+from benchmarks.paper import modes  # noqa: E402
+from benchmarks.paper.prepare import FloorImpossible, Options  # noqa: E402
+from benchmarks.paper.record import Result, Row  # noqa: E402
+from benchmarks.paper.run import run_workload  # noqa: E402
+from benchmarks.paper.workloads.workload import FP32, Workload  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 QUICK = Effort(0.5, rounds=2, least=3, most=20)

@@ -12,8 +12,8 @@ import training_support
 from places import PLACES, Place
 
 from pygraph import _engine
-from pygraph.adapter import versions
-from pygraph.adapter.graphed import Graphed
+from pygraph.runtime.compiled_graph import CompiledGraph
+from pygraph.torch_private import versions
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,9 +68,9 @@ def without_gradients() -> Iterator[None]:
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     """Of each call that Python has heard of: its integers, and its numbers on the host."""
     found: list[list[Any]] = []
-    original = Graphed._miss
+    original = CompiledGraph._miss
 
-    def miss(self: Graphed, arguments: list[Any]) -> Any:
+    def miss(self: CompiledGraph, arguments: list[Any]) -> Any:
         numbers = [
             each.item() if isinstance(each, torch.Tensor) else each
             for each in arguments
@@ -79,7 +79,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
         found.append(numbers)
         return original(self, arguments)
 
-    monkeypatch.setattr(Graphed, "_miss", miss)
+    monkeypatch.setattr(CompiledGraph, "_miss", miss)
     return found
 
 

@@ -8,7 +8,7 @@ import torch
 from places import Place, assert_bits
 
 from pygraph import _engine
-from pygraph.adapter import early
+from pygraph.frontends.compile import speculation as early
 
 BUSY = 600  #: CUDA_ERROR_NOT_READY
 

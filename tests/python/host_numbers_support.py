@@ -14,9 +14,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from pygraph.adapter import devices
-from pygraph.adapter.graphed import Graphed
 from pygraph.capture.device import Recording
+from pygraph.runtime import devices
+from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.twin.device import Twin
 
 HALF = torch.tensor(0.5, dtype=torch.float64)
@@ -76,11 +76,11 @@ def scaled(arguments: list[Any]) -> list[Any]:
     return [torch.relu(x) / number]
 
 
-def compiled(device: Apart, function: Function = scaled, **options: Any) -> Graphed:
-    return Graphed(function, name="graph 0 (test)", device=device, **options)
+def compiled(device: Apart, function: Function = scaled, **options: Any) -> CompiledGraph:
+    return CompiledGraph(function, name="graph 0 (test)", device=device, **options)
 
 
-def replays(graph: Graphed) -> int:
+def replays(graph: CompiledGraph) -> int:
     return graph.refresh_report().replays
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from pygraph.bench.device import Device
-from pygraph.bench.measure import Effort
-from pygraph.bench.paper import modes, run
-from pygraph.bench.paper.modes import Bench
-from pygraph.bench.paper.prepare import Options
-from pygraph.bench.paper.record import Result, Row
-from pygraph.bench.paper.workloads.workload import FP32, Workload
+from benchmarks.harness.device import Device
+from benchmarks.harness.measure import Effort
+from benchmarks.paper import modes, run
+from benchmarks.paper.modes import Bench
+from benchmarks.paper.prepare import Options
+from benchmarks.paper.record import Result, Row
+from benchmarks.paper.workloads.workload import FP32, Workload
 
 CPU = Device("cpu")
 QUICK = Effort(0.05, rounds=2, least=3, most=5)

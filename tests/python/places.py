@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import pygraph
-from pygraph.adapter import devices
-from pygraph.adapter.graphed import Graphed
 from pygraph.reporting import GraphReport
+from pygraph.runtime import devices
+from pygraph.runtime.compiled_graph import CompiledGraph
 
 PLACES = [
     pytest.param("twin"),
@@ -42,11 +42,11 @@ class Place:
         options = {"device": self.name, "compiler": "aot", "launch": "always", **options}
         return torch.compile(function, backend="pygraph", options=options, dynamic=dynamic)
 
-    def graphed(self, function: Any, **kwargs: Any) -> Graphed:
+    def graphed(self, function: Any, **kwargs: Any) -> CompiledGraph:
         """A callable of a list of arguments, without torch.compile around it."""
         target = devices.TARGETS[self.name]
         assert target.problem() is None
-        return Graphed(function, name="graph 0 (test)", device=target.device(0), **kwargs)
+        return CompiledGraph(function, name="graph 0 (test)", device=target.device(0), **kwargs)
 
     def randn(self, *shape: int, **kwargs: Any) -> torch.Tensor:
         return torch.randn(*shape, device=self.torch, **kwargs)

@@ -6,8 +6,8 @@ from typing import Any
 
 from places import Place, assert_bits
 
-from pygraph.adapter import signatures
-from pygraph.adapter.graphed import Graphed
+from pygraph.decide import signatures
+from pygraph.runtime.compiled_graph import CompiledGraph
 
 
 def scale(arguments: list[Any]) -> list[Any]:
@@ -16,14 +16,14 @@ def scale(arguments: list[Any]) -> list[Any]:
     return [x * factor]
 
 
-def serve(graph: Graphed, place: Place, factor: int) -> None:
+def serve(graph: CompiledGraph, place: Place, factor: int) -> None:
     x = place.randn(8)
     given = [x, factor]
     assert_bits(graph.dispatcher(given), [x * factor])
     assert given == []
 
 
-def later(graph: Graphed, seconds: float) -> None:
+def later(graph: CompiledGraph, seconds: float) -> None:
     """Linking may go on in so many seconds."""
     signatures.BUDGET.clear()
     signatures.BUDGET.spend(seconds / signatures.PATIENCE, on_top=False)

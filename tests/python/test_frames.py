@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import pygraph
-from pygraph.adapter import sources
 from pygraph.capture import reasons
 from pygraph.frames import is_programs
+from pygraph.frontends.compile import sources
 from pygraph.planning.source import of_text
 
 TORCH, PYGRAPH = (os.path.dirname(each.__file__) for each in (torch, pygraph))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pygraph.adapter import versions
+from pygraph.torch_private import versions
 
 #: As where it is not installed, for torch too.
 _WITHOUT = "import sys; sys.modules['numpy'] = None\n"

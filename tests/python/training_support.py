@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 import pytest
 import torch
 from places import Place
+from torch import nn
+from torch.nn import functional as F
 from torch.utils._pytree import tree_map_only
 
 import pygraph
@@ -191,3 +193,18 @@ def values(module: torch.nn.Module) -> list[torch.Tensor]:
     """Copies of all parameters and buffers."""
     tensors = itertools.chain(module.parameters(), module.buffers())
     return [tensor.detach().clone() for tensor in tensors]
+
+
+class Attending(nn.Module):
+    """One head of attention over words: what is saved depends on batch and length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 8)
+        self.mixed = nn.Linear(8, 24)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.mixed(self.words(words)).chunk(3, -1)
+        weights = F.softmax(q @ k.transpose(1, 2) / words.shape[1] ** 0.5, -1)
+        return self.out((weights @ v).mean(1))

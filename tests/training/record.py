@@ -24,7 +24,7 @@ if __package__ is None or __package__ == "":
 import torch
 
 import pygraph
-from pygraph.bench.environment import environment
+from benchmarks.harness.environment import environment
 from training import harness
 from training.models import WORKLOADS
 from training.workload import Workload

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pygraph.bench.small_models import UNet
+from pygraph.demo.small_models import UNet
 from training.workload import Setup, Training
 
 # ------------------------------------------------------------------------------------------ MLP

@@ -74,7 +74,7 @@ TORCH = "aot_eager"
 
 
 def _pygraph(**options: Any) -> Compiler:
-    from pygraph.adapter.backend import backend as compile_with_pygraph
+    from pygraph.frontends.compile.backend import backend as compile_with_pygraph
 
     return functools.partial(compile_with_pygraph, options=options)
 

@@ -31,7 +31,7 @@ class GivenUp(NamedTuple):
     part: int
 
 
-def merge(call: _engine.GraphCall, given_up: Mapping[int, GivenUp]) -> None:
+def merge(call: _engine.TensorProgram, given_up: Mapping[int, GivenUp]) -> None:
     """Gives the results of `given_up` common blocks; a block that holds other results too stays
     what it is."""
     blocks = call.blocks  # (bytes, the part that it is first needed in)

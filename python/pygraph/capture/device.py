@@ -142,10 +142,10 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, regions: Sequence[int], before: Any, after: Any) -> tuple[int, int, int] | None:
-        """What a GraphCall needs to draw random numbers like a run that began with a generator in
-        state `before` and left it in state `after`: the regions of its seed and offset, and how far
-        to move it on (see Draw in src/torch/graph_call.h). None when it needs nothing. `regions`:
-        those of the generator's state in the capture. Raises CaptureFailed."""
+        """What a TensorProgram needs to draw random numbers like a run that began with a generator
+        in state `before` and left it in state `after`: the regions of its seed and offset, and
+        how far to move it on (Draw in src/torch/tensor_program.h). None when it needs nothing.
+        `regions`: those of the generator's state in the capture. Raises CaptureFailed."""
 
     @abc.abstractmethod
     def free_bytes(self) -> int:

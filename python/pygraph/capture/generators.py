@@ -20,7 +20,7 @@ from pygraph.capture.device import DEFAULT, CaptureFailed, Device
 
 #: States of generators, by source.
 States = Mapping[int, Any]
-#: See GraphCall.make.
+#: See TensorProgram.make.
 Draw = tuple[int, int, int, int]
 
 
@@ -119,8 +119,8 @@ def argument_spec(
 def draws(
     regions: Mapping[int, Sequence[int]], before: States, after: States, device: Device
 ) -> list[Draw]:
-    """How a GraphCall draws what a run drew that found the generators in the states `before` and
-    left them in `after`. `regions`: what add_regions() returned. Raises CaptureFailed."""
+    """How a TensorProgram draws what a run drew that found the generators in the states `before`
+    and left them in `after`. `regions`: what add_regions() returned. Raises CaptureFailed."""
     found: list[Draw] = []
     for source in drawn(before, after):
         try:

@@ -28,10 +28,10 @@ _ARENA_STEP = 512
 
 
 @dataclasses.dataclass
-class LinkedCall:
+class LinkedProgram:
     """A graph ready to be proven and called, with the figures for the report."""
 
-    call: _engine.GraphCall
+    call: _engine.TensorProgram
     policy: Policy
     figures: dict[str, int]
     keep: list[Any]  #: memory that the graph addresses where it was captured
@@ -42,7 +42,7 @@ class LinkedCall:
     doubtful: bool
 
 
-def link(request: Request, policy: Policy) -> LinkedCall:
+def link(request: Request, policy: Policy) -> LinkedProgram:
     """Captures the callable twice and links it under `policy`. Reads and writes none of the
     arguments' memory. Raises CaptureFailed, UnsupportedGraph or DriverError; leaves nothing behind
     then."""
@@ -77,7 +77,7 @@ def link(request: Request, policy: Policy) -> LinkedCall:
     before, after = request.random_before, request.random_after
     draws = generators.draws(pair.random, before, after, device)
     passed = generators.among(request.arguments, device)
-    call = _engine.GraphCall.make(
+    call = _engine.TensorProgram.make(
         linked,
         device.twin,
         device.index,
@@ -105,7 +105,7 @@ def link(request: Request, policy: Policy) -> LinkedCall:
         "foreign_words": len(linked.foreign_words),
         "unknown_words": len(unknown),
     }
-    return LinkedCall(
+    return LinkedProgram(
         call, policy, figures, keep, pair.timings_ms, offsets_kept, bool(linked.strays)
     )
 

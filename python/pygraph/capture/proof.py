@@ -107,7 +107,7 @@ class Repeats:
 
 
 def prove(
-    call: _engine.GraphCall,
+    call: _engine.TensorProgram,
     function: Function,
     reference: Reference,
     changing: Sequence[int],
@@ -195,7 +195,7 @@ def _movable(
 
 
 def _run_graph(
-    call: _engine.GraphCall,
+    call: _engine.TensorProgram,
     reference: Reference,
     copies: Callable[[], Mapping[int, torch.Tensor]],
     run: Run,

@@ -93,11 +93,11 @@ def demo(
     On a GPU the nine models take 5 to 10 minutes; the first speed-up shows after some seconds.
     Without one it takes half a minute. Shorter: --models mlp-8,alexnet --quick
     """
-    from pygraph.bench import models as known
-    from pygraph.bench import modes as ways
-    from pygraph.bench import small_models
-    from pygraph.bench.demo import Request
-    from pygraph.bench.demo import demo as run
+    from benchmarks.first_light import models as known
+    from benchmarks.first_light.demo import Request
+    from benchmarks.first_light.demo import demo as run
+    from benchmarks.harness import modes as ways
+    from pygraph.demo import small_models
 
     try:
         request = Request(
@@ -160,13 +160,13 @@ def bench(
     tiny: Annotated[bool, typer.Option("--tiny", help="Tiny versions, for tests.")] = False,
 ) -> None:
     """The paper's benchmark: 25 workloads in all modes, with a report; goes on where it stopped."""
-    from pygraph.bench.demo import terminal
-    from pygraph.bench.paper import command
-    from pygraph.bench.paper.suite import NO_LIMIT_S
+    from benchmarks.first_light.demo import terminal
+    from benchmarks.paper import command
+    from benchmarks.paper.suite import NO_LIMIT_S
 
     console = terminal()
     if compare is not None:
-        from pygraph.bench.paper.report.compare import run_compare
+        from benchmarks.paper.report.compare import run_compare
 
         raise typer.Exit(run_compare(*compare, metric, noise, console))
     if listed:
@@ -232,8 +232,8 @@ def plan(
     """Say what would be captured of a model, without a GPU and without running it."""
     if (program is None) == (model is None):
         raise typer.BadParameter("needed is one MODEL: module:factory, or a name; see --help")
-    from pygraph.bench.demo import terminal
-    from pygraph.bench.models import Unavailable
+    from benchmarks.first_light.demo import terminal
+    from benchmarks.first_light.models import Unavailable
     from pygraph.cli.program import make_plan
 
     named = program or model or ""
@@ -260,7 +260,7 @@ def info() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from pygraph.adapter.registry import info as find_out
+    from pygraph.runtime.registry import info as find_out
 
     table = Table(show_header=False)
     for key, value in find_out().items():

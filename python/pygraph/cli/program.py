@@ -24,8 +24,8 @@ def make_plan(named: str, inputs: Sequence[str], training: bool) -> Plan:
     if ":" in named:
         model, args, kwargs = load(named, [tensor(each) for each in inputs])
         return plan(model, args, kwargs, name=named, training=training)
-    from pygraph.bench import models
-    from pygraph.bench.without_gpu import plan_workload
+    from benchmarks.first_light import models
+    from pygraph.demo.without_gpu import plan_workload
 
     if inputs:
         raise ValueError(f"{named}, a model of the demo, has its own inputs: leave out --input")

@@ -1,6 +1,6 @@
 """Puts a case behind the product: what the GPU tests call, and what they compare it with.
 
-`graphed_callable` is the one place that makes a `Graphed` by hand.
+`graphed_callable` is the one place that makes a `CompiledGraph` by hand.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 
 from families.exercise import Call, as_list
 from families.registry import AOT, DIRECT, Case, Family
-from pygraph.adapter import registry
-from pygraph.adapter.graphed import Graphed
+from pygraph.runtime import registry
+from pygraph.runtime.compiled_graph import CompiledGraph
 
 
 def deploy(family: Family, case: Case) -> tuple[Call, Call]:
@@ -41,7 +41,9 @@ def _compiled(case: Case, **options: str) -> Callable[..., Any]:
 
 def graphed_callable(function: Call, name: str, static: range) -> Call:
     """`function` as the adapter would run it; its graph is in pygraph.report()."""
-    graph = Graphed(function, name=registry.next_name(name), static=static, mutated=(), device=0)
+    graph = CompiledGraph(
+        function, name=registry.next_name(name), static=static, mutated=(), device=0
+    )
     registry.add(graph)
     return graph.entry()
 

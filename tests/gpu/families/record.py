@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from pygraph.bench import environment
-from pygraph.bench.record import write
+from benchmarks.harness import environment
+from benchmarks.harness.record import write
 
 
 class Record:

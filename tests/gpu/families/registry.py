@@ -1,7 +1,7 @@
 """What an operator family is: a callable, how to make its arguments, and what is expected of it.
 
-Most families are run through `Graphed` as they are, operator by operator (DIRECT), so that Dynamo
-and Inductor leave the operator alone; some go through torch.compile (AOT, INDUCTOR).
+Most families are run through `CompiledGraph` as they are, operator by operator (DIRECT), so that
+Dynamo and Inductor leave the operator alone; some go through torch.compile (AOT, INDUCTOR).
 """
 
 from __future__ import annotations

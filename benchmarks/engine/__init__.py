@@ -1,0 +1,1 @@
+"""The engine: memory, linking, and microbenchmarks of the C++ library (*.cpp)."""

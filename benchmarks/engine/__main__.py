@@ -1,0 +1,297 @@
+"""The engine's record: what its requirements ask for, measured in one go.
+
+    ./run python benchmarks/engine.py                     # on a GPU, about six minutes
+    ./run python benchmarks/engine.py --parts link,tight --quick
+
+Parts, in this order; a crash costs only the part, and what is known is saved after each job:
+
+compile  fills Inductor's caches on disk, several models at once; nothing is measured
+micro    the C++ microbenchmarks, if build/release/pygraph_bench is there
+link     what linking and proving takes, beside one capture (pygraph/bench/linktime.py)
+tight    capturing with hardly any memory (pygraph/bench/tight.py)
+memory   models in eager, default, reduce-overhead and pygraph (pygraph/bench/memory.py), each
+         mode of each model in a process of its own
+
+The JSON (MiB, ms, us as the names say; null: not measured):
+
+env, command, seconds    the machine; how this was called; seconds by part
+targets                  [{name, requirement, met, value, limit, detail}], from targets.py
+memory.records           [memory.Figures], one per model and mode
+memory.packing           {model: memory.packing()}
+tight                    {mode: tight.Tight}
+link                     linktime.measure_link()
+micro                    records of tools/engine_record.py
+errors                   [{job, error}], also of what there was no time for
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.engine import large, targets
+from benchmarks.engine.memory import Figures
+from benchmarks.first_light.demo import terminal
+from benchmarks.harness import record
+from benchmarks.harness.environment import command_line
+from benchmarks.harness.jobs import Job, Outcome, in_turn, together
+from benchmarks.harness.table import target_table
+
+ROOT = Path(__file__).resolve().parents[2]
+OUT = ROOT / "benchmarks" / "results" / "engine.json"
+MODES = ("eager", "default", "reduce-overhead", "pygraph")
+COMPILED = ("reduce-overhead", "default")
+"""One per configuration of Inductor: pygraph compiles as reduce-overhead does."""
+TIGHT_MODEL, LINK_MODEL = "unet", "bert-large"
+PARTS = ("compile", "micro", "link", "tight", "memory")
+LIMITS_S = {"compile": 150.0, "micro": 60.0, "link": 90.0, "tight": 60.0, "memory": 60.0}
+"""Per job."""
+TOGETHER = 12
+MICRO_MIN_TIME = {True: "0.02s", False: "0.1s"}
+
+
+class Run:
+    """What is known so far, and how it is told."""
+
+    def __init__(
+        self, models: list[str], quick: bool, out: Path, budget_s: float, console: Console
+    ):
+        self.models, self.quick, self.out, self.console = models, quick, out, console
+        self.deadline = time.monotonic() + budget_s
+        self.extra: tuple[str, ...] = ()
+        self.figures: list[Figures] = []
+        self.content: dict[str, Any] = {
+            "env": {},
+            "command": command_line().replace("pygraph", "benchmarks/engine.py", 1),
+            "seconds": {},
+            "targets": [],
+            "memory": {"records": [], "packing": {}},
+            "tight": {},
+            "link": None,
+            "micro": None,
+            "errors": [],
+        }
+
+    def judge(self) -> list[targets.Target]:
+        tight = self.content["tight"].get("pygraph")
+        return [
+            *targets.memory_targets(self.models, self.figures),
+            targets.tight_target(tight),
+            targets.link_target(self.content["link"]),
+        ]
+
+    def save(self) -> None:
+        self.content["memory"] = {
+            "records": [asdict(each) for each in self.figures],
+            "packing": targets.packing_table(self.figures),
+        }
+        self.content["targets"] = [target.to_dict() for target in self.judge()]
+        record.write(self.out, self.content)
+
+    def fail(self, name: str, error: str) -> None:
+        error = re.sub(r"/[^\s'\"]*/", "", error)  # a path's last part is enough, and can be shared
+        self.content["errors"].append({"job": name, "error": error})
+        self.console.print(Text(f"  {name}: {error}", style="red"))
+
+    def take(self, store: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
+        """What is done with each outcome: told, stored, saved."""
+
+        def done(outcome: Outcome) -> None:
+            if outcome.error is not None:
+                self.fail(outcome.job.name, outcome.error)
+            else:
+                self.console.print(Text(f"  {outcome.job.name} ({outcome.seconds:.0f} s)"))
+                store(outcome)
+            self.save()
+
+        return done
+
+    def keep_figures(self, outcome: Outcome) -> None:
+        self.figures.append(Figures(**outcome.result))
+
+    def jobs(self, kind: str, model: str, modes: tuple[str, ...]) -> list[Job]:
+        return [Job(kind, model, mode, LIMITS_S[kind]) for mode in modes]
+
+
+def compile_all(run: Run) -> None:
+    jobs = [job for model in reversed(run.models) for job in run.jobs("compile", model, COMPILED)]
+    cores = os.cpu_count() or 1
+    most = max(1, min(TOGETHER, len(jobs), cores))
+    # More threads than cores: compilers wait for each other, and some jobs end early.
+    together(
+        jobs, run.deadline, run.take(lambda _: None), most, max(1, 2 * cores // most), run.extra
+    )
+
+
+def micro(run: Run) -> None:
+    binary = ROOT / "build" / "release" / "pygraph_bench"
+    if not binary.exists():
+        run.fail("micro", "build/release/pygraph_bench is not there: ./run bench-engine builds it")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        raw, out = Path(folder, "raw.json"), Path(folder, "out.json")
+        options = [f"--benchmark_out={raw}", "--benchmark_out_format=json"]
+        options.append(f"--benchmark_min_time={MICRO_MIN_TIME[run.quick]}")
+        convert = [sys.executable, str(ROOT / "tools" / "engine_record.py"), str(raw), str(out)]
+        for command in ([str(binary), *options], convert):
+            _call(command, LIMITS_S["micro"])
+        run.content["micro"] = json.loads(out.read_text())["records"]
+
+
+def _call(command: list[str], limit_s: float) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.CalledProcessError as error:
+        lines = (error.stderr or error.stdout or "no output").strip().splitlines()
+        raise RuntimeError(
+            f"{Path(command[0]).name}: {lines[-1] if lines else 'failed'}"
+        ) from error
+
+
+def link(run: Run) -> None:
+    model = LINK_MODEL if LINK_MODEL in run.models else run.models[0]
+
+    def store(outcome: Outcome) -> None:
+        run.content["link"] = outcome.result
+
+    in_turn(run.jobs("link", model, ("pygraph",)), run.deadline, run.take(store), run.extra)
+
+
+def tight(run: Run) -> None:
+    model = TIGHT_MODEL if TIGHT_MODEL in run.models else run.models[0]
+    modes = ("pygraph",) if run.quick else ("pygraph", "reduce-overhead")
+
+    def store(outcome: Outcome) -> None:
+        run.content["tight"][outcome.job.mode] = outcome.result
+
+    in_turn(run.jobs("tight", model, modes), run.deadline, run.take(store), run.extra)
+
+
+def memory(run: Run) -> None:
+    modes = ("default", "pygraph") if run.quick else MODES
+    jobs = [job for model in run.models for job in run.jobs("memory", model, modes)]
+    in_turn(jobs, run.deadline, run.take(run.keep_figures), run.extra)
+
+
+STEPS: dict[str, Callable[[Run], None]] = {
+    "compile": compile_all,
+    "micro": micro,
+    "link": link,
+    "tight": tight,
+    "memory": memory,
+}
+
+
+def _environment(run: Run) -> None:
+    """In a process of its own: this one never touches the GPU, whose free memory is measured."""
+
+    def store(outcome: Outcome) -> None:
+        run.content["env"] = outcome.result
+
+    in_turn(
+        [Job("environment", run.models[0], limit_s=60)], run.deadline, run.take(store), run.extra
+    )
+
+
+def memory_table(figures: list[Figures]) -> Table:
+    table = Table(title="memory, MiB", title_justify="left")
+    names = ("peak", "reserved", "first calls", "per call", "held when idle", "others can have")
+    table.add_column("model")
+    table.add_column("mode")
+    for name in names:
+        table.add_column(name, justify="right")
+    for each in figures:
+        values = (
+            each.peak_mib,
+            each.reserved_mib,
+            each.first_driver_mib,
+            each.call_mib,
+            each.held_mib,
+            each.freed_mib,
+        )
+        cells = ["-" if value is None else f"{value:,.0f}" for value in values]
+        cells[-1] += {True: ", had", False: ", not had", None: ""}[each.freed_is_usable]
+        table.add_row(Text(f"{each.workload} ({each.batch})"), each.mode, *cells)
+    return table
+
+
+def packing_table(found: dict[str, dict[str, float | None]]) -> Table:
+    table = Table(title="packing: MiB of one call", title_justify="left")
+    table.add_column("model")
+    rows = next(iter(found.values()), {})
+    for name in rows:
+        table.add_column(name.removesuffix("_mib").replace("_", " "), justify="right")
+    for model, values in found.items():
+        cells = [
+            "-" if value is None else f"{value:.3f}" if name.startswith("over") else f"{value:,.1f}"
+            for name, value in values.items()
+        ]
+        table.add_row(Text(model), *cells)
+    return table
+
+
+def show(run: Run) -> None:
+    if run.figures:
+        run.console.print(memory_table(run.figures))
+        run.console.print(packing_table(targets.packing_table(run.figures)))
+    run.console.print(target_table(run.judge()))
+
+
+def chosen_parts(parts: str | None) -> list[str]:
+    """The parts of a list with commas, in the order in which they run."""
+    chosen = {part.strip() for part in parts.split(",")} if parts else set(PARTS)
+    for part in chosen - set(PARTS):
+        raise KeyError(f"no part {part!r}: there are {', '.join(PARTS)}")
+    return [part for part in PARTS if part in chosen]
+
+
+def main(
+    parts: Annotated[str | None, typer.Option(help=f"Of {', '.join(PARTS)}. Default: all.")] = None,
+    models: Annotated[str | None, typer.Option(help=f"Of {', '.join(large.LARGE)}.")] = None,
+    out: Annotated[Path, typer.Option(help="The record.")] = OUT,
+    budget: Annotated[float, typer.Option(min=1.0, help="Seconds for everything.")] = 460.0,
+    quick: Annotated[bool, typer.Option(help="Fewer models, modes and repetitions.")] = False,
+    device: Annotated[str, typer.Option(help="cpu: to try the script; means nothing.")] = "cuda",
+) -> None:
+    """Measure what the engine's requirements ask for; 0 if all that was measured is met."""
+    try:
+        names = [workload.name for workload in large.find(models)]
+        wanted = chosen_parts(parts)
+    except KeyError as error:
+        raise typer.BadParameter(str(error.args[0])) from error
+    if quick and models is None:
+        names = [LINK_MODEL, TIGHT_MODEL]
+    run = Run(names, quick, out, budget, terminal())
+    run.extra = () if device == "cuda" else ("--device", device)
+    for part, step in [("environment", _environment), *((each, STEPS[each]) for each in wanted)]:
+        run.console.print(Text(part, style="bold"))
+        started = time.monotonic()
+        try:
+            step(run)
+        except Exception as error:
+            run.fail(part, f"{type(error).__name__}: {error}")
+        run.content["seconds"][part] = round(time.monotonic() - started, 1)
+        run.save()
+    show(run)
+    total = sum(run.content["seconds"].values())
+    run.console.print(Text(f"{total:.0f} s; written: {out.name}", style="dim"))
+    bad = run.content["errors"] or any(target.met is False for target in run.judge())
+    raise typer.Exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""Nine models in all modes: `./run demo` on a machine with a GPU."""

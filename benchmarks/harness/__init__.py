@@ -1,0 +1,1 @@
+"""What every suite measures with: modes, clocks, checks, jobs and records."""

@@ -1,0 +1,169 @@
+"""Whether a mode computes what eager computes, before anything is timed.
+
+Three questions, on inputs that the mode has not seen:
+
+- *Close?* Relative error (norm of the difference over norm of the result) against eager. Eager
+  rounds too: where a run without autocast tells how far eager itself is off, a mode may be off by a
+  few times that.
+- *Fresh?* A graph that replays stale inputs can pass for close when outputs hardly depend on the
+  inputs, as in a random network. So each result of a mode with graphs must be nearer to default's
+  (or eager's) for the same inputs than to that for any others.
+- *Bit-equal?* Modes that run Inductor's kernels are compared with the default mode bit for bit, and
+  default with a second run of itself, which tells how much of a difference means anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from benchmarks.harness.modes import Bench, Runner, Tensors
+
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""Least tolerance, by the narrowest type that the model computes in."""
+ROUNDING = 3.0
+"""How much farther than eager from the precise result a mode may be."""
+
+
+@dataclass
+class Expected:
+    """Eager's outputs on the inputs of the check, and how well they are known."""
+
+    inputs: Sequence[Tensors]
+    outputs: list[Tensors]
+    tolerance: float
+    eager_error: float | None = None
+    """Eager against a run without autocast."""
+    distinct: bool = True
+    """Whether different inputs give outputs that differ at all."""
+    default: list[Tensors] = field(default_factory=list)
+    """What the default mode computed, once it was checked."""
+    default_spread: float = 0.0
+    """Largest difference between two runs of the default mode."""
+
+
+@dataclass
+class Verdict:
+    correct: bool
+    relative_error: float
+    fresh: bool
+    bit_equal_to_default: bool | None = None
+    max_difference_to_default: float | None = None
+    reason: str | None = None
+
+
+def relative_error(result: Tensors, expected: Tensors) -> float:
+    """Over all outputs together; infinite where shapes or the places of NaNs differ."""
+    if len(result) != len(expected):
+        return float("inf")
+    apart = size = 0.0
+    for a, b in zip(result, expected, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return float("inf")
+        a, b = a.double(), b.double()
+        if not torch.equal(torch.isfinite(a), torch.isfinite(b)):
+            return float("inf")
+        finite = torch.isfinite(b)
+        apart += float((a - b)[finite].square().sum())
+        size += float(b[finite].square().sum())
+    if apart == 0.0:
+        return 0.0
+    return float("inf") if size == 0.0 else (apart / size) ** 0.5
+
+
+def same_bits(result: Tensors, expected: Tensors) -> bool:
+    """NaNs included: their bits are compared like any others."""
+    return len(result) == len(expected) and all(
+        a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
+        for a, b in zip(result, expected, strict=True)
+    )
+
+
+def _bits(tensor: Any) -> Any:
+    flat = tensor.contiguous().view(-1)
+    return flat.view(torch.uint8) if flat.numel() else flat
+
+
+def max_difference(result: Tensors, expected: Tensors) -> float:
+    return max(
+        (
+            float((a.double() - b.double()).abs().max())
+            for a, b in zip(result, expected, strict=True)
+            if a.numel()
+        ),
+        default=0.0,
+    )
+
+
+def expect(bench: Bench, inputs: Sequence[Tensors]) -> Expected:
+    """Run eager, and once more without autocast where the model has a switch for it."""
+    model = bench.model
+    outputs = [tuple(out.clone() for out in model(*each)) for each in inputs]
+    eager_error = None
+    if getattr(model, "autocast", False):
+        model.precise = True
+        try:
+            precise = tuple(out.clone() for out in model(*inputs[0]))
+        finally:
+            model.precise = False
+        eager_error = relative_error(_as_types(precise, outputs[0]), outputs[0])
+    narrowest = torch.bfloat16 if getattr(model, "autocast", False) else outputs[0][0].dtype
+    tolerance = TOLERANCE.get(narrowest, 1e-3)
+    if eager_error is not None and eager_error < 1.0:
+        tolerance = max(tolerance, ROUNDING * eager_error)
+    distinct = len(outputs) > 1 and not any(
+        same_bits(a, b) for n, a in enumerate(outputs) for b in outputs[:n]
+    )
+    return Expected(inputs, outputs, tolerance, eager_error, distinct)
+
+
+def _as_types(tensors: Tensors, like: Tensors) -> Tensors:
+    return tuple(a.to(b.dtype) for a, b in zip(tensors, like, strict=True))
+
+
+def check(runner: Runner, expected: Expected) -> Verdict:
+    """Compute every input of the check, in order and again in reverse, and judge all results."""
+    order = [*range(len(expected.inputs)), *reversed(range(len(expected.inputs)))]
+    results = [(n, runner.compute(expected.inputs[n])) for n in order]
+    error = max(relative_error(result, expected.outputs[n]) for n, result in results)
+    # Replays of stale inputs give one result for all.
+    stale = expected.distinct and all(same_bits(results[0][1], each) for _, each in results)
+    fresh = not stale and all(_is_fresh(runner.mode, n, each, expected) for n, each in results)
+    verdict = Verdict(correct=True, relative_error=error, fresh=fresh)
+    if runner.mode == "default":
+        _remember_default(results, expected)
+    if expected.default and runner.mode not in ("eager", "default"):
+        pairs = [(result, expected.default[n]) for n, result in results]
+        verdict.bit_equal_to_default = all(same_bits(a, b) for a, b in pairs)
+        verdict.max_difference_to_default = max(max_difference(a, b) for a, b in pairs)
+    if error > expected.tolerance:
+        verdict.reason = f"relative error {error:.2e} against eager, over {expected.tolerance:.2e}"
+    elif not fresh:
+        verdict.reason = "a result is that of other inputs"
+    verdict.correct = verdict.reason is None
+    return verdict
+
+
+def _is_fresh(mode: str, n: int, result: Tensors, expected: Expected) -> bool:
+    if not expected.distinct or mode in ("eager", "default"):
+        return True
+    # Against default nothing but the inputs can differ; against eager rounding differs as well.
+    reference, margin = (expected.default, 1.0) if expected.default else (expected.outputs, 2.0)
+    own = relative_error(result, reference[n])
+    return own == 0.0 or all(
+        own < margin * relative_error(result, other) for m, other in enumerate(reference) if m != n
+    )
+
+
+def _remember_default(results: list[tuple[int, Tensors]], expected: Expected) -> None:
+    first: dict[int, Tensors] = {}
+    for n, result in results:
+        if n in first:
+            spread = max_difference(result, first[n])
+            expected.default_spread = max(expected.default_spread, spread)
+        else:
+            first[n] = result
+    expected.default = [first[n] for n in range(len(expected.inputs))]

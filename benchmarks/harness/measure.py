@@ -1,0 +1,172 @@
+"""The clocks.
+
+One loop gives two figures per iteration: the *host time*, until the call returns, and the
+*latency*, until the GPU is idle again. Each iteration begins with an idle GPU, so the host never
+waits for room in a full queue, and host time is what Python and the driver really cost. A second
+loop synchronises once at its end: the *pipelined* time per call, what a program sees that keeps the
+GPU fed. `Phases` is the calendar beside the clocks: where a whole run's time goes.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from benchmarks.harness.device import Device
+from benchmarks.harness.modes import Runner, Tensors
+
+ENOUGH = 50
+"""Samples that a median should rest on."""
+FEWEST_IN_A_ROW = 3
+"""Calls of the pipelined loop per round; a mean over calls needs no more of them."""
+
+
+class Phases(dict[str, float]):
+    """Seconds, by what they were spent on."""
+
+    @contextmanager
+    def time(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - started)
+
+    def add(self, name: str, seconds: float) -> None:
+        self[name] = self.get(name, 0.0) + seconds
+
+
+@dataclass
+class Samples:
+    """Microseconds, over all rounds of one mode."""
+
+    latency: list[float] = field(default_factory=list)
+    host: list[float] = field(default_factory=list)
+    pipelined: list[float] = field(default_factory=list)
+    """One value per round."""
+    calls: int = 0
+    """Of any kind since the count began, for figures that are per call."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure one model, and in how many rounds."""
+
+    seconds: float
+    rounds: int = 5
+    least: int = math.ceil(ENOUGH / 5)
+    most: int = 200
+
+    def count(self, modes: int, latency_us: float) -> int:
+        """Iterations per mode and round; half of the time is for the pipelined loop."""
+        return max(self.least, self._affordable(modes, latency_us))
+
+    def count_in_a_row(self, modes: int, latency_us: float) -> int:
+        """The same for the pipelined loop."""
+        return max(FEWEST_IN_A_ROW, self._affordable(modes, latency_us))
+
+    def _affordable(self, modes: int, latency_us: float) -> int:
+        share = self.seconds / (2 * modes * self.rounds)
+        return min(self.most, int(share / (latency_us * 1e-6)))
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """By linear interpolation between the closest ranks."""
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * percent / 100
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def geomean(values: Sequence[float]) -> float | None:
+    """None where there is nothing to average."""
+    return math.exp(statistics.fmean(map(math.log, values))) if values else None
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Garbage is collected when `_sweep` is called, and at no other time."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _sweep() -> None:
+    """Collect what came since the last time, whose cycles may hold memory of the GPU: walking the
+    whole heap in each round would take longer than the measurements."""
+    gc.collect(0)
+
+
+def time_calls(
+    runner: Runner, inputs: Sequence[Tensors], count: int, device: Device, samples: Samples
+) -> None:
+    step, before, synchronize = runner.step, runner.before, device.synchronize
+    clock = time.perf_counter_ns
+    for call in range(count):
+        arguments = inputs[call % len(inputs)]
+        if before is not None:
+            before()
+        synchronize()
+        start = clock()
+        step(*arguments)
+        returned = clock()
+        synchronize()
+        done = clock()
+        samples.host.append((returned - start) / 1000)
+        samples.latency.append((done - start) / 1000)
+    samples.calls += count
+
+
+def time_pipeline(
+    runner: Runner, inputs: Sequence[Tensors], count: int, device: Device, samples: Samples
+) -> None:
+    step, before = runner.step, runner.before
+    device.synchronize()
+    start = time.perf_counter_ns()
+    for call in range(count):
+        if before is not None:
+            before()
+        step(*inputs[call % len(inputs)])
+    device.synchronize()
+    samples.pipelined.append((time.perf_counter_ns() - start) / 1000 / count)
+    samples.calls += count
+
+
+def measure(
+    runners: Sequence[Runner], inputs: Sequence[Tensors], device: Device, effort: Effort
+) -> dict[str, Samples]:
+    """All modes, in rounds that begin with another mode each time, so that drift hits all alike."""
+    samples = {runner.mode: Samples() for runner in runners}
+    counts: dict[str, tuple[int, int]] = {}
+    with _no_collector():
+        for runner in runners:
+            trial = Samples()
+            time_calls(runner, inputs, 3, device, trial)
+            latency_us = statistics.median(trial.latency)
+            counts[runner.mode] = (
+                effort.count(len(runners), latency_us),
+                effort.count_in_a_row(len(runners), latency_us),
+            )
+            samples[runner.mode].calls += trial.calls
+        for turn in range(effort.rounds):
+            first = turn % len(runners) if runners else 0
+            for runner in [*runners[first:], *runners[:first]]:
+                own, settle = samples[runner.mode], Samples()
+                apart, in_a_row = counts[runner.mode]
+                _sweep()
+                time_calls(runner, inputs, 2, device, settle)
+                time_calls(runner, inputs, apart, device, own)
+                time_pipeline(runner, inputs, in_a_row, device, own)
+                own.calls += settle.calls
+    return samples

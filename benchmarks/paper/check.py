@@ -1,0 +1,316 @@
+"""Whether a mode computes what it should, before anything is timed.
+
+Every mode runs the same inputs from the same seeds, forwards and backwards through them. Results,
+and in training the gradients, are compared:
+
+- *With eager*, by relative error (norm of the difference over norm of the result). Eager rounds
+  too: a mode may be a few times as far off as eager is from itself without autocast, and where a
+  program draws random numbers, which compiled code draws otherwise, as far as eager moves from seed
+  to seed. With dropout that is a coarse sieve.
+- *With the same code*: pygraph's graphs with their own compiled callables run without graphs, from
+  the same seeds, bit for bit. Code that does not repeat its own bits (atomics) may be a few times
+  as far off as several runs of it are apart. This is the fine sieve.
+- *With other inputs' results*: a mode with graphs must be nearer to default's result for its own
+  inputs than to that for others, or it replays something stale.
+- *With default*, bit for bit: told, and no condition, since two compilations may tune apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from benchmarks.harness.compare import ROUNDING
+from benchmarks.harness.modes import Tensors
+from benchmarks.paper.modes import Bench, Iteration
+from benchmarks.training.models import precisely
+
+SEED = 7
+EAGER_SEEDS = 2
+RUNS = 3
+SPREAD_FACTOR = 4.0
+"""How much farther than the same code from itself, as in the proofs of graphs."""
+LEAST = {True: 5e-2, False: 1e-3}
+"""Least tolerance against eager, relative: with autocast to bf16, and without."""
+SEED_FACTOR = 3.0
+DELAY_CYCLES = 20_000_000
+"""In front of every second run, so that its kernels stand as close as those of a graph: the order
+of atomics depends on it."""
+CHUNK = 2**26
+
+
+@dataclass
+class Outcome:
+    """What an iteration left, in memory of its own."""
+
+    outputs: Tensors
+    gradients: tuple[Any, ...] = ()
+    """By parameter; None where the results do not depend on it."""
+
+
+@dataclass
+class Apart:
+    """How far two outcomes are apart, relative."""
+
+    outputs: float = 0.0
+    gradients: float = 0.0
+
+    @property
+    def largest(self) -> float:
+        return max(self.outputs, self.gradients)
+
+
+@dataclass
+class Verdict:
+    correct: bool = True
+    reason: str | None = None
+    relative_error: float | None = None
+    """Of the results against eager; the largest of all inputs."""
+    gradient_error: float | None = None
+    fresh: bool | None = None
+    bit_equal_to_default: bool | None = None
+    distance_to_default: float | None = None
+    bit_equal_to_uncaptured: bool | None = None
+    """pygraph: to the same compiled code without graphs; so are the next two."""
+    distance_to_uncaptured: float | None = None
+    uncaptured_spread: float | None = None
+    replays: int | None = None
+    """pygraph: calls that graphs served while it was judged."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class Reference:
+    """What modes are compared with, and how much that is worth."""
+
+    inputs: Sequence[Tensors]
+    eager: list[Outcome] = field(default_factory=list)
+    tolerance: Apart = field(default_factory=lambda: Apart(math.inf, math.inf))
+    rounding: Apart | None = None
+    """Of eager from itself without autocast."""
+    seeds: Apart | None = None
+    """Of eager from itself with another seed, where the program draws random numbers."""
+    default: list[Outcome] = field(default_factory=list)
+    default_spread: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "inputs": len(self.inputs),
+            "tolerance": asdict(self.tolerance),
+            "rounding": asdict(self.rounding) if self.rounding else None,
+            "seeds": asdict(self.seeds) if self.seeds else None,
+            "default_spread": self.default_spread,
+        }
+
+
+def outcome(iteration: Iteration, inputs: Tensors, seed: int, dense: bool = False) -> Outcome:
+    """Of one iteration from this seed. `dense`: a GPU's kernels run without gaps."""
+    torch.manual_seed(seed)
+    if dense:
+        torch.cuda._sleep(DELAY_CYCLES)
+    iteration.complete[0] = True
+    try:
+        outputs = tuple(output.detach().clone() for output in iteration.run(inputs))
+    finally:
+        iteration.complete[0] = False
+    gradients = tuple(
+        None if gradient is None else gradient.detach().clone()
+        for gradient in iteration.gradients()
+    )
+    iteration.forget()
+    return Outcome(outputs, gradients)
+
+
+def distance(found: Tensors, expected: Tensors) -> float:
+    """Over all tensors together, relative to `expected`; infinite where shapes, types or the places
+    of what is not finite differ. In chunks: results can have billions of elements."""
+    if len(found) != len(expected):
+        return math.inf
+    apart = size = 0.0
+    for a, b in zip(found, expected, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return math.inf
+        for x, y in _chunks(a, b):
+            finite = torch.isfinite(y)
+            if not torch.equal(torch.isfinite(x), finite):
+                return math.inf
+            apart += float((x - y)[finite].square().sum())
+            size += float(y[finite].square().sum())
+    if apart == 0.0:
+        return 0.0
+    return math.inf if size == 0.0 else math.sqrt(apart / size)
+
+
+def gradient_distance(found: Sequence[Any], expected: Sequence[Any]) -> float:
+    """As `distance`. A gradient that is missing is one of zeros: compiled code makes zeros for
+    parameters that eager finds to have no part in the results."""
+    pairs = list(zip(found, expected, strict=True))
+    pairs = [(a, b) for a, b in pairs if a is not None or b is not None]
+    return distance(
+        tuple(torch.zeros_like(b) if a is None else a for a, b in pairs),
+        tuple(torch.zeros_like(a) if b is None else b for a, b in pairs),
+    )
+
+
+def _chunks(a: Any, b: Any) -> Iterator[tuple[Any, Any]]:
+    flat = a.reshape(-1), b.reshape(-1)
+    for start in range(0, a.numel(), CHUNK):
+        x, y = (each[start : start + CHUNK].double() for each in flat)
+        yield x, y
+
+
+def same_bits(found: Outcome, expected: Outcome) -> bool:
+    ours = [*found.outputs, *found.gradients]
+    theirs = [*expected.outputs, *expected.gradients]
+    return len(ours) == len(theirs) and all(
+        (a is None and b is None) or (a is not None and b is not None and _same(a, b))
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
+
+
+def _bits(tensor: Any) -> Any:
+    flat = tensor.contiguous().view(-1)
+    return flat.view(torch.uint8) if flat.numel() else flat
+
+
+def apart(bench: Bench, found: Outcome, expected: Outcome, whole: bool = True) -> Apart:
+    """`whole`: all of the results, not only what eager can be compared with."""
+    select = None if whole else bench.workload.compared
+    ours, theirs = found.outputs, expected.outputs
+    if select is not None:
+        ours, theirs = select(ours), select(theirs)
+    return Apart(distance(ours, theirs), gradient_distance(found.gradients, expected.gradients))
+
+
+def _widest(all_of_them: Sequence[Apart]) -> Apart:
+    return Apart(
+        max((each.outputs for each in all_of_them), default=0.0),
+        max((each.gradients for each in all_of_them), default=0.0),
+    )
+
+
+def learn_eager(reference: Reference, bench: Bench) -> None:
+    """Eager's results, its rounding, and how far it moves from seed to seed."""
+    eager = bench.prepared["eager"]
+    reference.eager = [outcome(eager, each, SEED + n) for n, each in enumerate(reference.inputs)]
+    first = reference.eager[0]
+    least = LEAST[bool(bench.program.autocast)]
+    with precisely(bench.program):
+        precise = outcome(eager, reference.inputs[0], SEED)
+    reference.rounding = _as_far(bench, precise, first)
+    seeds = Apart()
+    if bench.workload.random:
+        others = [outcome(eager, reference.inputs[0], SEED + 100 + n) for n in range(EAGER_SEEDS)]
+        seeds = reference.seeds = _widest([apart(bench, each, first, False) for each in others])
+    reference.tolerance = Apart(
+        max(least, ROUNDING * reference.rounding.outputs) + SEED_FACTOR * seeds.outputs,
+        max(least, ROUNDING * reference.rounding.gradients) + SEED_FACTOR * seeds.gradients,
+    )
+
+
+def _as_far(bench: Bench, precise: Outcome, first: Outcome) -> Apart:
+    """Types differ where autocast decides on them; what is not comparable explains nothing."""
+    outputs = tuple(a.to(b.dtype) for a, b in zip(precise.outputs, first.outputs, strict=True))
+    found = apart(bench, Outcome(outputs, precise.gradients), first, False)
+    return Apart(*(each if each < 1.0 else 0.0 for each in (found.outputs, found.gradients)))
+
+
+def judge(mode: str, reference: Reference, bench: Bench) -> Verdict:
+    """Runs the mode on all inputs of the check, in order and again in reverse."""
+    iteration, verdict = bench.prepared[mode], Verdict()
+    before = sum(graph.replays for graph in iteration.reports()) if iteration.graphs else 0
+    order = [*range(len(reference.inputs)), *reversed(range(len(reference.inputs)))]
+    found: list[Outcome | None] = [None] * len(reference.inputs)
+    errors, to_default, equal, fresh = [Apart()], [Apart()], True, True
+    for n in order:
+        result = outcome(iteration, reference.inputs[n], SEED + n)
+        if reference.eager and mode != "eager":
+            errors.append(apart(bench, result, reference.eager[n], False))
+        earlier = found[n]
+        if mode == "default" and earlier is not None:
+            spread = apart(bench, result, earlier).largest
+            reference.default_spread = max(reference.default_spread, spread)
+        if reference.default:
+            to_default.append(apart(bench, result, reference.default[n]))
+            equal = equal and same_bits(result, reference.default[n])
+            fresh = fresh and _is_fresh(bench, n, result, reference)
+        found[n] = earlier or result
+    if mode == "default":
+        reference.default = [each for each in found if each is not None]
+    elif reference.default and mode != "eager":
+        verdict.bit_equal_to_default, verdict.fresh = equal, fresh
+        verdict.distance_to_default = _widest(to_default).largest
+    _against_eager(verdict, _widest(errors), reference, mode)
+    if iteration.graphs:
+        verdict.replays = sum(graph.replays for graph in iteration.reports()) - before
+        _against_uncaptured(verdict, iteration, reference, bench)
+    if not fresh:
+        verdict.reason = verdict.reason or "a result is that of other inputs"
+    verdict.correct = verdict.reason is None
+    return verdict
+
+
+def _against_eager(verdict: Verdict, error: Apart, reference: Reference, mode: str) -> None:
+    if mode == "eager" or not reference.eager:
+        return
+    verdict.relative_error, verdict.gradient_error = error.outputs, error.gradients
+    for what, found, most in (
+        ("results", error.outputs, reference.tolerance.outputs),
+        ("gradients", error.gradients, reference.tolerance.gradients),
+    ):
+        if not found <= most:
+            verdict.reason = f"{what}: relative error {found:.2e} against eager, over {most:.2e}"
+            if mode == "default" and reference.default_spread:
+                verdict.reason += f"; two runs of it are {reference.default_spread:.2e} apart"
+            return
+
+
+def _is_fresh(bench: Bench, n: int, result: Outcome, reference: Reference) -> bool:
+    """Random numbers are the same for the same seed only where the same code draws them."""
+    if bench.workload.random:
+        return True
+    own = apart(bench, result, reference.default[n]).largest
+    if own == 0.0:
+        return True
+    others = [m for m in range(len(reference.default)) if m != n]
+    return all(own < apart(bench, result, reference.default[m]).largest for m in others)
+
+
+def _against_uncaptured(
+    verdict: Verdict, iteration: Iteration, reference: Reference, bench: Bench
+) -> None:
+    """The fine sieve, input by input: several runs without graphs, one with."""
+    from pygraph.runtime.registry import without_graphs
+
+    spread, off, equal = Apart(), Apart(), True
+    for n, inputs in enumerate(reference.inputs):
+        with without_graphs():
+            runs = [
+                outcome(iteration, inputs, SEED + n, dense=bench.device.is_cuda and run % 2 == 1)
+                for run in range(RUNS)
+            ]
+        spread = _widest([spread, *(apart(bench, each, runs[0]) for each in runs[1:])])
+        graphed = outcome(iteration, inputs, SEED + n)
+        off = _widest([off, apart(bench, graphed, runs[0])])
+        equal = equal and same_bits(graphed, runs[0])
+    verdict.bit_equal_to_uncaptured = equal
+    verdict.distance_to_uncaptured, verdict.uncaptured_spread = off.largest, spread.largest
+    for what, distance_, own in (
+        ("results", off.outputs, spread.outputs),
+        ("gradients", off.gradients, spread.gradients),
+    ):
+        if not distance_ <= SPREAD_FACTOR * own and not equal:
+            verdict.reason = verdict.reason or (
+                f"{what}: {distance_:.2e} off the same code without graphs, whose own runs are "
+                f"{own:.2e} apart"
+            )

@@ -1,0 +1,175 @@
+"""Numbers derived from stored rows: ratios, means, coverage, distance from the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.harness.measure import geomean
+from benchmarks.paper.record import Result, Row
+from benchmarks.paper.report.published import ORDER
+
+EAGER, DEFAULT, TORCH, OWN, FLOOR = "eager", "default", "reduce-overhead", "pygraph", "floor"
+MODES = (EAGER, DEFAULT, TORCH, OWN, FLOOR)
+"""What a row is measured in, parts of pygraph switched off left out."""
+COMPILED = (DEFAULT, TORCH, OWN)
+
+Rows = Mapping[str, Row]
+Ratio = Callable[[Row], float | None]
+
+
+def rows_of(content: Mapping[str, Any]) -> dict[str, Row]:
+    """Of a stored document, in the paper's order; what the paper does not have comes last."""
+    found = content.get("workloads", {})
+    names = [
+        *(name for name in ORDER if name in found),
+        *(each for each in found if each not in ORDER),
+    ]
+    return {name: Row.from_dict(name, found[name]) for name in names}
+
+
+def rows_in(run: int, rows: Rows) -> int:
+    """How many rows come from a run, counted from 0."""
+    return sum(row.run == run for row in rows.values())
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A geometric mean, and over how many rows; None over none."""
+
+    value: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row's figure."""
+
+    name: str
+    value: float
+
+
+def entries(rows: Iterable[Row], value: Ratio) -> list[Entry]:
+    """Of all rows that have it, the largest first."""
+    found = [(row.name, value(row)) for row in rows]
+    known = [Entry(name, figure) for name, figure in found if figure is not None]
+    return sorted(known, key=lambda each: -each.value)
+
+
+def sample(rows: Rows) -> list[Row]:
+    """Every third row from the largest speed-up over reduce-overhead to the smallest, and the one
+    that needs the most memory beside default."""
+    ranked = entries(rows.values(), speed_up(TORCH))
+    memory = entries(rows.values(), over(OWN, DEFAULT, "peak_mib"))
+    kept = {each.name for each in (*ranked[::3], *memory[:1])}
+    return [rows[each.name] for each in ranked if each.name in kept]
+
+
+def mean(rows: Iterable[Row], value: Ratio) -> Mean:
+    """Over all rows that have it."""
+    known = [each.value for each in entries(rows, value) if each.value > 0]
+    return Mean(geomean(known), len(known))
+
+
+def ablations(rows: Rows) -> list[str]:
+    """Modes in which a part of pygraph is switched off, in the order they are first met in."""
+    modes = [record.mode for row in rows.values() for record in row.records]
+    return list(dict.fromkeys(mode for mode in modes if mode.startswith(f"{OWN}-")))
+
+
+def usable(row: Row, mode: str) -> Result | None:
+    """None where that mode was not run, or is wrong."""
+    found = row.mode(mode)
+    return found if found is not None and (found.correct or found.is_bound) else None
+
+
+def figure(row: Row, mode: str, name: str) -> Any:
+    """A field of one mode; None where there is none or the mode is wrong."""
+    found = usable(row, mode)
+    return getattr(found, name) if found is not None else None
+
+
+def over(mode: str, reference: str, field: str = "latency_us") -> Ratio:
+    """How many times one mode's figure is another's."""
+
+    def value(row: Row) -> float | None:
+        a, b = figure(row, mode, field), figure(row, reference, field)
+        return a / b if a and b else None
+
+    return value
+
+
+def speed_up(reference: str, mode: str = OWN) -> Ratio:
+    """How many times faster a mode is than the reference."""
+    return over(reference, mode)
+
+
+def over_best(row: Row) -> float | None:
+    """pygraph's latency over that of torch's better mode, with or without graphs."""
+    own = row.latency(OWN)
+    known = [time for time in map(row.latency, (DEFAULT, TORCH)) if time]
+    return own / min(known) if own and known else None
+
+
+def is_bound(row: Row) -> bool:
+    """Whether its floor is a sum of kernel times rather than a graph."""
+    return bool(figure(row, FLOOR, "is_bound"))
+
+
+def outside(row: Row, mode: str) -> float | None:
+    """Kernels that no graph launches."""
+    kernels, inside = figure(row, mode, "kernels"), figure(row, mode, "kernels_in_graphs")
+    return None if kernels is None or inside is None else kernels - inside
+
+
+def total(rows: Iterable[Row], mode: str, name: str) -> int | None:
+    """Over all rows that have the figure; None where none has."""
+    known = [value for row in rows if (value := figure(row, mode, name)) is not None]
+    return sum(known) if known else None
+
+
+def model(row: Row) -> str:
+    """The model's name, for those who do not know the workload's."""
+    name = str(row.about.get("model") or row.name)
+    return f"{name}, training" if row.about.get("training") else name
+
+
+def verdict(row: Row, mode: str) -> dict[str, Any]:
+    found = row.mode(mode)
+    return dict(found.verdict) if found is not None else {}
+
+
+def why_wrong(record: Result) -> str:
+    """A reason for a mode without figures; empty where it is right."""
+    if record.correct or record.is_bound:
+        return ""
+    return str(record.error or record.verdict.get("reason") or "wrong results")
+
+
+def wrong(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
+    """Workload, mode and reason of everything that ran and was not right."""
+    return [
+        (row.name, record.mode, reason)
+        for row in rows
+        for record in row.records
+        if (reason := why_wrong(record))
+    ]
+
+
+def failed(rows: Iterable[Row]) -> list[tuple[str, str]]:
+    """Workloads without any figures, and why."""
+    return [(row.name, row.error) for row in rows if row.error is not None]
+
+
+def right(row: Row) -> bool:
+    """Whether pygraph ran it, and all of its modes that were run are right."""
+    own = row.mode(OWN)
+    modes = [each for each in row.records if each.mode.startswith(f"{OWN}-")]
+    return row.error is None and own is not None and all(each.correct for each in (own, *modes))
+
+
+def by_distance(rows: Iterable[Row]) -> list[Row]:
+    """The farthest from its floor first; those without one last."""
+    distance = over(OWN, FLOOR)
+    return sorted(rows, key=lambda row: -(distance(row) or 0.0))

@@ -1,0 +1,256 @@
+"""The report as sections, whatever it is written as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.paper.report import blocks, figures, published, tables
+from benchmarks.paper.report.blocks import Block, Chart, Items, Section
+from benchmarks.paper.report.figures import DEFAULT, EAGER, FLOOR, OWN, TORCH, Rows, mean, over
+
+TITLE = "PyGraph on the paper's 25 workloads"
+MODES_ARE = (
+    "eager: PyTorch as it is",
+    "default: torch.compile",
+    'reduce-overhead: torch.compile(mode="reduce-overhead"), that is with PyTorch\'s CUDA graphs',
+    'pygraph: torch.compile(backend="pygraph"); it keeps backwards on the calling thread, which is '
+    "a setting of torch's that no other mode has here",
+    "floor: the limit while the kernels stay the same: default's code, a whole iteration in one "
+    "CUDA graph on inputs that never move",
+)
+SWITCHED_OFF = {"pygraph-copies": "arguments are copied into place instead of patched"}
+NOT_BUILT = {"transform": "transformations", "select": "selection"}
+"""The paper's other parts, by what the name of a mode without them would contain."""
+
+BOUND_IS = (
+    f"{blocks.BOUND} The iteration cannot be captured as one graph: its floor is the summed time "
+    "of its kernels, copies and fills, a bound that nothing can reach."
+)
+
+
+def sections(content: Mapping[str, Any]) -> list[Section]:
+    """Everything that the file says, in the order it is read."""
+    rows = figures.rows_of(content)
+    made = [
+        Section("Measured on", _measured(content, rows)),
+        Section("In short", [Items(summary(rows))]),
+        Section("Requirements", _targets(content.get("targets", []))),
+        Section("Latency", _latency(content, rows)),
+        Section("Host time and pipelined time", _host(rows)),
+        Section("Coverage", _coverage(rows)),
+        Section("Bytes copied", _bytes(rows)),
+        Section("Ablation", _ablation(rows)),
+        Section("Cost of compiling", _compile(rows)),
+        Section("Memory", _memory(rows)),
+        Section("Distance from the floor", _distance(rows)),
+        Section("Correctness", _correctness(rows)),
+        Section("Workloads that could not run", _failed(rows)),
+        Section("The workloads", _about(rows)),
+        Section("Settings", [Items(_settings(content))]),
+    ]
+    return made
+
+
+def _measured(content: Mapping[str, Any], rows: Rows) -> list[Block]:
+    runs = content.get("runs", [])
+    several = len(runs) > 1
+    said = "All modes of a workload were measured in one process."
+    if several:
+        said += " The latency table says which run a workload comes from."
+    shared = tables.common(content)
+    if shared:
+        said += f" {'All runs' if several else 'The run'}: "
+        said += ", ".join(f"{name} {value}" for name, value in shared.items()) + "."
+    notes = [f"Run {n}: {run['note']}." for n, run in enumerate(runs, 1) if run.get("note")]
+    made: list[Block] = [said, tables.runs(content, rows), *([Items(notes)] if notes else [])]
+    return [*made, "Modes:", Items(MODES_ARE)]
+
+
+def summary(rows: Rows) -> list[str]:
+    """The figures that a reader wants first."""
+    lines = []
+    for reference in (TORCH, DEFAULT, EAGER):
+        found = figures.entries(rows.values(), figures.speed_up(reference))
+        value = mean(rows.values(), figures.speed_up(reference)).value
+        if value is not None:
+            lines.append(
+                f"{value:.2f} times as fast as {reference}: geometric mean of {len(found)} rows, "
+                f"from {found[-1].value:.2f} ({found[-1].name}) to {found[0].value:.2f} "
+                f"({found[0].name})"
+            )
+    for mode in (OWN, TORCH):
+        to_floor = mean(rows.values(), over(mode, FLOOR))
+        captured = [row for row in rows.values() if not figures.is_bound(row)]
+        exact = mean(captured, over(mode, FLOOR))
+        if to_floor.value is not None:
+            line = f"{mode} takes {to_floor.value:.2f} times its floor, {to_floor.count} rows"
+            if exact.value is not None and exact.count < to_floor.count:
+                line += f"; {exact.value:.2f} on the {exact.count} whose floor is a graph"
+            lines.append(line)
+    lines.append(
+        f"The paper: {published.GEOMEAN.text} times as fast as PyTorch 2 with CUDA graphs "
+        f"({published.GEOMEAN.where}; {published.CONDITIONS}; {published.PAPER})"
+    )
+    return lines
+
+
+def _targets(found: Sequence[Mapping[str, Any]]) -> list[Block]:
+    if not found:
+        return ["Not judged yet."]
+    said = "Open: what was measured allows no verdict, or none is asked for."
+    return [said, tables.targets(found)]
+
+
+def _bounds(rows: Rows) -> list[Block]:
+    return [BOUND_IS] if any(map(figures.is_bound, rows.values())) else []
+
+
+def _latency(content: Mapping[str, Any], rows: Rows) -> list[Block]:
+    said = (
+        "Microseconds until the GPU is idle, medians; a synchronisation after each iteration. "
+        "Speed-ups are of pygraph. Behind a mean stands the number of rows it is over. "
+        f"Published: the paper's, over PyTorch 2 with CUDA graphs ({published.CONDITIONS})."
+    )
+    table = tables.latency(rows, len(content.get("runs", [])))
+    return [said, Chart("speed-up"), table, *_bounds(rows)]
+
+
+def _host(rows: Rows) -> list[Block]:
+    said = (
+        "Microseconds. Host: until the call returns, the GPU idle before. Pipelined: time per "
+        "iteration of many in a row, with one synchronisation at the end."
+    )
+    return [said, tables.host(rows)]
+
+
+def _coverage(rows: Rows) -> list[Block]:
+    said = (
+        "Kernels of one iteration, launched by graphs (inside) or one by one (outside), as in the "
+        "paper's table 2. Of pygraph's graphs: launches per iteration, and compiled callables "
+        "that might become graphs, were captured, are used. The paper deployed "
+        f"{published.DEPLOYED} of {published.FOUND}."
+    )
+    return [said, Chart("busy"), tables.coverage(rows)]
+
+
+def _bytes(rows: Rows) -> list[Block]:
+    said = (
+        "Per iteration, to bring arguments in place or results out, as in the paper's table 3. "
+        f"The paper's compiler copies at most {published.MOST_BYTES.text} of parameters per "
+        "replay. Beside them: indices that the host reads in front of an early launch, to see that "
+        "they are within bounds. The graph reads the caller's."
+    )
+    return [said, tables.copied(rows)]
+
+
+def _ablation(rows: Rows) -> list[Block]:
+    modes = figures.ablations(rows)
+    said: list[Block] = []
+    for mode in modes:
+        what = SWITCHED_OFF.get(mode, f"pygraph with {mode.removeprefix('pygraph-')}")
+        said.append(f"{mode}: {what}. A ratio above 1 is what the part switched off gains.")
+    table = tables.ablation(rows)
+    said += [table] if table else ["No mode with a part switched off was measured."]
+    if missing := [name for stem, name in NOT_BUILT.items() if not any(stem in m for m in modes)]:
+        said.append(
+            f"The paper's other parts ({', '.join(missing)}) are not built yet in PyGraph, so "
+            "there is nothing to switch off."
+        )
+    return said
+
+
+def _compile(rows: Rows) -> list[Block]:
+    said = (
+        "Seconds up to the steady state, as in the paper's figure 13: tracing, Inductor with warm "
+        "caches on disk, captures and, for pygraph, proofs. No caches: up to the end of the first "
+        "call, the other mode and other workloads being compiled at the same time. pygraph "
+        "compiles as reduce-overhead does."
+    )
+    return [said, Chart("compile"), tables.compile_cost(rows)]
+
+
+def _memory(rows: Rows) -> list[Block]:
+    said = (
+        "MiB. Peak: what iterations in the steady state need at most, weights and inputs counted. "
+        "Reserved: the same of what torch's allocator holds. Held: what a mode keeps between calls "
+        "from everybody else, results dropped."
+    )
+    return [said, tables.memory(rows)]
+
+
+def _distance(rows: Rows) -> list[Block]:
+    said = (
+        "The farthest first. Kernel time: kernels, copies and fills of one iteration of pygraph, "
+        "summed, in microseconds. Idle: the share of the latency in which none of them runs."
+    )
+    why = [
+        f"{row.name}: {blocks.shortened(found.error)}"
+        for row in rows.values()
+        if (found := row.mode(FLOOR)) is not None and found.is_bound and found.error
+    ]
+    made: list[Block] = [said, Chart("floor"), tables.distance(rows), *_bounds(rows)]
+    if why:
+        made += ["Why there is no graph of an iteration:", Items(why)]
+    return made
+
+
+def _correctness(rows: Rows) -> list[Block]:
+    said = (
+        "Results and gradients: pygraph's relative error against eager, and the most that is "
+        "allowed. That rests on how far eager is from itself without autocast. Without graphs: the "
+        "same compiled code, called without graphs from the same seed; its spread is how far "
+        "several such calls are apart, and a distance of up to four times that is allowed. Modes "
+        "right: of those that were run; a wrong mode has no times."
+    )
+    made: list[Block] = [said, tables.correctness(rows), *_random(rows)]
+    if wrong := figures.wrong(rows.values()):
+        made += [
+            "Wrong or failed:",
+            Items([f"{n}, {mode}: {blocks.shortened(why)}" for n, mode, why in wrong]),
+        ]
+    else:
+        made.append("No mode was wrong or failed.")
+    if table := tables.fallbacks(rows):
+        made += ["Compiled graphs that pygraph runs without CUDA graphs:", table]
+    return made
+
+
+def _random(rows: Rows) -> list[Block]:
+    """Why an error against eager of 1 can be right."""
+    drawing = [row for row in rows.values() if row.about.get("random")]
+    if not drawing:
+        return []
+    known = [row.about.get("check", {}).get("seeds") or {} for row in drawing]
+    largest = {
+        what: max((each.get(what, 0.0) for each in known), default=0.0)
+        for what in ("outputs", "gradients")
+    }
+    return [
+        f"{blocks.RANDOM} The program draws random numbers, such as dropout's, and compiled code "
+        "draws other ones than eager from the same seed. Eager with another seed is as far from "
+        f"eager: up to {blocks.error_size(largest['outputs'])} in results and "
+        f"{blocks.error_size(largest['gradients'])} in gradients, of which three times are "
+        "allowed. An error near 1 is therefore no sign of a wrong result in these rows, nor a "
+        "small one of a right result. What judges them is the comparison with the same compiled "
+        "code without graphs, which draws the same numbers."
+    ]
+
+
+def _failed(rows: Rows) -> list[Block]:
+    failed = figures.failed(rows.values())
+    return [Items([f"{name}: {blocks.shortened(why)}" for name, why in failed] or ["none"])]
+
+
+def _about(rows: Rows) -> list[Block]:
+    said = (
+        "Inference is a forward without gradients, training a forward and a backward, without an "
+        "optimizer. Weights are random."
+    )
+    notes = [f"{name}: {note}" for name in rows if (note := published.of(name).note)]
+    paper: list[Block] = [f"The paper on them ({published.CONDITIONS}):", Items(notes)]
+    return [said, tables.about(rows), *(paper if notes else [])]
+
+
+def _settings(content: Mapping[str, Any]) -> list[str]:
+    return [f"{name}: {value}" for name, value in content.get("settings", {}).items()]

@@ -1,0 +1,67 @@
+"""What training in one mode needs of the GPU's memory, in a process of its own.
+
+The steady state counts: everything is compiled and captured before, and what that left behind is
+given back before the peaks are read anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.harness.device import MIB, Device, Memory, nbytes
+from benchmarks.training import modes
+from benchmarks.training.models import Training
+from benchmarks.training.modes import Bench, Trainer
+from benchmarks.training.record import Weight
+from benchmarks.training.run import fallbacks, read_report
+
+STEPS = 8
+
+
+def weigh_training(training: Training, mode: str, device: Device, shared: bool) -> Weight:
+    """All figures of one mode; raises what the mode raises. `shared`: others use the GPU, so the
+    driver's figures would be theirs as well."""
+    device.synchronize()  # the context is made: it is nobody's in particular
+    before = device.memory()
+    bench = Bench(
+        training,
+        training.make_program(device.torch),
+        [training.make_inputs(1000 + n, device.torch) for n in range(modes.INPUTS)],
+        device,
+    )
+    trainer = modes.begin(mode, bench)
+    # The copy that it trains is enough.
+    bench.program = trainer.program
+    modes.finish(trainer, bench)
+    device.tidy()
+    device.restart_peaks()
+    for n in range(STEPS):
+        trainer.take_step(bench.inputs[n % len(bench.inputs)])
+        device.synchronize()
+    found = Weight(training.name, mode, steps=STEPS, own_mib=_own(trainer, bench))
+    note(found, before, device.memory(), shared)
+    if mode == "pygraph":
+        report = read_report()
+        found.graphs = sum(graph.graphed for graph in report.graphs)
+        found.fallbacks = fallbacks(report)
+    return found
+
+
+def note(found: Weight, before: Memory, after: Memory, shared: bool) -> None:
+    """From the readings to the figures."""
+    found.torch_peak_mib = after.peak_allocated
+    found.torch_reserved_mib = after.peak_reserved
+    found.private_mib, found.private_idle_mib = after.private, after.idle
+    found.peak_mib = after.peak_allocated
+    if found.mode == "pygraph":
+        # Idle memory of private pools is not allocated by torch's count. For torch's own graphs it
+        # is left out: some of it was counted when it was allocated, at another time of the step.
+        found.peak_mib = None if after.idle is None else after.peak_allocated + after.idle
+    found.driver_mib = None if shared else after.in_use - before.in_use
+
+
+def _own(trainer: Trainer, bench: Bench) -> float:
+    tensors: list[Any] = [*modes.state(trainer.program).values()]
+    tensors += [tensor for each in trainer.optimizer.state.values() for tensor in each.values()]
+    tensors += [tensor for inputs in bench.inputs for tensor in inputs]
+    return nbytes(tensors) / MIB

@@ -1,0 +1,345 @@
+"""The training programs: random weights, nothing downloaded, each a module from the step's inputs
+to its loss.
+
+Precision is the model's: bf16 autocast around forward and loss for the transformers and ResNet-50,
+fp32 for DCGAN and the recommender. TF32 is as torch has it by default: on in cuDNN's convolutions,
+off in matrix products. Models are in train mode, dropout on as their configurations have it.
+
+Each has a tiny version of the same architecture, which a CPU runs in milliseconds, for tests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.first_light import models
+from benchmarks.training.nets import DCGAN, DeepRecommender, TinyConvNet
+
+Tensors = tuple[Any, ...]
+Loss = Callable[..., Any]
+Sample = Callable[[torch.Generator, torch.device], Tensors]
+
+log = logging.getLogger(__name__)
+
+BF16, FP32 = "bf16 autocast", "fp32, TF32 in convolutions"
+
+
+class TrainingProgram(nn.Module):
+    """A model and its loss as a function from tensors to a scalar.
+
+    The autocast is entered inside `forward`, so compiled modes pay for it once, and backward runs
+    outside of it. `precise` switches it off: what rounding errors are measured against.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, autocast: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+        self.autocast = autocast
+        self.precise = False
+
+    def forward(self, *inputs: Any) -> Any:
+        enabled = self.autocast and not self.precise
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=enabled):
+            return self.loss(self.model, *inputs)
+
+
+@dataclass(frozen=True)
+class Training:
+    """A program to train and where its inputs come from."""
+
+    name: str
+    batch: int
+    library: str
+    build: Callable[[], nn.Module]
+    loss: Loss
+    sample: Sample
+    precision: str
+    about: str
+    random: bool
+    """Draws random numbers in its forward, as dropout does."""
+
+    def make_program(self, device: torch.device) -> TrainingProgram:
+        """In train mode, always with the same weights for one kind of device."""
+        torch.manual_seed(models.MODEL_SEED)
+        try:
+            model = self._build_on(device)
+        except (ImportError, RuntimeError, AttributeError) as error:
+            if models._works(self.library):
+                raise
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise models.Unavailable(f"{self.library}: {reason}") from error
+        autocast = self.precision == BF16 and device.type == "cuda"
+        return TrainingProgram(model, self.loss, autocast).train()
+
+    def _build_on(self, device: torch.device) -> nn.Module:
+        try:
+            with device:
+                return self.build().to(device)
+        except (RuntimeError, TypeError, ValueError, NotImplementedError):
+            log.debug("%s is built on the CPU", self.name, exc_info=True)
+        torch.manual_seed(models.MODEL_SEED)
+        return self.build().to(device)
+
+    def make_inputs(self, seed: int, device: torch.device) -> Tensors:
+        """Inputs that depend on the seed alone."""
+        generator = torch.Generator().manual_seed(seed)
+        return tuple(tensor.to(device) for tensor in self.sample(generator, device))
+
+
+@contextmanager
+def precisely(program: Any) -> Any:
+    """Without autocast and without TF32. `program` has a switch `precise`."""
+    tf32 = torch.backends.cudnn.allow_tf32
+    program.precise, torch.backends.cudnn.allow_tf32 = True, False
+    try:
+        yield
+    finally:
+        program.precise, torch.backends.cudnn.allow_tf32 = False, tf32
+
+
+def _plain(model: Any, *inputs: Any) -> Any:
+    return model(*inputs)
+
+
+def _masked_language(model: Any, tokens: Any, labels: Any) -> Any:
+    return model(input_ids=tokens, labels=labels).loss
+
+
+def _causal_language(model: Any, tokens: Any, mask: Any) -> Any:
+    # With a mask: without one, GPT-2 looks for packed sequences, whose number depends on values.
+    return model(input_ids=tokens, attention_mask=mask, labels=tokens).loss
+
+
+def _sequences(model: Any, tokens: Any, labels: Any) -> Any:
+    return model(input_ids=tokens, labels=labels).loss
+
+
+def _classes(model: Any, images: Any, labels: Any) -> Any:
+    return nn.functional.cross_entropy(model(images), labels)
+
+
+def _sample_masked(batch: int, length: int, vocabulary: int) -> Sample:
+    def sample(generator: torch.Generator, _: torch.device) -> Tensors:
+        tokens = torch.randint(1, vocabulary, (batch, length), generator=generator)
+        asked = torch.rand(batch, length, generator=generator) < 0.15
+        return torch.where(asked, 0, tokens), torch.where(asked, tokens, -100)
+
+    return sample
+
+
+def _sample_causal(batch: int, length: int, vocabulary: int) -> Sample:
+    def sample(generator: torch.Generator, _: torch.device) -> Tensors:
+        tokens = torch.randint(vocabulary, (batch, length), generator=generator)
+        return tokens, torch.ones(batch, length, dtype=torch.int64)
+
+    return sample
+
+
+def _sample_pairs(batch: int, length: int, vocabulary: int) -> Sample:
+    def sample(generator: torch.Generator, _: torch.device) -> Tensors:
+        # 0 and 1 are padding and the end of a sequence.
+        return tuple(
+            torch.randint(2, vocabulary, (batch, length), generator=generator) for _ in range(2)
+        )
+
+    return sample
+
+
+def _sample_images(batch: int, size: int, classes: int) -> Sample:
+    def sample(generator: torch.Generator, _: torch.device) -> Tensors:
+        images = torch.randn(batch, 3, size, size, generator=generator)
+        return images, torch.randint(classes, (batch,), generator=generator)
+
+    return sample
+
+
+def _sample_images_and_noise(batch: int, noise: int) -> Sample:
+    def sample(generator: torch.Generator, _: torch.device) -> Tensors:
+        images = torch.rand(batch, 3, 64, 64, generator=generator) * 2 - 1
+        return images, torch.randn(batch, noise, 1, 1, generator=generator)
+
+    return sample
+
+
+def _sample_ratings(batch: int, items: int, rated: int) -> Sample:
+    """Dense rows with a few ratings from 1 to 5; put together on the device, they are large."""
+
+    def sample(generator: torch.Generator, device: torch.device) -> Tensors:
+        places = torch.randint(items, (batch, rated), generator=generator)
+        ratings = torch.randint(1, 6, (batch, rated), generator=generator).float()
+        # An item that is drawn twice has its larger rating: the order does not matter.
+        empty = torch.zeros(batch, items, device=device)
+        return (empty.scatter_reduce(1, places.to(device), ratings.to(device), "amax"),)
+
+    return sample
+
+
+def _bert(tiny: bool) -> nn.Module:
+    from transformers import BertConfig, BertForMaskedLM
+
+    options = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1} if tiny else {}
+    if tiny:
+        options |= {"num_attention_heads": 2, "intermediate_size": 32}
+    return BertForMaskedLM(BertConfig(**options))
+
+
+def _gpt2(tiny: bool) -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    options: dict[str, Any] = {"n_layer": 6, "use_cache": False}
+    if tiny:
+        options |= {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 64}
+        options |= {"bos_token_id": 0, "eos_token_id": 0}
+    model: nn.Module = GPT2LMHeadModel(GPT2Config(**options))
+    # Not found by the name of the class; transformers' warning about that would break the graph.
+    model.loss_type = "ForCausalLM"
+    return model
+
+
+def _t5(tiny: bool, family: str) -> nn.Module:
+    library = import_module("transformers")
+    options: dict[str, Any] = {"use_cache": False, "decoder_start_token_id": 0}
+    if tiny:
+        options |= {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32}
+        options |= {"num_layers": 1, "num_heads": 2}
+    config = getattr(library, f"{family}Config")(**options)
+    model: nn.Module = getattr(library, f"{family}ForConditionalGeneration")(config)
+    return model
+
+
+def _resnet50(tiny: bool) -> nn.Module:
+    model: nn.Module = TinyConvNet() if tiny else import_module("torchvision.models").resnet50()
+    return model
+
+
+MODELS: dict[str, Training] = {}
+"""In the order in which they are measured."""
+TINY: dict[str, Training] = {}
+
+
+def _register(
+    name: str,
+    library: str,
+    build: Callable[[bool], nn.Module],
+    loss: Loss,
+    precision: str,
+    sample: Callable[..., Sample],
+    sizes: tuple[tuple[int, ...], tuple[int, ...]],
+    random: bool,
+    about: str,
+) -> None:
+    """`sizes`: what `sample` is called with, really and tiny; the batch comes first."""
+    for tiny, register in enumerate((MODELS, TINY)):
+
+        def build_one(tiny: bool = bool(tiny)) -> nn.Module:
+            return build(tiny)
+
+        register[name] = Training(
+            name,
+            sizes[tiny][0],
+            "torch" if tiny and library == "torchvision" else library,
+            build_one,
+            loss,
+            sample(*sizes[tiny]),
+            precision,
+            about,
+            random,
+        )
+
+
+_register(
+    "dcgan",
+    "torch",
+    lambda tiny: DCGAN(8, 2) if tiny else DCGAN(),
+    _plain,
+    FP32,
+    _sample_images_and_noise,
+    ((32, 100), (3, 8)),
+    False,
+    "the discriminator's step on a real and a generated batch, as TorchBench's; 64 x 64 pixels",
+)
+_register(
+    "BERT-base",
+    "transformers",
+    _bert,
+    _masked_language,
+    BF16,
+    _sample_masked,
+    ((16, 128, 30522), (2, 8, 64)),
+    True,
+    "BertForMaskedLM, 16 x 128 tokens, 15% of them asked for",
+)
+_register(
+    "DistilGPT2",
+    "transformers",
+    _gpt2,
+    _causal_language,
+    BF16,
+    _sample_causal,
+    ((16, 512, 50257), (2, 8, 64)),
+    True,
+    "GPT2LMHeadModel with 6 layers, 16 x 512 tokens",
+)
+_register(
+    "recommender",
+    "torch",
+    lambda tiny: DeepRecommender(50, (8, 8, 16)) if tiny else DeepRecommender(197951),
+    _plain,
+    FP32,
+    _sample_ratings,
+    ((256, 197951, 200), (4, 50, 6)),
+    True,
+    "NVIDIA's DeepRecommender: 197951-512-512-1024-512-512-197951, SELU, dropout 0.8 on the code",
+)
+_register(
+    "ResNet-50",
+    "torchvision",
+    _resnet50,
+    _classes,
+    BF16,
+    _sample_images,
+    ((32, 224, 1000), (4, 16, 5)),
+    False,
+    "torchvision's, 32 x 3 x 224 x 224, cross entropy, contiguous layout",
+)
+_register(
+    "MT5-small",
+    "transformers",
+    lambda tiny: _t5(tiny, "MT5"),
+    _sequences,
+    BF16,
+    _sample_pairs,
+    ((16, 128, 250112), (2, 8, 64)),
+    True,
+    "MT5ForConditionalGeneration, 16 x 128 tokens to 16 x 128",
+)
+_register(
+    "T5-small",
+    "transformers",
+    lambda tiny: _t5(tiny, "T5"),
+    _sequences,
+    BF16,
+    _sample_pairs,
+    ((16, 128, 32128), (2, 8, 64)),
+    True,
+    "T5ForConditionalGeneration, 6 + 6 layers of width 512, 16 x 128 tokens to 16 x 128",
+)
+
+
+def find(names: str | None, tiny: bool = False) -> list[Training]:
+    """The programs of a list with commas; every name must be known."""
+    known = TINY if tiny else MODELS
+    chosen = [name.strip() for name in names.split(",")] if names else list(known)
+    for name in chosen:
+        if name not in known:
+            raise KeyError(f"no model {name!r}: there are {', '.join(known)}")
+    return [known[name] for name in chosen]

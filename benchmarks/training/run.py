@@ -1,0 +1,270 @@
+"""One training program in all modes: prepare, check, time.
+
+First every mode takes its first step, default first, so that all kernels are compiled and tuned;
+then every mode goes on until its graphs are captured; then all are checked, and those that are
+right are timed in rounds that visit each in turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from benchmarks.first_light.models import Unavailable
+from benchmarks.harness import measure
+from benchmarks.harness.device import Device, young_heap
+from benchmarks.training import floor
+from benchmarks.training.check import (
+    STEPS,
+    Reference,
+    Verdict,
+    judge,
+    learn_default,
+    learn_eager,
+    learn_pygraph,
+)
+from benchmarks.training.compiling import Spent
+from benchmarks.training.models import Training
+from benchmarks.training.modes import (
+    COMPILED,
+    INPUTS,
+    Bench,
+    Trainer,
+    available,
+    begin,
+    finish,
+    graph_breaks,
+)
+from benchmarks.training.record import Result
+from benchmarks.training.tracks import copied, take
+from pygraph.reporting import Report
+
+log = logging.getLogger(__name__)
+
+GENERATOR_LOST = "torch's generator was replaced: earlier graphs may draw other random numbers"
+
+Alone = Callable[[], AbstractContextManager[Any]]
+
+
+def run_training(
+    training: Training,
+    device: Device,
+    effort: measure.Effort,
+    modes: Sequence[str] | None = None,
+    alone: Alone = nullcontext,
+) -> tuple[list[Result], dict[str, Any]]:
+    """A result per mode, and what is true for the model. Never raises for what a mode does.
+
+    `alone` is entered for the clocks: nothing else shall use the GPU meanwhile.
+    """
+    names = available(device) if modes is None else list(modes)
+    results = {mode: Result(training.name, training.batch, mode) for mode in names}
+    phases = measure.Phases()
+    about: dict[str, Any] = {
+        "batch": training.batch,
+        "precision": training.precision,
+        "about": training.about,
+        "phases": phases,
+    }
+    try:
+        bench = _build(training, device, phases)
+        with young_heap():
+            _prepare(bench, results, phases)
+            with phases.time("check"):
+                about["check"] = check(bench, results)
+            about["graph_breaks"] = list(graph_breaks())
+            with ExitStack() as turn:
+                with phases.time("wait"):
+                    turn.enter_context(alone())
+                with phases.time("clocks"):
+                    _time(bench, results, effort)
+    except Exception as error:
+        for result in results.values():
+            if not result.timed:
+                _fail(result, error)
+    return list(results.values()), about
+
+
+def _build(training: Training, device: Device, phases: measure.Phases) -> Bench:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with phases.time("model"):
+        program = training.make_program(device.torch)
+        inputs = [training.make_inputs(1000 + n, device.torch) for n in range(INPUTS)]
+        device.synchronize()
+    return Bench(training, program, inputs, device)
+
+
+def _prepare(bench: Bench, results: dict[str, Result], phases: measure.Phases) -> None:
+    for stage in (_begin, _finish):
+        for mode, result in results.items():
+            if result.error is not None:
+                continue
+            skips, spent = _skips(), Spent.now()
+            try:
+                with phases.time(f"prepare {mode}"):
+                    stage(mode, bench)
+                if stage is _begin and mode in COMPILED:
+                    result.extra["compiling"] = Spent.now().since(spent)
+                if mode == "reduce-overhead":
+                    _note_skips(result, skips)
+            except Exception as error:
+                _fail(result, error)
+                bench.trainers.pop(mode, None)
+    for mode, trainer in bench.trainers.items():
+        results[mode].compile_s = trainer.compile_s
+        results[mode].first_steps_s = trainer.first_steps_s
+
+
+def _skips() -> dict[str, int]:
+    """What Inductor counts about its own graphs, such as those that it left out."""
+    counters = torch._dynamo.utils.counters["inductor"]
+    return {name: count for name, count in counters.items() if "cudagraph" in name}
+
+
+def _note_skips(result: Result, before: dict[str, int]) -> None:
+    for name, count in _skips().items():
+        if count != before.get(name, 0):
+            result.extra[name] = result.extra.get(name, 0) + count - before.get(name, 0)
+
+
+def _begin(mode: str, bench: Bench) -> None:
+    if mode != "floor":  # it captures what default runs by the end of all compiling
+        bench.trainers[mode] = begin(mode, bench)
+
+
+def _finish(mode: str, bench: Bench) -> None:
+    if mode != "floor":
+        finish(bench.trainers[mode], bench)
+        return
+    try:
+        bench.trainers[mode] = begin(mode, bench)
+    except Exception as error:
+        if bench.device.is_cuda and floor.heal_random_numbers():
+            error.add_note(GENERATOR_LOST)
+        raise
+
+
+def check(bench: Bench, results: dict[str, Result]) -> dict[str, Any]:
+    """Takes the modes that are wrong out of the bench; returns how the others were compared."""
+    training, device = bench.training, bench.device
+    inputs = [training.make_inputs(n, device.torch) for n in range(STEPS)]
+    reference = Reference(copied(bench.program))
+    for mode in list(bench.trainers):
+        try:
+            verdict = _verdict(mode, bench, reference, inputs)
+        except Exception as error:
+            _fail(results[mode], error)
+            bench.trainers.pop(mode)
+            continue
+        results[mode].correct, results[mode].error = verdict.correct, verdict.reason
+        results[mode].verdict = verdict.to_dict()
+        if not verdict.correct:
+            bench.trainers.pop(mode)
+            if mode == "default":
+                reference.default = None
+    for trainer in bench.trainers.values():
+        trainer.restore(reference.start)
+    return reference.to_dict()
+
+
+def _verdict(mode: str, bench: Bench, reference: Reference, inputs: Sequence[Any]) -> Verdict:
+    track = None
+    if mode == "eager":
+        learn_eager(reference, bench, inputs)
+        track = reference.eager
+    elif mode == "default":
+        learn_default(reference, bench, inputs)
+        track = reference.default.first if reference.default is not None else None
+    elif mode == "pygraph":
+        track = learn_pygraph(reference, bench, inputs)
+    if track is None:
+        track = take(bench.trainers[mode], reference.start, inputs)
+    return judge(mode, track, reference, bench.training.random)
+
+
+def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> None:
+    trainers = list(bench.trainers.values())
+    bench.device.tidy()
+    before = Counts.of(read_report()) if "pygraph" in bench.trainers else None
+    samples = measure.measure(trainers, bench.inputs, bench.device, effort)
+    for trainer in trainers:
+        result = results[trainer.mode]
+        result.take(samples[trainer.mode])
+        result.bytes_copied = trainer.bytes_per_call
+        if before is not None and trainer.mode == "pygraph":
+            note_graphs(result, before, read_report(), samples["pygraph"].calls)
+    limit = results.get("floor")
+    if limit is not None and not limit.timed and "default" in bench.trainers:
+        _bound(limit, bench.trainers["default"], bench)
+
+
+def _bound(result: Result, default: Trainer, bench: Bench) -> None:
+    """Where no graph of a step is to be had."""
+    try:
+        result.latency_us = floor.kernel_time_us(default.step, bench.inputs)
+        result.is_bound = True
+    except Exception as error:
+        result.extra["no_bound"] = message(error)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Taken out of a report at once: its entries go on counting."""
+
+    calls: int
+    replays: int
+    bytes_copied: int
+
+    @classmethod
+    def of(cls, report: Report) -> Counts:
+        return cls(report.calls, report.replays, report.bytes_copied)
+
+
+def note_graphs(result: Result, before: Counts, after: Report, steps: int) -> None:
+    """What pygraph's report says of the steps since `before`."""
+    result.graphs = sum(graph.graphed for graph in after.graphs)
+    result.fallbacks = fallbacks(after)
+    result.bytes_copied = (after.bytes_copied - before.bytes_copied) / steps
+    result.bytes_copied_before = before.bytes_copied
+    calls = after.calls - before.calls
+    result.coverage = (after.replays - before.replays) / calls if calls else 0.0
+    result.extra["report"] = after.to_dict()
+
+
+def fallbacks(report: Report) -> list[dict[str, str]]:
+    return [
+        {"graph": graph.name, "reason": graph.blame or graph.state}
+        for graph in report.graphs
+        if not graph.graphed
+    ]
+
+
+def read_report() -> Report:
+    from pygraph.runtime.registry import report
+
+    return report()
+
+
+def message(error: BaseException) -> str:
+    """For the record: the first line, paths reduced to their last part, which can be shared."""
+    if isinstance(error, Unavailable):
+        return str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = ": ".join([type(error).__name__, *lines[:1]])
+    return re.sub(r"/[^\s'\"]*/", "", text)
+
+
+def _fail(result: Result, error: Exception) -> None:
+    log.warning("%s", "".join(traceback.format_exception(error)))
+    result.correct = False
+    result.error = result.error or message(error)
+    if notes := getattr(error, "__notes__", None):
+        result.extra["notes"] = list(notes)

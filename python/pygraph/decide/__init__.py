@@ -1,0 +1,1 @@
+"""What is made, kept and used."""

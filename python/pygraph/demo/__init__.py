@@ -1,0 +1,1 @@
+"""`pygraph demo`: what PyGraph does on this machine."""

@@ -1,0 +1,1 @@
+"""torch.compile: Dynamo and Inductor, or AOTAutograd alone."""

@@ -1,0 +1,101 @@
+"""`options={"compiler": "aot"}`: AOTAutograd's graphs, run operator by operator.
+
+No code generation, so it works wherever the operators do; the path from there on (capture, link,
+proof, replay) is the same as with Inductor.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.fx.graph import _BoxedCodeGen
+
+from pygraph.frontends.compile.hook import Wrap
+from pygraph.runtime import devices
+
+
+def compile_graph(
+    gm: torch.fx.GraphModule,
+    example_inputs: list[Any],
+    wrap: Wrap | None,
+    find_device: Callable[[Iterable[Any]], int | None] = devices.cuda_index,
+) -> Callable[..., Any]:
+    """Compiles with AOTAutograd and hands each graph to `wrap` (None: runs as it is).
+    `find_device` gives the index of the device that a graph's arguments are on."""
+    from torch._functorch.aot_autograd import aot_module_simplified
+
+    def compiler(
+        graph: torch.fx.GraphModule,
+        inputs: list[Any],
+        is_backward: bool = False,
+        is_inference: bool = False,
+    ) -> Callable[..., Any]:
+        function = _boxed(graph)
+        device = find_device(inputs)
+        if wrap is None or device is None:
+            return function
+        return _Boxed(
+            wrap(
+                function,
+                [] if is_backward else _static_indices(),
+                device_index=device,
+                is_backward=is_backward,
+                is_inference=is_inference,
+                mutated_input_idxs=_mutated(graph),
+            )
+        )
+
+    compiled: Callable[..., Any] = aot_module_simplified(
+        gm,
+        example_inputs,
+        fw_compiler=compiler,
+        bw_compiler=functools.partial(compiler, is_backward=True),
+        inference_compiler=functools.partial(compiler, is_inference=True),
+        keep_inference_input_mutations=True,
+    )
+    return compiled
+
+
+class _Boxed:
+    """Marks a callable as taking one list, which it clears (torch's boxed calling convention)."""
+
+    _boxed_call = True
+
+    def __init__(self, function: Callable[[list[Any]], Any]) -> None:
+        self._function = self.__wrapped__ = function
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        return self._function(arguments)
+
+
+def _boxed(graph: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
+    graph.graph.set_codegen(_BoxedCodeGen())
+    graph.recompile()
+    return _Boxed(graph.forward)
+
+
+def _static_indices() -> list[int]:
+    """Positions of parameters and buffers among the graph's arguments."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = getattr(context, "fw_metadata", None)
+    return list(getattr(metadata, "static_input_indices", None) or ())
+
+
+def _mutated(graph: torch.fx.GraphModule) -> list[int]:
+    """Arguments that the graph writes: those of its placeholders that an in-place operator (copy_
+    in AOTAutograd's output) has as its first argument."""
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    positions = {node: index for index, node in enumerate(placeholders)}
+    written: set[int] = set()
+    for node in graph.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if node.op != "call_function" or schema is None:
+            continue
+        for argument, value in zip(schema.arguments, node.args, strict=False):
+            alias = argument.alias_info
+            if alias is not None and alias.is_write and value in positions:
+                written.add(positions[value])
+    return sorted(written)

@@ -1,0 +1,246 @@
+"""Straight from Dynamo's call to the graph, past wrappers that do nothing.
+
+AOTAutograd and Inductor put five to ten Python functions between Dynamo's bytecode and a compiled
+graph; for a plain inference graph all they do is reorder a list, but with a thousand parameters
+that costs more than the launch. An Entry (src/torch/entry.h) skips them for a compiled function
+when three things hold:
+
+1. AOTAutograd's metadata says that its wrappers have nothing to do: no argument is written (they
+   count versions), no output to rebuild from an alias, no tokens, no functionalised generator.
+2. Inductor's generated outer function only moves names around one call of the one partition: its
+   source is read and every statement must be of a known, inert form.
+3. In the call that deployed the graph, every argument that reached the graph was one of the
+   caller's objects, and every result that reached the caller was one of the graph's.
+
+1 and 2 make 3 a property of the function and not of that one call. Where any of them fails, the
+whole stack stays in place.
+
+In front of a forward, 1 never holds: its wrappers make an autograd.Function of it. There the Entry
+launches the graph and calls the wrappers then, which find it launched when they come to it
+(src/torch/flight.h). That needs of 2 only what comes before the graph, and of 3 only the arguments.
+Wrappers that replace one (detached, as a base of views, as a part of a subclass) do so in every
+call of the function, so 2 and 3 make it a property of the function again; and each call is compared
+with what was launched, object by object.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import logging
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+from pygraph import _engine
+from pygraph.capture.hold import generated_globals
+from pygraph.frontends.compile.speculation import Permit, install
+from pygraph.runtime.compiled_graph import CompiledGraph
+
+log = logging.getLogger("pygraph")
+
+#: Tells how a graph may be launched in front of the guards, once somebody has to know (early.py).
+Early = Callable[[], Permit | None]
+
+
+def through(
+    compiled: Callable[..., Any], graph: CompiledGraph, early: Early | None = None
+) -> Callable[..., Any]:
+    """What to give Dynamo in place of `compiled`, whose only graph is `graph`, if the wrappers
+    between them are inert. `early`: the graph may be launched in front of the guards, as that says.
+    """
+    return _Gateway(compiled, graph, False, early).entry
+
+
+def ahead(
+    compiled: Callable[..., Any], graph: CompiledGraph, early: Early | None = None
+) -> Callable[..., Any]:
+    """The same whatever the wrappers do: they run, behind the launch of the graph."""
+    return _Gateway(compiled, graph, True, early).entry
+
+
+class _Gateway:
+    """Watches the slow path until the graph is deployed, then connects the entry."""
+
+    def __init__(
+        self,
+        compiled: Callable[..., Any],
+        graph: CompiledGraph,
+        ahead: bool,
+        early: Early | None,
+    ) -> None:
+        self._compiled = compiled
+        self._ahead, self._early = ahead, early
+        self._graph = graph
+        self._deployed: tuple[Sequence[Any], Sequence[Any]] | None = None
+        graph.on_deploy = self._note
+        self.entry = cast(Callable[..., Any], _engine.make_entry(self._watch))
+
+    def _note(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> None:
+        self._deployed = arguments, outputs
+
+    def _watch(self, *arguments: Any) -> Any:
+        results = self._compiled(*arguments)
+        if self._deployed is not None:
+            deployed, self._deployed = self._deployed, None
+            self._graph.on_deploy = None  # or each further call that is linked would be held
+            self._connect(arguments, results, *deployed)
+            _engine.set_entry_slow(self.entry, self._compiled)
+        return results
+
+    def _connect(self, outer: Any, outer_results: Any, inner: Any, inner_results: Any) -> None:
+        order = route_between(self._graph.device.owns, outer, inner)
+        results = None if self._ahead else results_between(outer_results, inner_results)
+        if order is None or (results is None and not self._ahead):
+            name = self._graph.report.name
+            log.debug("%s: wrappers stay, an object was replaced on its way", name)
+            return
+        _engine.connect_entry(self.entry, self._graph.dispatcher, len(outer), order, results)
+        report = self._graph.report
+        report.direct, report.ahead = not self._ahead, self._ahead
+        program = self._graph.dispatcher.oldest
+        if self._early is not None and program is not None and program.without_trace:
+            permit = self._early()
+            report.early = permit is not None and install(self.entry, permit)
+
+
+def route_between(
+    owns: Callable[[Any], bool], outer: Sequence[Any], inner: Sequence[Any]
+) -> list[int] | None:
+    """Which of the caller's arguments is each of the graph's, by identity. None when one of the
+    graph's is nowhere, or is there twice, or the caller has one that is not a tensor of the graph's
+    device (`owns`)."""
+    return _positions(outer, inner) if all(map(owns, outer)) else None
+
+
+def results_between(outer: Any, inner: Sequence[Any]) -> list[int] | None:
+    """Which of the graph's results is each of the caller's; [] for all of them in their order. None
+    when one is nowhere, or is there twice."""
+    if not isinstance(outer, (list, tuple)):
+        return None
+    results = _positions(inner, outer)
+    if results is None:
+        return None
+    return [] if results == list(range(len(inner))) else results
+
+
+def _positions(among: Sequence[Any], wanted: Sequence[Any]) -> list[int] | None:
+    place = {id(item): index for index, item in enumerate(among)}
+    if len(place) != len(among):
+        return None
+    found = [place.get(id(item), -1) for item in wanted]
+    return None if -1 in found else found
+
+
+# ------------------------------------------------------------------------- what is known beforehand
+
+
+def wrappers_are_inert(metadata: Any) -> bool:
+    """Whether AOTAutograd's runtime wrappers hand arguments and results through, going by its
+    ViewAndMutationMeta (torch/_functorch/_aot_autograd/schemas.py). Unknown metadata: no."""
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    try:
+        return (
+            not metadata.mutated_inp_runtime_indices
+            and not any(i.mutates_data or i.mutates_metadata for i in metadata.input_info)
+            and metadata.num_intermediate_bases == 0
+            and not metadata.tokens
+            and not metadata.is_rng_op_functionalized
+            and all(info.output_type == OutputType.non_alias for info in metadata.output_info)
+        )
+    except AttributeError:
+        return False
+
+
+def covers_everything(model: Callable[..., Any]) -> bool:
+    """Whether `model`, as Inductor gave it to the hook, is the whole compiled graph: code that was
+    not partitioned, the outer function itself, or the only partition of an outer function that
+    does nothing else."""
+    return all(
+        len(partitions) == 1 and model is partitions[0] and _only_moves_names(statements)
+        for partitions, statements in _around(model)
+    )
+
+
+def comes_first(model: Callable[..., Any]) -> bool:
+    """Whether nothing happens in a call of the compiled graph before `model` runs: it is all of it,
+    or the first partition of an outer function that does nothing in front of that."""
+    return all(
+        any(model is first for first in partitions[:1])
+        and _only_moves_names(_up_to_the_first_call(statements))
+        for partitions, statements in _around(model)
+    )
+
+
+def _around(model: Callable[..., Any]) -> Iterator[tuple[Sequence[Any], list[ast.stmt]]]:
+    """The partitions that `model` is one of, and the outer function's statements (none if they
+    cannot be had). Nothing where there is no outer function around it."""
+    for names in generated_globals(model):
+        runner: Any = names.get("runner")
+        partitions = getattr(runner, "partitions", None)
+        if partitions is not None and model != runner.call:
+            yield partitions, _statements(type(runner).call)
+
+
+def _statements(function: Callable[..., Any]) -> list[ast.stmt]:
+    try:
+        code = function.__code__
+        with open(code.co_filename, encoding="utf-8") as file:
+            lines = itertools.islice(file, code.co_firstlineno - 1, None)
+            # inspect.getsource() would look for the function's module among all that there are.
+            source = "".join(inspect.getblock(list(lines)))
+        (definition,) = ast.parse(textwrap.dedent(source)).body
+    except (AttributeError, OSError, SyntaxError, ValueError):
+        return []
+    return definition.body if isinstance(definition, ast.FunctionDef) else []
+
+
+def _up_to_the_first_call(statements: list[ast.stmt]) -> list[ast.stmt]:
+    for index, statement in enumerate(statements):
+        if _is_call_of_first(statement):
+            return statements[: index + 1]
+    return []
+
+
+def _only_moves_names(statements: list[ast.stmt]) -> bool:
+    """But for one call of the first partition, and at most clearing the list of arguments."""
+    calls = sum(_is_call_of_first(statement) for statement in statements)
+    return calls == 1 and all(_is_inert(statement) for statement in statements)
+
+
+def _is_clear(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and ast.unparse(statement) == "args.clear()"
+
+
+def _is_inert(statement: ast.stmt) -> bool:
+    if _is_clear(statement):
+        return True
+    if isinstance(statement, ast.Delete):
+        return all(_only_names(target) for target in statement.targets)
+    if isinstance(statement, ast.Return):
+        return statement.value is not None and _only_names(statement.value)
+    if isinstance(statement, ast.Assign):
+        value = statement.value
+        if isinstance(value, ast.Call):
+            return _is_call_of_first(statement)
+        return _only_names(value) and all(_only_names(target) for target in statement.targets)
+    return False
+
+
+def _is_call_of_first(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Assign)
+        and all(_only_names(target) for target in statement.targets)
+        and isinstance(statement.value, ast.Call)
+        and ast.unparse(statement.value.func) == "self.partitions[0]"
+        and not statement.value.keywords
+        and all(_only_names(argument) for argument in statement.value.args)
+    )
+
+
+def _only_names(expression: ast.expr) -> bool:
+    if isinstance(expression, (ast.Tuple, ast.List)):
+        return all(isinstance(element, ast.Name) for element in expression.elts)
+    return isinstance(expression, ast.Name)

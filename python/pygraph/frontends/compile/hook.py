@@ -1,0 +1,190 @@
+"""The hook below Inductor.
+
+It makes Inductor hand every compiled callable that it would put into a CUDA graph to `wrap`:
+`torch._inductor.compile_fx.cudagraphify` is replaced. output_code.py imports it inside the function
+at each post-compile, so whole graphs, partitions and cache hits all come through it; for partitions
+in the order of the graph's partition maps.
+
+From torch 2.12 on Inductor has a CUDAGraphPolicy for this, too. A policy is given the whole
+callable even where Inductor partitioned it around CPU operations; one that declines, to wrap
+partitions itself, turns CUDA graphs off for the backward as well. So there must be none here.
+
+The replacement stays in place for the life of the process and acts only inside `installed()`:
+other compilations with torch's own CUDA graphs are not touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from pygraph.runtime.partition import Partition
+
+
+class Wrap(Protocol):
+    """Makes the callable that runs in place of a compiled one."""
+
+    def __call__(
+        self,
+        model: Callable[..., Any],
+        static_input_idxs: Sequence[int],
+        *,
+        device_index: int,
+        is_backward: bool,
+        is_inference: bool,
+        mutated_input_idxs: Sequence[int],
+        partition: Partition | None = None,
+    ) -> Callable[..., Any]: ...
+
+
+_active = threading.local()
+
+
+def _current() -> Wrap | None:
+    return getattr(_active, "wrap", None)
+
+
+@contextlib.contextmanager
+def installed(wrap: Wrap) -> Iterator[dict[str, Any]]:
+    """Routes the compilations of this thread to `wrap`; yields what compile_fx is to be given for
+    it. A backward graph may be compiled long after, at its first call and on autograd's thread:
+    hence the `inner_compile`, which routes to `wrap` wherever and whenever it runs."""
+    from torch._inductor import config
+
+    patches: dict[str, Any] = {"triton.cudagraphs": True}
+    if hasattr(config, "cudagraph_policy"):
+        patches["cudagraph_policy"] = None
+    _replace_cudagraphify()
+    _observe_partitions()
+    _spare_the_tree_manager()
+    with _routed(wrap):
+        yield {"config_patches": patches, "inner_compile": _inner_compile(wrap)}
+
+
+@contextlib.contextmanager
+def _routed(wrap: Wrap) -> Iterator[None]:
+    previous = _current()
+    _active.wrap = wrap
+    try:
+        yield
+    finally:
+        _active.wrap = previous
+
+
+def _inner_compile(wrap: Wrap) -> Callable[..., Any]:
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    @functools.wraps(compile_fx_inner)
+    def inner_compile(*args: Any, **kwargs: Any) -> Any:
+        with _routed(wrap):
+            return compile_fx_inner(*args, **kwargs)
+
+    return inner_compile
+
+
+@contextlib.contextmanager
+def observed_metadata() -> Iterator[list[Any]]:
+    """Collects the ViewAndMutationMeta that AOTAutograd builds its runtime wrapper from, for each
+    graph that this thread compiles. (TracingContext has it only when AOTAutograd's cache missed.)
+    """
+    _observe_runtime_wrapper()
+    previous = getattr(_active, "metadata", None)
+    found: list[Any] = []
+    _active.metadata = found
+    try:
+        yield found
+    finally:
+        _active.metadata = previous
+
+
+def _surround(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Calls of torch's `owner.name(…)` become `around(original, …)`, from now on. Once."""
+    original = getattr(owner, name)
+    if getattr(original, "_pygraph_hook", False):
+        return
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    replacement._pygraph_hook = True  # type: ignore[attr-defined]
+    setattr(owner, name, replacement)
+
+
+def _observe_runtime_wrapper() -> None:
+    from torch._functorch._aot_autograd.runtime_wrappers import RuntimeWrapper
+
+    def post_compile(original: Any, *args: Any, **kwargs: Any) -> Any:
+        found = getattr(_active, "metadata", None)
+        if found is not None:
+            found.append(kwargs.get("runtime_metadata"))
+        return original(*args, **kwargs)
+
+    _surround(RuntimeWrapper, "post_compile", post_compile)
+
+
+def _replace_cudagraphify() -> None:
+    from torch._inductor import compile_fx
+
+    def cudagraphify(
+        original: Any,
+        model: Callable[..., Any],
+        static_input_idxs: Sequence[int] = (),
+        **kwargs: Any,
+    ) -> Any:
+        wrap = _current()
+        if wrap is None:
+            return original(model, static_input_idxs, **kwargs)
+        return _call(wrap, model, static_input_idxs, kwargs)
+
+    _surround(compile_fx, "cudagraphify", cudagraphify)
+
+
+def _observe_partitions() -> None:
+    """Keeps a graph's partition maps at hand while its partitions are handed to cudagraphify."""
+    from torch._inductor import output_code
+
+    def post_compile(
+        original: Any, example_inputs: Any, compiled_graph: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        _active.partitions = iter(compiled_graph.partition_maps or ())
+        try:
+            original(example_inputs, compiled_graph, *args, **kwargs)
+        finally:
+            _active.partitions = None
+
+    _surround(output_code, "cudagraph_partition_post_compile", post_compile)
+
+
+def _next_partition() -> Partition | None:
+    maps = getattr(_active, "partitions", None)
+    return None if maps is None else Partition.of(next(maps, None))
+
+
+def _spare_the_tree_manager() -> None:
+    """A backward graph that Inductor keeps out of CUDA graphs tells torch's own tree manager that
+    a backward runs, and asserts that there is one. Under this hook there is none."""
+    from torch._inductor import output_code
+
+    def maybe_handle_backward_generation(original: Any, *args: Any, **kwargs: Any) -> None:
+        if _current() is None:
+            original(*args, **kwargs)
+
+    _surround(output_code, "maybe_handle_backward_generation", maybe_handle_backward_generation)
+
+
+def _call(
+    wrap: Wrap, model: Callable[..., Any], static: Sequence[int], kwargs: dict[str, Any]
+) -> Callable[..., Any]:
+    return wrap(
+        model,
+        static,
+        device_index=kwargs["device_index"],
+        is_backward=kwargs["is_backward"],
+        is_inference=kwargs["is_inference"],
+        mutated_input_idxs=kwargs.get("mutated_input_idxs", ()),
+        partition=_next_partition(),
+    )

@@ -1,0 +1,130 @@
+"""The options of `torch.compile(model, backend="pygraph", options={...})`, and their checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pygraph.decide.signatures import sizes_of
+from pygraph.runtime import devices
+
+
+@dataclasses.dataclass
+class Options:
+    """PyGraph's own options. Every other one must be a name of torch._inductor.config, such as
+    "max_autotune" or "triton.unique_kernel_names", and goes there. An option that is neither is an
+    error. With the compiler "aot" a setting of Inductor has no effect, which is said once."""
+
+    compiler: Literal["inductor", "aot"] = "inductor"
+    """"aot": AOTAutograd's graphs run operator by operator; the path is the same otherwise."""
+
+    require: Literal["any", "full"] = "any"
+    """"full": an error is raised where a graph is ruled out at compile time (no GPU, a model on the
+    CPU, an unsupported torch). "any": a warning says so once, and the program runs without."""
+
+    device: Literal["cuda", "twin"] = "cuda"
+    """"twin": the tensors are on the CPU, and the engine works on its CPU twin. Everything but the
+    clock is as on a GPU. The compiler is "aot" then."""
+
+    debug: Literal["off", "paranoid"] = "off"
+    """"paranoid": the proof of a graph in use is repeated every `debug_interval` calls, and a graph
+    that fails it is given up."""
+
+    debug_interval: int = 100
+    """Calls from one repeated proof to the next, with debug="paranoid" only."""
+
+    arguments: Literal["patched", "copied"] = "patched"
+    """"copied": tensors that change from call to call are copied to where the graph was captured
+    with them, as torch does. That is slower, and measures what patching is worth."""
+
+    backward_thread: Literal["calling", "autograd"] = "calling"
+    """"calling": a backward runs on the thread that calls it, as long as the process uses one GPU.
+    "autograd": it runs on a thread of autograd's, as torch has it."""
+
+    launch: Literal["early", "checked", "always"] = "early"
+    """"early": a graph that writes nothing of the caller's, and indexes by nothing but arguments,
+    is launched while Dynamo's guards run, where that pays. "checked": it is launched once the
+    guards have passed. "always": as "early", also where it does not pay."""
+
+    max_programs: int = 256
+    """The most programs (sets of dynamic sizes that have a graph) that one compiled graph keeps.
+    All of them together have 16,384 nodes at most. A further program takes the place of the one
+    that was used longest ago, if its sizes come up much more often. The first eight that come in
+    quick succession are linked at once, others in a 200th of the time and in half of what replays
+    have saved."""
+
+    programs_at_once: int = 0
+    """So many programs are linked as soon as their sizes have come `capture_at` times, however long
+    that takes and however many nodes they have. `max_programs` caps it: to have 500 at once, set
+    both to 500."""
+
+    capture_at: int = 2
+    """The call with a set of sizes that captures them, counted from 1. The calls before it run
+    without a graph. Sizes in `capture_sizes` do not wait for it."""
+
+    capture_sizes: Sequence[int | tuple[int, ...]] = ()
+    """Sizes that are captured at their first call; other sizes get no graph then. Each is an
+    integer, or a tuple of integers: the dynamic sizes of a call that has all of them. Empty: any
+    sizes, when they come for the `capture_at`-th time."""
+
+    @property
+    def target(self) -> devices.Target:
+        return devices.TARGETS[self.device]
+
+
+#: The least value of an option that is an integer; of others 1.
+_LEAST = {"programs_at_once": 0}
+
+
+def split(given: Mapping[str, Any], mode: str | None = None) -> tuple[Options, dict[str, Any]]:
+    """PyGraph's own options, and what goes to Inductor's config. Raises ValueError for what is
+    neither, and for a wrong value of an option of ours."""
+    hints = typing.get_type_hints(Options)
+    own = {name: value for name, value in given.items() if name in hints}
+    inductor = {name: value for name, value in given.items() if name not in hints}
+    for name in inductor:
+        _check_name(name, list(hints))
+    for name, value in own.items():
+        _check_value(name, value, hints[name])
+    only = devices.TARGETS[own.get("device", Options.device)].compiler
+    if only is not None and own.setdefault("compiler", only) != only:
+        raise ValueError(
+            f"option 'compiler' is {own['compiler']!r}; device {own['device']!r} works with "
+            f"{only!r} only"
+        )
+    if mode is not None and mode != "default":
+        from torch._inductor import list_mode_options
+
+        inductor = {**list_mode_options(mode), **inductor}
+    return Options(**own), inductor
+
+
+def _check_name(name: str, own: Sequence[str]) -> None:
+    """Raises unless `name` is one of Inductor's config."""
+    from torch._inductor import config
+
+    try:
+        config.__getattr__(name)  # what config.patch() calls
+    except AttributeError:
+        nearest = difflib.get_close_matches(str(name), [*own, *config.get_config_copy()], n=1)
+        hint = f" (nearest: {nearest[0]!r})" if nearest else ""
+        raise ValueError(
+            f"unknown option {name!r}{hint}: PyGraph has {', '.join(own)}, and any other name must "
+            "be one of torch._inductor.config"
+        ) from None
+
+
+def _check_value(name: str, value: Any, hint: Any) -> None:
+    least = _LEAST.get(name, 1)
+    if name == "capture_sizes":
+        sizes_of(value)
+    elif hint is not int:
+        if value not in typing.get_args(hint):
+            raise ValueError(
+                f"option {name!r} is {value!r}; it must be one of {typing.get_args(hint)}"
+            )
+    elif type(value) is not int or value < least:
+        raise ValueError(f"option {name!r} is {value!r}; it must be an integer of {least} or more")

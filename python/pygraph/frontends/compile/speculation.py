@@ -1,0 +1,228 @@
+"""Graphs that are launched in front of Dynamo's guards (src/torch/early.h says why that is right).
+
+Two things are decided here. First, which graphs may be: a guess that is wrong runs a graph on a
+call that it is not for, so nothing in it may go by what it reads from memory. An index that comes
+from data is checked on the GPU, and ends the process where it is out of bounds; so those that are
+arguments are looked at on the host before the launch (lookups.py finds them), and there may be no
+others. That is read from Inductor's generated code, and everything that is not known to be
+harmless counts as harm.
+
+Second, where torch is told. Each compiled callable has a context (eval_frame._TorchDynamoContext)
+with a list of what to call in front of it. The context is found in the frame that runs the callable
+while a call of it arrives at its graph. Where a torch has no such thing, nothing is launched early.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import logging
+import operator
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+from pygraph.capture.hold import callables_behind, generated_functions
+from pygraph.frontends.compile import index_bounds as lookups
+
+log = logging.getLogger("pygraph")
+
+#: Operators whose kernels' addresses follow from shapes alone, by the name of their packet.
+_MATRICES = {"_addmm_activation", "addmm", "baddbmm", "bias_addmm", "bmm", "convolution", "mm"}
+_ATTENTION = {
+    "_native_multi_head_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_flash_attention",
+    "_transformer_encoder_layer_fwd",
+}
+_REDUCTIONS = {"_log_softmax", "_softmax", "amax", "amin", "avg_pool2d", "mean", "sum", "var_mean"}
+_NORMS = {
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+    "native_batch_norm",
+    "native_group_norm",
+    "native_layer_norm",
+}
+_VIEWS = {"_unsafe_view", "alias", "detach", "expand", "permute", "reshape", "select", "slice"}
+_VIEWS |= {"split", "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view"}
+_COPIES = {"cat", "clone", "constant_pad_nd", "empty", "full", "stack"}
+_OPERATORS = _MATRICES | _ATTENTION | _REDUCTIONS | _NORMS | _VIEWS | _COPIES
+#: What generated code calls besides: memory, views, copies, checks on the host.
+_HARMLESS = {
+    "alloc_from_pool",
+    "args.clear",
+    "assert_alignment",
+    "assert_size_stride",
+    "assert_size_stride_grouped",
+    "assert_tensor_metadata",
+    "copy_if_misaligned",
+    "empty_strided_cpu",
+    "empty_strided_cuda",
+    "get_raw_stream",
+    "reinterpret_tensor",
+    "torch.cuda._DeviceGuard",
+    "torch.cuda.set_device",
+}
+#: Operators whose kernels index by data and check nothing, in what Inductor says of its kernels.
+_UNCHECKED = ("aten._unsafe_index", "aten._unsafe_masked_index")
+_FILE = "torch/_dynamo/eval_frame.py"
+_FRAMES = 8  #: from here to the one that runs the callable, at most
+
+
+@dataclasses.dataclass(frozen=True)
+class Permit:
+    """`bounds`: see index_bounds(). `always`: even where a guess costs more than it gains."""
+
+    bounds: dict[int, int]
+    always: bool = False
+
+
+def permit(model: Any, always: bool = False, checked: bool = True) -> Permit | None:
+    """How the compiled code `model` may be launched early. Reading it takes up to half a second, so
+    this is asked only of graphs that leave no trace. `checked`: see indices_are_checked()."""
+    bounds = index_bounds(model, checked)
+    return None if bounds is None else Permit(bounds, always)
+
+
+def indices_are_checked(options: Mapping[str, Any]) -> bool:
+    """Whether code that Inductor compiles now, with these settings of its own, checks each index
+    that comes from data."""
+    from torch._inductor import config
+
+    return bool(options.get("assert_indirect_indexing", config.assert_indirect_indexing))
+
+
+def index_bounds(model: Any, checked: bool = True) -> dict[int, int] | None:
+    """How `model`, compiled code as Inductor gave it to the hook, may be run on a call that it is
+    not for, as long as the shapes are right: if the values of these arguments are 0 or more and
+    below this. None: it may not."""
+    modules = [item for item in callables_behind(model) if isinstance(item, torch.fx.GraphModule)]
+    if modules:
+        return _only([_of_graph(each.graph) for each in modules])
+    if not checked:
+        return None
+    called = generated_functions(model)
+    return _only([_of_source(_source(each.__globals__), each.__name__) for each in called])
+
+
+def _only(found: list[dict[int, int] | None]) -> dict[int, int] | None:
+    """Several pieces of code have arguments of their own, of which nothing is known here."""
+    if len(found) == 1:
+        return found[0]
+    return {} if found and all(each == {} for each in found) else None
+
+
+def _of_graph(graph: torch.fx.Graph) -> dict[int, int] | None:
+    lookup = torch.ops.aten.embedding.default
+    harmless = all(node.target is lookup or _is_harmless_node(node) for node in graph.nodes)
+    return lookups.of_graph(graph) if harmless else None
+
+
+def _is_harmless_node(node: torch.fx.Node) -> bool:
+    if node.op != "call_function" or node.target is operator.getitem:
+        return node.op in ("call_function", "placeholder", "output")
+    target: Any = node.target
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims"):
+        return False
+    name = target.overloadpacket.__name__
+    by_element = torch.Tag.pointwise in target.tags or name.startswith("_foreach_")
+    return by_element or name in _OPERATORS
+
+
+def _source(names: dict[str, Any]) -> str:
+    try:
+        with open(names["__file__"], encoding="utf-8") as file:
+            return file.read()
+    except (KeyError, OSError, TypeError, UnicodeDecodeError):
+        return ""
+
+
+def _of_source(source: str, called: str = "call") -> dict[int, int] | None:
+    """`called`: the function of the generated code whose arguments are the graph's."""
+    if any(name in source for name in _UNCHECKED):
+        return None
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return None
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    run = [each for each in functions if each.name == "call" or each.name.startswith("partition_")]
+    unknown = {name for each in run for name in _called_in(each) if not _is_harmless_call(name)}
+    if unknown:
+        log.debug("not launched early: generated code calls %s", ", ".join(sorted(unknown)))
+    return lookups.of_source(source, called, tree) if run and not unknown else None
+
+
+def _called_in(function: ast.FunctionDef) -> set[str]:
+    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+    return {ast.unparse(call.func) for call in calls}
+
+
+def _is_harmless_call(name: str) -> bool:
+    first, _, rest = name.partition(".")
+    if name in _HARMLESS or name.startswith(("self.partitions[", "cpp_fused_")):
+        return True
+    if name.endswith(").as_strided"):  # of memory that is padded: of what the call before it made
+        return True
+    if first.startswith("triton_"):  # a name that Inductor gives its own
+        return rest == "run"
+    if first == "extern_kernels":
+        return rest in _OPERATORS
+    packet = name.removeprefix("torch.ops.aten.").partition(".")[0]
+    return name.startswith("torch.ops.aten.") and packet in _OPERATORS
+
+
+def install(entry: Any, permit: Permit) -> bool:
+    """Has the graph of an Entry launched early, from the next calls on, as far as the permit goes.
+    For a call that is on its way through it. Whether that could be done."""
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES):
+        code = frame.f_code
+        if code.co_name == "compile_wrapper" and code.co_filename.endswith(_FILE):
+            context = frame.f_locals.get("self")
+            added = _add(getattr(context, "enter_exit_hooks", None), code)
+            if added:
+                _engine.allow_early(entry, sorted(permit.bounds.items()), permit.always)
+            return added
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
+
+
+def _add(hooks: Any, code: Any) -> bool:
+    if not isinstance(hooks, list):
+        return False
+    if not any(map(_engine.is_early, hooks)):
+        hooks.append(_engine.make_early(code, *_surroundings(), (torch.Tensor, torch.nn.Parameter)))
+    return True
+
+
+def hooks_of(compiled: Any) -> list[Any]:
+    """What torch calls in front of `compiled`, which torch.compile has returned for a function or a
+    module: the very list."""
+    context = getattr(compiled, "dynamo_ctx", None)
+    if context is None:
+        names = compiled.__code__.co_freevars
+        context = compiled.__closure__[names.index("self")].cell_contents
+    hooks: list[Any] = context.enter_exit_hooks
+    return hooks
+
+
+def counts(compiled: Any) -> tuple[int, int, int]:
+    """Of what torch.compile has returned: graphs launched early, those of them whose call came, and
+    calls whose arguments were read for it. For tests and benchmarks."""
+    found = [_engine.early_counts(hook) for hook in hooks_of(compiled) if _engine.is_early(hook)]
+    return found[0] if found else (0, 0, 0)
+
+
+def _surroundings() -> tuple[Any, tuple[Any, ...]]:
+    """The code of what Dynamo puts around a backend's function, and of what calls a module's
+    forward if there are no hooks."""
+    module: Any = torch.nn.Module
+    between = (module._call_impl.__code__, module._wrapped_call_impl.__code__)
+    return torch._dynamo.disable(lambda: None).__code__, between

@@ -1,0 +1,100 @@
+"""Signatures that rest: calls that the compiled callable serves without anybody hearing of them.
+
+Most calls of a stream of many sizes, and all of a graph that was given up, are served uncaptured
+and will be for a while. The dispatcher is told so, and does it in C++ (src/torch/uncaptured.h).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pygraph import _engine
+from pygraph.capture import tensors
+from pygraph.decide.signatures import Signature, Signatures
+from pygraph.reporting import WARMING, GraphReport
+from pygraph.runtime.fallback import Fallback
+
+#: Seconds after which it is asked again whether linking has to wait: replays shorten that.
+_ASKED_AGAIN = 0.05
+
+
+class Bypass:
+    """Those of one compiled graph."""
+
+    def __init__(
+        self,
+        dispatcher: _engine.Dispatcher,
+        fallback: Fallback,
+        signatures: Signatures,
+        report: GraphReport,
+    ) -> None:
+        self._report = report
+        self._dispatcher = dispatcher
+        self._fallback = fallback
+        self._signatures = signatures
+        self._told = False  #: the dispatcher knows the callable
+
+    def sync(self, signature: Signature, arguments: list[Any]) -> None:
+        """Counts this call of a signature, and those that nobody has heard of."""
+        before = signature.seen
+        if self._told:
+            calls, last = self._dispatcher.served(arguments)
+            signature.calls += calls
+            before = max(before, last)
+        signature.calls += 1
+        signature.seen = self._dispatcher.calls
+        signature.gap = signature.seen - before if before else None
+
+    def for_good(self, arguments: list[Any]) -> None:
+        """Calls like this one get no graph any more."""
+        if self._may_rest(arguments):
+            self._dispatcher.rest(arguments)
+
+    def while_nothing_happens(self, signature: Signature, arguments: list[Any]) -> None:
+        """The calls of a signature that only warm up, or wait for a place."""
+        if self._may_rest(arguments):
+            self._dispatcher.rest(arguments, signature.uneventful)
+
+    def must_wait(self, signature: Signature, arguments: list[Any]) -> bool:
+        """Whether now is not the time to link it; it rests then."""
+        if self._signatures.full:
+            now, oldest = self._dispatcher.calls, self._dispatcher.oldest_used
+            if not signature.deserves_place(now, oldest):
+                self.while_nothing_happens(signature, arguments)
+                return True
+        self._signatures.count_savings(self._dispatcher.replays, self._signatures.device.idle())
+        seconds = self._signatures.seconds_to_wait(signature.gap)
+        if seconds and self._may_rest(arguments):
+            self._be_quiet(seconds)
+        if seconds and self._report.state == WARMING:
+            self._report.reason = "linking others has taken its share of the time; its turn comes"
+        return seconds > 0
+
+    def linked(self, signature: Signature, arguments: list[Any]) -> None:
+        """An attempt to link has ended: the next one may have to wait."""
+        if not self._may_rest(arguments):
+            return
+        if signature.call is not None:
+            self._dispatcher.listen(arguments)  # to be heard of should the program not accept it
+        self._be_quiet(self._signatures.seconds_to_wait())
+
+    def _be_quiet(self, seconds: float) -> None:
+        self._dispatcher.quiet(min(seconds, _ASKED_AGAIN), self._signatures.soon)
+
+    def _may_rest(self, arguments: list[Any]) -> bool:
+        """Not where signatures differ in more than integers, or arguments must come to the host
+        first."""
+        integers = self._signatures.integers
+        if integers is None or self._fallback.on_host:
+            return False
+        if not self._told:
+            self._told = True
+            policy = self._signatures.policy
+            self._dispatcher.set_uncaptured(
+                self._fallback.function,
+                integers,
+                self._fallback.looked_at(len(arguments)),
+                tensors.KERNEL_ALIGNMENT,
+                0 if policy.sizes else policy.capture_at - 1,
+            )
+        return True

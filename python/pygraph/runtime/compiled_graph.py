@@ -1,0 +1,407 @@
+"""The life of one compiled graph: warm it, link it, prove it, replay it, or run it as it is.
+
+`CompiledGraph.dispatcher` is what Inductor calls in place of the compiled callable. It is C++ and
+serves every call that a proven program accepts, and those of signatures that rest (bypass.py);
+others arrive in `_miss`. The first call of a signature runs the callable, which loads modules and
+creates library handles; the second runs it again, captures, links and proves, and gives the
+caller the real run's result, whatever became of the capture.
+
+Threads: calls are guarded by the GIL, and a thread that links is alone (turnstile.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+from pygraph.capture import linker, proof, reference, unsafe
+from pygraph.capture.cuda import device_of
+from pygraph.capture.device import CaptureFailed, Device, capture_lock
+from pygraph.capture.policy import ladder
+from pygraph.capture.request import Request
+from pygraph.decide.signatures import Signature, SignaturePolicy, Signatures
+from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING, GraphReport
+from pygraph.runtime.alignment import Alignment
+from pygraph.runtime.bypass import Bypass
+from pygraph.runtime.call_lock import CallLock
+from pygraph.runtime.fallback import Fallback
+from pygraph.runtime.paranoid import Paranoid
+from pygraph.runtime.partition import Partition
+from pygraph.runtime.prover import Prover
+from pygraph.runtime.training_pair import PairMember, Role, TrainingPair
+from pygraph.runtime.warn import no_graphs
+
+log = logging.getLogger("pygraph")
+
+#: What a program counts, as the report calls it too.
+_COUNTERS = ("replays", "bytes_copied", "bytes_looked_at", "copies", "updates")
+
+_EXPECTED = (CaptureFailed, _engine.UnsupportedGraph, _engine.DriverError)
+SourceFinder = Callable[[str | None], str | None]
+
+
+class CompiledGraph:
+    """One compiled graph."""
+
+    def __init__(
+        self,
+        function: Callable[[list[Any]], Any],
+        *,
+        name: str,
+        static: Sequence[int] = (),
+        mutated: Sequence[int] = (),
+        device: Device | int = 0,
+        find_source: SourceFinder = lambda operator: None,
+        sizes: SignaturePolicy | None = None,
+        paranoid: int = 0,
+        aligned: bool = False,
+        sure: Collection[int] = (),
+        role: Role = Role.INFERENCE,
+        pair: TrainingPair | None = None,
+        partition: Partition | None = None,
+        copied: bool = False,
+    ) -> None:
+        """`function` takes one list of arguments: `static` stay in place (constants), `mutated`
+        are known to be written. `paranoid`: repeat the proof every so many calls; 0: never.
+        `aligned`: the function needs tensors aligned to 16 bytes (Inductor's do), as those of
+        `sure` always are. `pair`: what a forward and a backward share. `partition`: of the compiled
+        graph; None: all of it. `copied`: changing arguments are copied, not patched."""
+        self.static = frozenset(static)
+        self.mutated = frozenset(mutated)
+        self.device = device_of(device) if isinstance(device, int) else device
+        #: Told the arguments and results of the call that deployed a graph.
+        self.on_deploy: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
+        self.fallback = Fallback(function, self.mutated, aligned, self.static | frozenset(sure))
+        self.report = GraphReport(
+            name=name, state=WARMING, device="twin" if self.device.twin else "cuda"
+        )
+        self._member = PairMember(role, pair, self.static, self.device, partition)
+        self._policies = ladder(self.device.private_scratch, copied)
+        self._prover = Prover(self.fallback, self._changing, self.device, self.report)
+        self._find_source = find_source
+        self._signatures = Signatures(
+            sizes or SignaturePolicy(), self.device, self._member.programs_at_once
+        )
+        self._alignment = Alignment(self._signatures)
+        self._member.count_programs(self._signatures.count)
+        self._retired: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
+        self._threads = CallLock()
+        self._held = 0
+        self._watched = False  #: the callable's first call has been seen
+        self._off = False  #: no program will ever be made again
+        self._abandoned: str | None = None  #: why, in a forked child
+        self._paranoid = paranoid
+        self.dispatcher = _engine.Dispatcher(self._miss, self._failed)
+        self._bypass = Bypass(self.dispatcher, self.fallback, self._signatures, self.report)
+
+    @property
+    def direct_calls_allowed(self) -> bool:
+        """Whether calls may bypass entry(), which repeats proofs where that is asked for."""
+        return not self._paranoid
+
+    @property
+    def role(self) -> Role:
+        return self._member.role
+
+    def entry(self) -> Callable[[list[Any]], Any]:
+        """What Inductor calls. Keeps this object alive."""
+        proving = self.prove_again, self._paranoid
+        return Paranoid(self.dispatcher, *proving) if self._paranoid else self.dispatcher
+
+    def hold(self, held: bool) -> None:
+        """While held, no program serves a call and none is linked: the callable runs."""
+        self._held += 1 if held else -1
+        self.dispatcher.hold(self._held > 0)
+
+    def refresh_report(self) -> GraphReport:
+        """The report with the counters of this moment."""
+        calls = [signature.call for signature in self._signatures.linked]
+        self.report.calls, self.report.dropped = self.dispatcher.calls, self.dispatcher.withdrawn
+        self.report.programs, self.report.limit = len(calls), self._signatures.limit
+        for name, retired in self._retired.items():
+            setattr(self.report, name, retired + sum(getattr(call, name) for call in calls))
+        return self.report
+
+    def release(self) -> None:
+        """Drops every graph and its memory; calls run uncaptured from now on."""
+        self.refresh_report()
+        self._drop_programs()
+        self._off = True
+
+    def abandon(self, reason: str) -> None:
+        """release() in a forked child, where threads that held locks are gone."""
+        self._threads = CallLock()
+        self.release()
+        self._abandoned = reason
+        self.report.state, self.report.reason = FALLBACK, reason
+
+    # ------------------------------------------------------------------ the slow path
+
+    def _miss(self, arguments: list[Any]) -> Any:
+        self.fallback.on_host = self._member.taken_on_host(arguments)
+        if self._off or self._held:
+            if self._abandoned is not None:
+                no_graphs(self._abandoned)
+            if not self._held:
+                self._bypass.for_good(arguments)
+            return self.fallback(arguments)
+        with self._threads.calling():
+            return self._serve(arguments)
+
+    def _serve(self, arguments: list[Any]) -> Any:
+        signature = self._signatures.of(arguments, self.fallback.on_host)
+        if signature.call is not None and self._member.has_moved(signature.call, arguments):
+            self._replace(signature)
+            signature.postpone()
+        if self._alignment.relink(signature, arguments, self._has_room):
+            return self._link(signature, arguments)
+        if signature.settled or self.device.busy():
+            if signature.settled and signature.call is None:
+                self._bypass.for_good(arguments)
+            return self.fallback(arguments)
+        self._bypass.sync(signature, arguments)
+        if signature.calls <= signature.warm_up_calls or not self._watched:
+            return self._warm_up(signature, arguments)
+        if self._bypass.must_wait(signature, arguments) or not self._fits(signature, arguments):
+            return self.fallback(arguments)
+        return self._link(signature, arguments)
+
+    def _link(self, signature: Signature, arguments: list[Any]) -> Any:
+        with self._alone():
+            if not signature.claim():  # another thread did, since this one looked
+                return self.fallback(arguments)
+            # The arguments are needed after the call, whose contract is to clear the list.
+            kept, before = list(arguments), signature.call
+            arguments.clear()
+            try:
+                return self._deploy(signature, kept)
+            finally:
+                self._alignment.linked(signature, before)
+                self._bypass.linked(signature, kept)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else calls the graph meanwhile, by whichever way."""
+        with self._threads.alone():
+            self.dispatcher.hold(True)  # calls that a program would serve wait in _miss
+            try:
+                while self.dispatcher.busy:
+                    time.sleep(0)
+                yield
+            finally:
+                self.dispatcher.hold(self._held > 0)
+
+    def _failed(self, arguments: list[Any], message: str) -> Any:
+        """A proven graph failed at run time (the driver refused)."""
+        self._give_up_for_good(f"a replay failed: {message}")
+        return self.fallback(arguments)
+
+    def _warm_up(self, signature: Signature, arguments: list[Any]) -> Any:
+        self._bypass.while_nothing_happens(signature, arguments)
+        if self._watched:  # another signature: the same operators
+            if self.report.state == WARMING:
+                self.report.reason = self._signatures.against or self.report.reason
+            return self.fallback(arguments)
+        self._watched = True
+        self._member.note(arguments)
+        with unsafe.Watch(self.device) as watch:
+            result = self.fallback(arguments)
+        if watch.reason is not None:
+            self._note_culprit(watch.found)
+            self._give_up_for_good(watch.reason)
+        return result
+
+    def _changing(self, arguments: Sequence[Any]) -> list[int]:
+        constants = self._member.constants(arguments)
+        return [i for i in range(len(arguments)) if i not in constants]
+
+    def _fits(self, signature: Signature, arguments: list[Any]) -> bool:
+        """Whether there is memory for a proof; where not, the signature waits."""
+        shortage = self._shortage(arguments)
+        if shortage is not None:
+            signature.postpone()
+            self.report.reason = f"{shortage}; tried again later"
+        return shortage is None
+
+    def _has_room(self, arguments: Sequence[Any]) -> bool:
+        return not self.device.busy() and self._shortage(arguments) is None
+
+    def _shortage(self, arguments: Sequence[Any]) -> str | None:
+        changing = self._changing(arguments)
+        return reference.shortage(arguments, changing, self.mutated, self.device)
+
+    def _deploy(self, signature: Signature, arguments: list[Any]) -> Any:
+        """Runs the callable once for the caller, and then tries to get a proven graph."""
+        self._member.note(arguments)
+        started = time.perf_counter()
+        run = self._run_for_real(arguments)
+        arguments = run.arguments = self.fallback.on_device(arguments, self.device)
+        against = self._member.saves_on_host(run)
+        if against is not None:
+            return self._without_numbers_on_host(signature, run, against)
+        request = Request(
+            self.fallback.function,
+            arguments,
+            self._changing(arguments),
+            run.mutated,
+            run.outputs,
+            self.device,
+            self.device.arena_in_pieces,
+            run.random_before,
+            run.random_after,
+            run.drew_on_host,
+            self.fallback.on_host,
+            self._member.gradients(len(run.outputs)),
+            self._member.given(arguments),
+            self._member.role is not Role.INFERENCE,
+            self._alignment.least,
+        )
+        reasons: list[str] = []
+        with capture_lock:
+            for policy in self._policies:
+                try:
+                    linked, verdict = self._prover.attempt(request, run, policy)
+                except (torch.OutOfMemoryError, MemoryError) as error:
+                    signature.postpone()
+                    reasons.append(f"memory ran out: {str(error).splitlines()[0]}")
+                    break
+                except Exception as error:  # whatever it is, the program goes on
+                    self._note_failure(error)
+                    reasons.append(str(error) if isinstance(error, _EXPECTED) else repr(error))
+                    break  # less relocation does not help a callable that cannot be captured
+                self.report.proof = verdict
+                if not verdict.startswith(proof.FAILED):
+                    self._adopt(signature, linked, arguments, reasons)
+                    self._signatures.note_saving(run.seconds - self._prover.seconds_per_run)
+                    self._signatures.note_link(time.perf_counter() - started - run.seconds)
+                    if self.on_deploy is not None:
+                        self.on_deploy(arguments, run.outputs)
+                    return run.outputs
+                reasons.append(f"{policy}: {verdict}")
+        # Not settled: memory was short, and another signature may find some.
+        self._signatures.note_link(time.perf_counter() - started, failed=signature.settled)
+        self._give_up("; ".join(reasons), whole=not self._signatures.linked)
+        return run.outputs
+
+    def _without_numbers_on_host(
+        self, signature: Signature, run: reference.Reference, against: str
+    ) -> Any:
+        if against:
+            self._give_up_for_good(against)
+        else:
+            signature.postpone()
+            self.report.reason = "its backward has not been compiled yet; tried again later"
+        return run.outputs
+
+    def _run_for_real(self, arguments: Sequence[Any]) -> reference.Reference:
+        changing = self._changing(arguments)
+        return reference.take(self.fallback, arguments, changing, self.mutated, self.device)
+
+    def prove_again(self, arguments: list[Any]) -> Any:
+        """Serves a call by the callable, and proves the program that would have served it once
+        more. A program that fails is given up. Without memory for a proof there is none."""
+        kept = list(arguments)
+        arguments.clear()
+        signature = self._signatures.of(kept, self.fallback.on_host)
+        call = signature.call
+        if call is None or self._held or not call.accepts(kept) or not self._has_room(kept):
+            return self.dispatcher(kept)
+        counted = {name: getattr(call, name) for name in _COUNTERS}
+        with self._threads.calling(), self._alone(), capture_lock:
+            run = self._run_for_real(kept)
+            try:
+                verdict = self._prover.prove(call, run)
+            except (torch.OutOfMemoryError, MemoryError):
+                return run.outputs
+            except Exception as error:
+                verdict = f"{proof.FAILED}: {error}"
+            for name, before in counted.items():  # the proof's runs are not the program's
+                self._retired[name] -= getattr(call, name) - before
+            self.report.proofs += 1
+            self.report.proof = verdict
+            if verdict.startswith(proof.FAILED):
+                self._give_up_for_good(f"a repeated proof failed: {verdict}")
+        return run.outputs
+
+    # ------------------------------------------------------------------ bookkeeping
+
+    def _adopt(
+        self,
+        signature: Signature,
+        linked: linker.LinkedProgram,
+        arguments: Sequence[Any],
+        reasons: list[str],
+    ) -> None:
+        if signature.call is not None:
+            self._replace(signature)
+        while self._signatures.full:
+            self._evict_oldest()
+        self._signatures.adopt(signature, linked.call, linked.keep, linked.figures["nodes"])
+        report = self.report
+        report.state = GRAPHED if linked.policy.copy_free else PARTLY
+        report.reason = "; ".join(reasons) or None
+        report.take_figures(linked.figures)
+        report.offsets_kept = linked.offsets_kept or None
+        report.proofs += 1
+        constants = self._member.constants(arguments)
+        report.constants = sum(torch.is_tensor(arguments[i]) for i in constants)
+        report.inputs = sum(map(torch.is_tensor, arguments)) - report.constants
+        linked.call.reset_statistics()  # the proof's runs are not the program's
+        self._signatures.share_arena()
+        self._member.adopt(linked, arguments)
+        self.dispatcher.add(linked.call)
+        log.info("%s: %d nodes linked, %s", report.name, report.nodes, report.proof)
+
+    def _retire(self, signature: Signature) -> None:
+        """Takes a program out of service; what it has counted stays counted."""
+        call = signature.call
+        self.dispatcher.remove(call)
+        for name in self._retired:
+            self._retired[name] += getattr(call, name)
+
+    def _evict_oldest(self) -> None:
+        owner = self._signatures.owner(self.dispatcher.oldest) or self._signatures.linked[0]
+        self._retire(owner)
+        self._signatures.evict(owner)
+        self.report.evictions += 1
+
+    def _replace(self, signature: Signature) -> None:
+        """What the program needs in place has moved (a constant), or there is a better one."""
+        self._retire(signature)
+        self._signatures.drop(signature)
+        self.report.relinks += 1
+
+    def _give_up(self, reason: str, whole: bool = True) -> None:
+        """Notes why there is no graph; `whole`: for no signature any more."""
+        self.report.reason = reason
+        if whole:
+            self._drop_programs()
+            self.report.state = FALLBACK
+        what = "runs without a" if whole else "has no further"
+        log.warning("%s %s CUDA graph: %s", self.report.name, what, reason)
+
+    def _give_up_for_good(self, reason: str) -> None:
+        self._off = True
+        self._give_up(reason)
+
+    def _drop_programs(self) -> None:
+        for signature in self._signatures.linked:
+            self._retire(signature)
+            self._signatures.drop(signature)
+        self._member.release()
+        self.dispatcher.clear()
+
+    def _note_failure(self, error: Exception) -> None:
+        if not isinstance(error, _EXPECTED):
+            log.error("%s: unexpected failure while linking", self.report.name, exc_info=error)
+        self._note_culprit(getattr(error, "operator", None), getattr(error, "source", None))
+
+    def _note_culprit(self, operator: str | None, source: str | None = None) -> None:
+        self.report.operator = operator
+        self.report.source = self._find_source(operator) or source

@@ -1,0 +1,94 @@
+"""Which device a program is compiled for: a GPU, or the CPU twin (`options={"device": ...}`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+from pygraph.capture import space
+from pygraph.capture.cuda import device_of
+from pygraph.capture.device import Device
+from pygraph.torch_private import versions
+
+#: Why there are no graphs in a process that was forked.
+FORKED = (
+    "this process was forked from one that had used CUDA or the CPU twin, and neither survives a "
+    "fork; start processes by multiprocessing's method 'spawn'"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A kind of device, as the option names it."""
+
+    name: str
+    what: str  #: for reasons: "on a CUDA device"
+    problem: Callable[[], str | None]  #: why it cannot be used in this process
+    advice: Callable[[], str]  #: what to do where it cannot, or where no tensor is on it
+    index: Callable[[Iterable[Any]], int | None]  #: of the device that some values are on
+    device: Callable[[int], Device]
+    compiler: str | None = None  #: the only one that works there
+
+
+def cuda_index(values: Iterable[Any]) -> int | None:
+    """The index of the first CUDA tensor's device."""
+    return next((x.device.index for x in values if isinstance(x, torch.Tensor) and x.is_cuda), None)
+
+
+def _cpu_index(values: Iterable[Any]) -> int | None:
+    on_cpu = (isinstance(x, torch.Tensor) and x.device.type == "cpu" for x in values)
+    return 0 if any(on_cpu) else None
+
+
+def _cuda_problem() -> str | None:
+    return FORKED if _engine.in_forked_child() else versions.support().problem
+
+
+def _cuda_advice() -> str:
+    twin = "options={'device': 'twin'} tries PyGraph on the CPU"
+    if torch.version.cuda is None:
+        return f"A GPU needs a build of torch for CUDA, this one has none; {twin}"
+    if versions.support().problem is None:
+        return f"Move the model and its arguments to the GPU; {twin}"
+    return f"Without a GPU {twin}"
+
+
+def _twin_problem() -> str | None:
+    return FORKED if _engine.in_forked_child() else versions.twin_problem()
+
+
+def _twin_advice() -> str:
+    return "The twin needs a model and arguments on the CPU, and a torch that PyGraph supports"
+
+
+def _twin_device(index: int) -> Device:
+    from pygraph.twin.device import twin_device
+
+    return twin_device()
+
+
+def release() -> None:
+    """Gives the phantom memory of every device back; no capture may be under way."""
+    space.release()
+    module = sys.modules.get("pygraph.twin.device")
+    if module is not None:
+        module.twin_device().release()
+
+
+TARGETS = {
+    "cuda": Target("cuda", "on a CUDA device", _cuda_problem, _cuda_advice, cuda_index, device_of),
+    "twin": Target(
+        "twin",
+        "on the CPU",
+        _twin_problem,
+        _twin_advice,
+        _cpu_index,
+        _twin_device,
+        compiler="aot",
+    ),
+}

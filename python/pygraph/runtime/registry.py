@@ -1,0 +1,127 @@
+"""Every compiled graph of the process, for the report and for reset()."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import platform
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+from pygraph.decide.signatures import BUDGET
+from pygraph.reporting import FALLBACK, GraphReport, Report
+from pygraph.runtime import calling_thread, devices
+from pygraph.runtime.compiled_graph import CompiledGraph
+from pygraph.torch_private import versions
+
+_graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+_plain: list[GraphReport] = []
+_events: list[str] = []
+_numbers = itertools.count()
+_MAXIMUM_NOTES = 1000
+
+
+def next_name(kind: str) -> str:
+    """A name for the next compiled graph: 'graph 3 (inference)'."""
+    return f"graph {next(_numbers)} ({kind})"
+
+
+def add(graph: CompiledGraph) -> None:
+    _graphs.add(graph)
+
+
+def add_fallback(name: str, reason: str, device: str) -> None:
+    """Notes a compiled graph that runs without any of our machinery."""
+    if len(_plain) < _MAXIMUM_NOTES:
+        _plain.append(GraphReport(name=name, state=FALLBACK, reason=reason, device=device))
+
+
+def note(event: str) -> None:
+    """Notes something that concerns the process rather than one graph; once per text."""
+    if event not in _events and len(_events) < _MAXIMUM_NOTES:
+        _events.append(event)
+
+
+def info() -> dict[str, Any]:
+    """What this process can do: versions, driver, device, tensor access, and the problem
+    that keeps graphs off, if any."""
+    support = versions.support()
+    driver = _engine.capabilities()
+    return {
+        "pygraph": _engine.version,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "driver": driver.library or None,
+        "driver_version": driver.version or None,
+        "device": _device_name(),
+        "tensor_access": support.tensor_access,
+        "problem": devices.TARGETS["cuda"].problem(),
+    }
+
+
+def _device_name() -> str | None:
+    if not torch.cuda.is_available() or torch.cuda._is_in_bad_fork():
+        return None  # a forked child must not ask
+    return str(torch.cuda.get_device_name())
+
+
+def report() -> Report:
+    """What became of every compiled graph so far."""
+    live = sorted((graph.refresh_report() for graph in list(_graphs)), key=_number)
+    return Report(graphs=[*live, *_plain], environment=info(), events=list(_events))
+
+
+def _number(graph: GraphReport) -> int:
+    return int(graph.name.split()[1])
+
+
+def _at_exit() -> None:
+    """Graphs go while the driver is still there; Dynamo's caches live longer than that."""
+    for graph in list(_graphs):
+        graph.release()
+    devices.release()
+
+
+def _in_forked_child() -> None:
+    """CUDA cannot be used in a forked child: its graphs are dropped, and nothing of the driver is
+    called (the engine's owners know). Calls run the callable, which says what torch says."""
+    for graph in list(_graphs):
+        graph.abandon(devices.FORKED)
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_in_forked_child)
+
+
+@contextlib.contextmanager
+def without_graphs() -> Iterator[None]:
+    """While on, no graph is used and none is made: every compiled callable runs as it is, with the
+    very kernels that its graph has. For comparing the two. Holds for all threads, and for the
+    graphs that there are when it begins."""
+    held = list(_graphs)
+    for graph in held:
+        graph.hold(True)
+    try:
+        yield
+    finally:
+        for graph in held:
+            graph.hold(False)
+
+
+def reset() -> None:
+    """Drops every graph, its memory and the report. Compiled models go on, uncaptured; call
+    torch._dynamo.reset() too to have them compiled and captured anew."""
+    for graph in list(_graphs):
+        graph.release()
+    _graphs.clear()
+    _plain.clear()
+    _events.clear()
+    BUDGET.clear()
+    calling_thread.leave()
+    devices.release()

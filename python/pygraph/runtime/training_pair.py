@@ -1,0 +1,308 @@
+"""What a forward graph and its backward know of each other.
+
+AOTAutograd compiles a function that trains into two graphs. The forward returns the caller's
+results and, behind them, what it saves for the backward, which autograd alone keeps. The backward
+takes the saved tensors back, some of which are the forward's own parameters, and then the
+gradients of the results.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+
+from pygraph.capture import blocks, numbers, tensors
+from pygraph.capture.device import Device, is_strided
+from pygraph.capture.linker import LinkedProgram
+from pygraph.capture.reference import Reference
+from pygraph.runtime import calling_thread
+from pygraph.runtime.partition import Partition, Position, graph_inputs, graph_outputs
+
+#: Programs of a forward that wait for its backward's first program.
+_MOST_WAITING = 8
+
+
+class Role(enum.Enum):
+    """What a compiled graph is for; the value stands in its name."""
+
+    INFERENCE = "inference"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+class TrainingPair:
+    """One forward and its backward. `metadata` is what AOTAutograd said of the function by the time
+    that one of them is called first (its ViewAndMutationMeta; hook.observed_metadata). `stays`: the
+    backward shall run on the thread that calls it (calling_thread.py)."""
+
+    def __init__(self, metadata: Sequence[Any], stays: bool = False) -> None:
+        self._metadata = metadata
+        self.stays = stays
+        #: The forward's parameters and buffers, by its inputs.
+        self.static: frozenset[int] = frozenset()
+        #: Where they are, per callable of the forward.
+        self._constants: dict[PairMember, frozenset[tuple[int, int]]] = {}
+        #: Which of the saved tensors the forward's callables return on the host
+        #: (PairMember.saves_on_host).
+        self.saved_on_host: frozenset[int] = frozenset()
+        #: The backward's callables; empty before it is compiled.
+        self._backward: list[Partition | None] = []
+        #: The callables of the backward whose programs take saved tensors at any storage offset.
+        self._ready: set[int] = set()
+        self._given_up: dict[int, blocks.GivenUp] = {}  #: by saved tensor
+        #: Programs whose results have not been put together yet, and which saved tensor each of
+        #: their results is.
+        self._forwards: list[tuple[Any, list[Position]]] = []
+        #: How many programs each of the forward's callables has.
+        self.counts: list[Callable[[], int]] = []
+
+    @property
+    def returned(self) -> int | None:
+        """How many of the forward's results are for the caller; the others are saved. None: not
+        known."""
+        return self._count("num_forward_returns")
+
+    @property
+    def sizes(self) -> int | None:
+        """How many sizes stand in front of the backward's saved tensors. None: not known."""
+        return self._count("num_symints_saved_for_bw")
+
+    def _count(self, name: str) -> int | None:
+        if len(self._metadata) != 1:
+            return None
+        count = getattr(self._metadata[0], name, None)
+        return count if isinstance(count, int) else None
+
+    def add_backward(self, partition: Partition | None) -> None:
+        """A callable of the backward has been compiled."""
+        self._backward.append(partition)
+
+    @property
+    def backward_is_compiled(self) -> bool:
+        """Whether all callables of the backward are known."""
+        return bool(self._backward)
+
+    @property
+    def callables(self) -> int:
+        """How many callables of the backward there are so far."""
+        return len(self._backward)
+
+    def backward_takes(self, saved: Collection[int]) -> bool:
+        """Whether callables of the backward take all of these saved tensors."""
+        if None in self._backward:
+            return True
+        first = self.sizes
+        taken = {position for each in self._backward if each for position in each.inputs}
+        return first is not None and {first + index for index in saved} <= taken
+
+    def note_constants(
+        self, forward: PairMember, inputs: Sequence[Position], constants: Sequence[Any]
+    ) -> None:
+        """Parameters and buffers of a callable of the forward, and where they are in this call."""
+        self.static = self.static | {position for position in inputs if position is not None}
+        self._constants[forward] = frozenset(
+            _place(each) for each in constants if _has_memory(each)
+        )
+
+    def constants_among(self, arguments: Sequence[Any]) -> frozenset[int]:
+        """Those of the backward's arguments that are parameters or buffers of the forward: they
+        stay where they are from call to call, and no backward writes them."""
+        places = frozenset[tuple[int, int]]().union(*self._constants.values())
+        return frozenset(
+            index
+            for index, argument in enumerate(arguments)
+            if _has_memory(argument) and _place(argument) in places
+        )
+
+    def adopt_forward(self, call: Any, saved: list[Position]) -> None:
+        """A program of the forward is in service; `saved`: which saved tensor each result is."""
+        self._forwards = [*self._forwards[1 - _MOST_WAITING :], (call, saved)]
+        self._put_together()
+
+    def adopt_backward(self, number: int, call: Any, saved: Sequence[Position]) -> None:
+        """A program of the backward's callable `number` is, which serves calls with any storage
+        offsets; `saved`: which saved tensor each argument is."""
+        for position, part in zip(saved, call.spent_after, strict=True):
+            if position is not None:
+                self._given_up[position] = blocks.GivenUp(number, part)
+        self._ready.add(number)
+        self._put_together()
+
+    def release(self) -> None:
+        """Lets go of programs."""
+        self._forwards.clear()
+
+    def _put_together(self) -> None:
+        """What is given up together is saved in common blocks, once all of the backward is known
+        to take it there: a callable that counts from the start of a storage would not, captured or
+        not."""
+        if not self._backward or len(self._ready) < len(self._backward):
+            return
+        for call, saved in self._forwards:
+            given_up = ((i, self._given_up.get(position)) for i, position in _known(saved))
+            blocks.merge(call, {index: part for index, part in given_up if part is not None})
+        self._forwards.clear()
+
+
+class PairMember:
+    """One callable of a pair's forward or backward; an inference graph has no pair."""
+
+    def __init__(
+        self,
+        role: Role,
+        pair: TrainingPair | None,
+        static: Collection[int],
+        device: Device,
+        partition: Partition | None = None,
+    ) -> None:
+        self.role = role
+        self._pair = pair
+        self._static = frozenset(static)
+        self._device = device
+        self._partition = partition
+        self._number = pair.callables if pair is not None else 0
+
+    def count_programs(self, count: Callable[[], int]) -> None:
+        """`count` says how many programs it has."""
+        if self.role is Role.FORWARD and self._pair is not None:
+            self._pair.counts.append(count)
+
+    def programs_at_once(self) -> int:
+        """How many programs it may have whatever linking them takes: a backward as many as its
+        forward, of whose graphs it gets what only a graph takes as it is (saves_on_host)."""
+        if self.role is not Role.BACKWARD or self._pair is None:
+            return 0
+        return max((count() for count in self._pair.counts), default=0)
+
+    def note(self, arguments: Sequence[Any]) -> None:
+        """Told the arguments of a call that runs uncaptured, on the thread that calls it."""
+        if self.role is Role.FORWARD and self._pair is not None:
+            if self._pair.stays:
+                calling_thread.settle(self._device.alone())
+            inputs = graph_inputs(self._partition, arguments)
+            self._pair.note_constants(
+                self,
+                [inputs[index] for index in self._static],
+                [arguments[index] for index in self._static],
+            )
+
+    def constants(self, arguments: Sequence[Any]) -> frozenset[int]:
+        """The arguments that stand where they are from call to call."""
+        if self.role is Role.BACKWARD and self._pair is not None:
+            return self._pair.constants_among(arguments)
+        return self._static
+
+    def gradients(self, count: int) -> frozenset[int]:
+        """Of the `count` results of a backward, one per argument of its forward, those of
+        parameters. They die at about the same time."""
+        if self.role is not Role.BACKWARD or self._pair is None:
+            return frozenset()
+        outputs = graph_outputs(self._partition, count)
+        return frozenset(i for i, position in _known(outputs) if position in self._pair.static)
+
+    def given(self, arguments: Sequence[Any]) -> frozenset[int]:
+        """The arguments that nobody needs behind the call."""
+        backward = self.role is Role.BACKWARD
+        return frozenset(range(len(arguments))) if backward else frozenset()
+
+    def has_moved(self, call: Any, arguments: Sequence[Any]) -> bool:
+        """Whether `call` does not serve these arguments because something that it needs in place
+        has moved, for good as it seems. What a forward saves keeps its places in the memory that it
+        is saved in, so a backward that asks for such places is linked anew for them."""
+        if call.moved(arguments):
+            return True
+        return self.role is Role.BACKWARD and bool(call.offsets_differ(arguments))
+
+    def adopt(self, linked: LinkedProgram, arguments: Sequence[Any]) -> None:
+        """A program is in service, which was linked for a call with `arguments`."""
+        if self._pair is None:
+            return
+        call = linked.call
+        if self.role is Role.FORWARD:
+            self._pair.adopt_forward(call, self._saved_results(len(call.block_of_result)))
+        elif self.role is Role.BACKWARD and not linked.offsets_kept:
+            self._pair.adopt_backward(self._number, call, self._saved_arguments(arguments))
+
+    def release(self) -> None:
+        """Programs are dropped."""
+        if self._pair is not None:
+            self._pair.release()
+
+    def _saved_results(self, count: int) -> list[Position]:
+        """Which saved tensor each of a forward's results is."""
+        outputs = graph_outputs(self._partition, count)
+        return _beyond(outputs, self._pair.returned if self._pair is not None else None)
+
+    def _saved_arguments(self, arguments: Sequence[Any]) -> list[Position]:
+        """Which saved tensor each of a backward's arguments is: sizes come first, then what the
+        forward saved. Gradients stand behind, with the numbers that follow."""
+        inputs = graph_inputs(self._partition, arguments)
+        if self._partition is None:
+            first: int | None = _sizes_in_front(arguments)
+        else:
+            first = self._pair.sizes if self._pair is not None else None
+        return _beyond(inputs, first)
+
+    # Attention with dropout saves the seed and the offset of its random numbers, two numbers.
+    # Captured, some kernels return and read them on the device, uncaptured on the host (torch,
+    # aten/src/ATen/native/transformers/cuda/attention.cu, "Note [Seed and Offset Device]"). A
+    # backward that runs uncaptured behind a graph of its forward must be given them on the host.
+
+    def taken_on_host(self, arguments: Sequence[Any]) -> frozenset[int]:
+        """Which arguments of a backward its callable reads on the host."""
+        if self.role is not Role.BACKWARD or self._pair is None or not self._pair.saved_on_host:
+            return frozenset()
+        saved = _known(self._saved_arguments(arguments))
+        return frozenset(index for index, each in saved if each in self._pair.saved_on_host)
+
+    def saves_on_host(self, run: Reference) -> str | None:
+        """Settles which of what a forward's callable saved in a real run is on the host. Returns
+        why that cannot be settled; "" if it may be later."""
+        found = _seeds_on_host(run.outputs, self._device)
+        if self.role is not Role.FORWARD or self._pair is None or not found:
+            return None
+        if not self._pair.backward_is_compiled:
+            return ""
+        saved = dict(_known(self._saved_results(len(run.outputs))))
+        if not found <= saved.keys():
+            return "it returns numbers on the host that are not saved for its backward"
+        taken = {saved[index] for index in found}
+        if not self._pair.backward_takes(taken):
+            return "it saves numbers on the host that its backward's graphs do not take"
+        run.on_host = found
+        self._pair.saved_on_host = self._pair.saved_on_host | taken
+        return None
+
+
+def _known(positions: Sequence[Position]) -> list[tuple[int, int]]:
+    return [(index, each) for index, each in enumerate(positions) if each is not None]
+
+
+def _beyond(positions: Sequence[Position], first: int | None) -> list[Position]:
+    """Positions counted from `first`; None for those in front of it, or if it is not known."""
+    return [
+        position - first
+        if position is not None and first is not None and position >= first
+        else None
+        for position in positions
+    ]
+
+
+def _sizes_in_front(arguments: Sequence[Any]) -> int:
+    return next((i for i, value in enumerate(arguments) if type(value) is not int), 0)
+
+
+def _seeds_on_host(values: Sequence[Any], device: Device) -> frozenset[int]:
+    found = numbers.among(values, device)
+    return frozenset(index for index in found if values[index].dtype == torch.int64)
+
+
+def _has_memory(value: Any) -> bool:
+    return is_strided(value) and value.numel() > 0
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensors.extent_bytes(tensor)

@@ -1,0 +1,1 @@
+"""Private names of torch, each behind a test of version or presence."""

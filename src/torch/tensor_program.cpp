@@ -1,0 +1,309 @@
+#include "tensor_program.h"
+
+#include "call_scope.h"
+#include "random_state.h"
+#include "workspaces.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "pygraph/layout.h"
+
+namespace pygraph::torch_bridge {
+namespace {
+
+/// A number on the host is read and written as `value`.
+template <typename Spec>
+void require_small(const Spec& spec, bool is_number) {
+  if (is_number && spec.bytes > sizeof spec.value) {
+    throw std::invalid_argument(fmt::format(
+        "a number on the host has {} bytes; at most {} are served", spec.bytes, sizeof spec.value));
+  }
+}
+
+/// The twin runs what was launched when it is waited for. A wait that was refused has run nothing,
+/// and launched work must not stay behind: it is waited for once more.
+void finish_on_twin(const Driver& driver, CUstream stream) {
+  const CUresult code = driver.api.cuStreamSynchronize(stream);
+  if (code == CUDA_SUCCESS) {
+    return;
+  }
+  const CUresult again = driver.api.cuStreamSynchronize(stream);
+  const bool ran = code == CUDA_ERROR_LAUNCH_FAILED || code == CUDA_ERROR_ILLEGAL_ADDRESS ||
+                   code == CUDA_ERROR_MISALIGNED_ADDRESS;
+  driver.check(ran ? code : again, "cuStreamSynchronize", "the launched graph");
+}
+
+/// Memory of the twin is the host's, given back at once and not in stream order: whichever way a
+/// call ends, nothing of it may still be queued when its memory goes.
+class NothingQueued {
+ public:
+  NothingQueued(const Driver& driver, TensorProgram::Device device, CUstream stream)
+      : driver_(device == TensorProgram::Device::kTwin ? &driver : nullptr), stream_(stream) {}
+  ~NothingQueued() {
+    if (driver_ != nullptr && driver_->api.cuStreamSynchronize(stream_) != CUDA_SUCCESS) {
+      driver_->api.cuStreamSynchronize(stream_);  // the first may have been refused
+    }
+  }
+  NothingQueued(const NothingQueued&) = delete;
+  NothingQueued& operator=(const NothingQueued&) = delete;
+
+ private:
+  const Driver* driver_;
+  CUstream stream_;
+};
+
+}  // namespace
+
+/// An argument that this call replaces by a copy: less aligned than what was captured (`copy` owns
+/// the memory), or of the kind that is always copied.
+struct TensorProgram::Borrowed {
+  std::size_t index;
+  OwnedTensor copy;
+  CUdeviceptr original;
+  CUdeviceptr replacement;
+  std::uint64_t bytes;
+  bool mutated;
+};
+
+TensorProgram::TensorProgram(const Driver& driver, Chain program, Device device, int device_index,
+                     std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
+                     std::vector<ResultSpec> results, ArenaSpec arena, RandomSpec random)
+    : driver_(&driver),
+      program_(std::move(program)),
+      device_(device),
+      device_index_(device_index),
+      arguments_(std::move(arguments)),
+      blocks_(std::move(blocks)),
+      results_(std::move(results)),
+      whole_of_block_(blocks_.size(), -1),
+      arena_(std::move(arena)),
+      random_(random.generator == nullptr
+                  ? nullptr
+                  : std::make_unique<RandomState>(driver, device, arguments_, std::move(random))) {
+  driver.check(driver.api.cuCtxGetCurrent(&context_), "cuCtxGetCurrent");
+  for (const ArgumentSpec& argument : arguments_) {
+    require_small(argument, argument.kind == ArgumentSpec::Kind::kNumber);
+    writes_arguments_ = writes_arguments_ || argument.mutated;
+  }
+  for (const ResultSpec& result : results_) {
+    require_small(result, result.kind == ResultSpec::Kind::kNumber);
+  }
+  for (std::size_t i = 0; i < results_.size(); ++i) {
+    Py_XINCREF(results_[i].object);
+    if (results_[i].kind == ResultSpec::Kind::kWhole) {
+      whole_of_block_[results_[i].index] = static_cast<std::int32_t>(i);
+    }
+  }
+}
+
+TensorProgram::~TensorProgram() {
+  for (const ResultSpec& result : results_) {
+    Py_XDECREF(result.object);
+  }
+}
+
+int TensorProgram::traverse(visitproc visit, void* arg) const {
+  for (const ResultSpec& result : results_) {
+    Py_VISIT(result.object);
+  }
+  return random_ == nullptr ? 0 : random_->traverse(visit, arg);
+}
+
+void TensorProgram::copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t bytes, CUstream stream) const {
+  driver_->check(driver_->api.cuMemcpyDtoDAsync(to, from, bytes, stream), "cuMemcpyDtoDAsync",
+                 fmt::format("{} bytes of an argument or output", bytes));
+}
+
+void TensorProgram::fill(CUdeviceptr to, int value, std::uint64_t bytes, CUstream stream) const {
+  if (value >= 0 && bytes != 0) {
+    driver_->check(
+        driver_->api.cuMemsetD8Async(to, static_cast<unsigned char>(value), bytes, stream),
+        "cuMemsetD8Async", "the arena or an output");
+  }
+}
+
+/// A call that sees a copy in place of argument `index` must not tell: where the argument shares
+/// memory with one that the graph writes, or is written and shares memory with any, it would.
+void TensorProgram::refuse_visible_copy(const Arguments& arguments, std::size_t index) const {
+  if (!writes_arguments_) {
+    return;
+  }
+  const TorchApi& api = torch_api();
+  const CUdeviceptr first = address_of(api.data(arguments[index]));
+  const CUdeviceptr start = first - arguments_[index].front;
+  const CUdeviceptr end = first + arguments_[index].bytes;
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    const ArgumentSpec& other = arguments_[i];
+    if (i == index || other.bytes == 0 || !(other.mutated || arguments_[index].mutated)) {
+      continue;
+    }
+    const CUdeviceptr address = address_of(api.data(arguments[i]));
+    if (address - other.front < end && start < address + other.bytes) {
+      throw CallRefused(fmt::format(
+          "argument {} would be copied, and shares memory that is written with argument {}", index,
+          i));
+    }
+  }
+}
+
+void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& trial, CUstream stream,
+                               std::vector<Borrowed>& borrowed) {
+  const TorchApi& api = torch_api();
+  const auto borrow = [&](Borrowed argument) {
+    copy(argument.replacement, argument.original, argument.bytes, stream);
+    statistics_.bytes_copied += argument.bytes;
+    ++statistics_.copies;
+    borrowed.push_back(std::move(argument));
+  };
+  const auto hint = [&](std::size_t i, auto prefetch) {
+    if (i < arguments_.size() && arguments_[i].kind == ArgumentSpec::Kind::kPatched) {
+      (api.*prefetch)(arguments[i]);
+    }
+  };
+  bool patient = false;
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    hint(i + 2 * kPrefetchDistance, &TorchApi::prefetch_tensor);
+    hint(i + kPrefetchDistance, &TorchApi::prefetch_storage);
+    const ArgumentSpec& spec = arguments_[i];
+    if (spec.kind == ArgumentSpec::Kind::kPatched) {
+      const CUdeviceptr address = address_of(api.data(arguments[i]));
+      if (address == program_.bound(spec.region)) {
+        continue;
+      }
+      if ((address & spec.alignment_mask) == 0) [[likely]] {
+        program_.bind(spec.region, address);
+        continue;
+      }
+      if (trial.poison < 0 && spec.less_aligned(address)) {
+        if (patience_ == 0) {
+          throw CallRefused(fmt::format("argument {} is less aligned than captured", i));
+        }
+        patient = true;
+      }
+      refuse_visible_copy(arguments, i);
+      const std::uint64_t front = round_up(spec.front, kArenaAlignment);
+      OwnedTensor aligned = bytes(front + spec.bytes);
+      const CUdeviceptr replacement = data_of(aligned) + front;
+      program_.bind(spec.region, replacement);
+      borrow({i, std::move(aligned), address - spec.front, replacement - spec.front,
+              spec.front + spec.bytes, spec.mutated});
+    } else if (spec.kind == ArgumentSpec::Kind::kCopied && spec.bytes != 0) {
+      refuse_visible_copy(arguments, i);
+      const CUdeviceptr address = address_of(api.data(arguments[i]));
+      borrow({i, OwnedTensor(), address, spec.address, spec.bytes, spec.mutated});
+    }
+  }
+  patience_ -= patient && patience_ > 0 ? 1 : 0;
+}
+
+void TensorProgram::copy_behind(const std::vector<OwnedTensor>& blocks,
+                            const std::vector<Borrowed>& borrowed, CUstream stream) const {
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    if (blocks_[i].regions.empty() && blocks_[i].bytes != 0) {
+      copy(data_of(blocks[i]), blocks_[i].source, blocks_[i].bytes, stream);
+    }
+  }
+  for (const Borrowed& argument : borrowed) {
+    if (argument.mutated) {
+      copy(argument.original, argument.replacement, argument.bytes, stream);
+    }
+  }
+}
+
+/// Takes the memory that `part` needs besides, and launches it.
+void TensorProgram::run_part(std::uint32_t part, const Trial& trial, CUstream stream, Workspaces& arena,
+                         std::vector<OwnedTensor>& blocks) {
+  // The arena first: taken later, an output might sit in the only memory that is large enough.
+  arena.take(part, trial, stream);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    if (blocks_[i].first_part != part) {
+      continue;
+    }
+    blocks[i] = allocate_block(i);
+    const CUdeviceptr address = data_of(blocks[i]);
+    fill(address, trial.poison, blocks_[i].bytes, stream);
+    for (const OutputBlock::Placed& placed : blocks_[i].regions) {
+      program_.bind(placed.region, address + placed.offset);
+    }
+  }
+  program_.launch(part, stream);
+}
+
+/// Lets go of the arguments that no part behind `part` needs. What is freed by it is in use until
+/// the parts launched so far have run, which is what torch's allocator takes for granted of memory
+/// that is freed. An argument that a copy is written back to stays to the end.
+void TensorProgram::let_go(const Arguments& arguments, std::uint32_t part,
+                       const std::vector<Borrowed>& borrowed) const {
+  if (arguments.given == nullptr) {
+    return;
+  }
+  const auto written_back = [&](std::size_t index) {
+    return std::any_of(borrowed.begin(), borrowed.end(), [index](const Borrowed& argument) {
+      return argument.mutated && argument.index == index;
+    });
+  };
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    if (arguments_[i].spent_after == static_cast<std::int32_t>(part) && !written_back(i)) {
+      arguments.let_go(i);
+    }
+  }
+}
+
+TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial trial) {
+  const CallScope scope(*driver_, device_, device_index_, context_);
+  const CUstream stream = scope.stream();
+  std::vector<Borrowed> borrowed;
+  Launched launched{std::vector<OwnedTensor>(blocks_.size())};
+  std::vector<OwnedTensor>& blocks = launched.blocks;
+  std::optional<Workspaces> arena;
+  RandomState::Turn turn;
+  const NothingQueued on_leaving(*driver_, device_, stream);
+
+  bind_arguments(arguments, trial, stream, borrowed);
+  arena.emplace(*this);
+  if (random_ != nullptr) {
+    random_->set(arguments, program_, stream, turn);
+  }
+  run_part(0, trial, stream, *arena, blocks);
+  ++statistics_.replays;
+  try {
+    const auto parts = static_cast<std::uint32_t>(program_.size());
+    for (std::uint32_t part = 1; part < parts; ++part) {
+      if (device_ == Device::kTwin) {
+        finish_on_twin(*driver_, stream);
+      }
+      arena->give_back(part - 1);
+      let_go(arguments, part - 1, borrowed);
+      run_part(part, trial, stream, *arena, blocks);
+    }
+    if (random_ != nullptr) {
+      random_->advance(turn);
+    }
+    copy_behind(blocks, borrowed, stream);
+    if (device_ == Device::kTwin) {
+      finish_on_twin(*driver_, stream);
+    }
+  } catch (const MemoryShort& error) {
+    throw MemoryShortAfterLaunch(error.what());
+  } catch (const std::exception& error) {
+    throw FailedAfterLaunch(error.what());
+  }
+  return launched;
+}
+
+PyObject* TensorProgram::finish(const Arguments& arguments, const Launched& launched) const {
+  try {
+    return make_results(arguments, launched.blocks);
+  } catch (const MemoryShort& error) {
+    throw MemoryShortAfterLaunch(error.what());
+  } catch (const std::exception& error) {
+    throw FailedAfterLaunch(error.what());
+  }
+}
+
+}  // namespace pygraph::torch_bridge

@@ -1,0 +1,130 @@
+// Which calls a graph can serve: looked at before anything is done.
+#include <cstring>
+
+#include "call_scope.h"
+#include "tensor_program.h"
+#include "random_state.h"
+
+namespace pygraph::torch_bridge {
+namespace {
+
+bool is_number(const TorchApi& api, PyObject* tensor, const ArgumentSpec& spec) noexcept {
+  if (!api.on_cpu(tensor) || api.dim(tensor) != 0 || api.dtype(tensor) != spec.dtype) {
+    return false;
+  }
+  const void* data = api.data(tensor);
+  return data != nullptr && std::memcmp(data, &spec.value, spec.bytes) == 0;
+}
+
+}  // namespace
+
+bool TensorProgram::accepts(const Arguments& arguments) const noexcept {
+  if (arguments.count != arguments_.size()) {
+    return false;
+  }
+  const TorchApi& api = torch_api();
+  const PyTypeObject* tensor = nullptr;  // the type seen last, which most arguments share
+  const auto is_tensor = [&](PyObject* argument) {
+    if (Py_TYPE(argument) != tensor) {
+      if (!api.is_tensor(argument)) {
+        return false;
+      }
+      tensor = Py_TYPE(argument);
+    }
+    return true;
+  };
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    PyObject* argument = arguments[i];
+    const ArgumentSpec& spec = arguments_[i];
+    if (spec.is_tensor()) {
+      if (!is_tensor(argument) ||
+          (spec.stays() && address_of(api.data(argument)) != spec.address) ||
+          (spec.elsewhere && api.on_cpu(argument)) ||
+          (spec.storage_offset >= 0 && api.storage_offset(argument) != spec.storage_offset)) {
+        return false;
+      }
+    } else if (spec.kind == ArgumentSpec::Kind::kInteger) {
+      int overflow = 0;
+      if (!PyLong_Check(argument) ||
+          PyLong_AsLongLongAndOverflow(argument, &overflow) != spec.value || overflow != 0) {
+        return false;
+      }
+    } else if (spec.kind == ArgumentSpec::Kind::kNumber) {
+      if (!is_tensor(argument) || !is_number(api, argument, spec)) {
+        return false;
+      }
+    }
+  }
+  return random_ == nullptr || random_->accepts(arguments);
+}
+
+bool TensorProgram::moved(const Arguments& arguments) const noexcept {
+  const TorchApi& api = torch_api();
+  for (std::size_t i = 0; i < arguments_.size() && i < arguments.count; ++i) {
+    if (arguments_[i].stays() && api.is_tensor(arguments[i]) &&
+        address_of(api.data(arguments[i])) != arguments_[i].address) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool TensorProgram::offsets_differ(const Arguments& arguments) const noexcept {
+  const TorchApi& api = torch_api();
+  for (std::size_t i = 0; i < arguments_.size() && i < arguments.count; ++i) {
+    if (arguments_[i].storage_offset >= 0 && api.is_tensor(arguments[i]) &&
+        api.storage_offset(arguments[i]) != arguments_[i].storage_offset) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool TensorProgram::less_aligned(const Arguments& arguments) const noexcept {
+  const TorchApi& api = torch_api();
+  for (std::size_t i = 0; i < arguments_.size() && i < arguments.count; ++i) {
+    if (arguments_[i].kind == ArgumentSpec::Kind::kPatched && api.is_tensor(arguments[i]) &&
+        arguments_[i].less_aligned(address_of(api.data(arguments[i])))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void* TensorProgram::current_stream() const noexcept {
+  void* stream = nullptr;
+  if (device_ != Device::kTwin) {
+    torch_api().current_stream(device_index_, &stream);
+  }
+  return stream;
+}
+
+bool TensorProgram::within(IndexBounds& bounds, const Arguments& arguments) {
+  const bool tensors =
+      std::all_of(bounds.bounds().begin(), bounds.bounds().end(), [&](const IndexBound& bound) {
+        return bound.argument < arguments_.size() && arguments_[bound.argument].is_tensor();
+      });
+  if (!tensors) {
+    return false;
+  }
+  const CallScope scope(*driver_, device_, device_index_, context_);
+  return bounds.hold(*driver_, arguments, scope.stream(), statistics_.bytes_looked_at);
+}
+
+bool TensorProgram::idle() const {
+  const CallScope scope(*driver_, device_, device_index_, context_);
+  const Relaxed around(*driver_);
+  return driver_->api.cuStreamQuery(scope.stream()) == CUDA_SUCCESS;
+}
+
+bool TensorProgram::being_captured() const noexcept {
+  void* stream = nullptr;
+  if (device_ == Device::kTwin || torch_api().current_stream(device_index_, &stream) != 0) {
+    return false;
+  }
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  driver_->api.cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+}  // namespace pygraph::torch_bridge

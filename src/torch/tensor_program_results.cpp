@@ -1,0 +1,97 @@
+// The outputs of a call: fresh memory in front of the launch, Python objects behind it.
+#include <cstring>
+
+#include "tensor_program.h"
+
+namespace pygraph::torch_bridge {
+namespace {
+
+PyObject* make_number(const ResultSpec& result) {
+  const TorchApi& api = torch_api();
+  TensorHandle number = nullptr;
+  require(api.empty_strided(0, nullptr, nullptr, result.dtype, kCpuDevice, 0, &number),
+          "empty_strided of a number on the host");
+  const OwnedTensor owner(number);
+  void* data = nullptr;
+  api.get_data_ptr(number, &data);
+  std::memcpy(data, &result.value, result.bytes);
+  return api.wrap(number);
+}
+
+}  // namespace
+
+TensorHandle TensorProgram::empty(std::int64_t rank, const std::int64_t* sizes,
+                              const std::int64_t* strides, std::int32_t dtype) const {
+  const TorchApi& api = torch_api();
+  const std::int32_t type = device_ == Device::kCuda ? api.device_type_cuda() : kCpuDevice;
+  TensorHandle handle = nullptr;
+  if (api.empty_strided(rank, sizes, strides, dtype, type, device_index_, &handle) != 0) {
+    throw MemoryShort("no memory for an output or a copy of an argument");
+  }
+  return handle;
+}
+
+OwnedTensor TensorProgram::bytes(std::uint64_t count) const {
+  const auto size = static_cast<std::int64_t>(count);
+  const std::int64_t stride = 1;
+  return OwnedTensor(empty(1, &size, &stride, torch_api().dtype_uint8()));
+}
+
+OwnedTensor TensorProgram::allocate_block(std::size_t index) const {
+  const std::int32_t whole = whole_of_block_[index];
+  if (whole >= 0) {
+    const ResultSpec& result = results_[static_cast<std::size_t>(whole)];
+    return OwnedTensor(empty(static_cast<std::int64_t>(result.sizes.size()), result.sizes.data(),
+                             result.strides.data(), result.dtype));
+  }
+  return bytes(blocks_[index].bytes);
+}
+
+PyObject* TensorProgram::make_result(const Arguments& arguments, const std::vector<OwnedTensor>& blocks,
+                                 std::size_t index, PyObject* earlier) const {
+  const ResultSpec& result = results_[index];
+  const TorchApi& api = torch_api();
+  switch (result.kind) {
+    case ResultSpec::Kind::kWhole:
+      return api.wrap(blocks[result.index].get());
+    case ResultSpec::Kind::kView: {
+      TensorHandle view = nullptr;
+      require(api.alloc_from_pool(blocks[result.index].get(), result.byte_offset, result.dtype,
+                                  static_cast<std::int64_t>(result.sizes.size()),
+                                  result.sizes.data(), result.strides.data(), &view),
+              "_alloc_from_pool");
+      const OwnedTensor owner(view);
+      return api.wrap(view);
+    }
+    case ResultSpec::Kind::kArgument:
+      return Py_NewRef(arguments[result.index]);
+    case ResultSpec::Kind::kAlias:
+      return PyObject_CallOneArg(result.object, arguments[result.index]);
+    case ResultSpec::Kind::kDerived:
+      return PyObject_CallOneArg(result.object,
+                                 PyTuple_GET_ITEM(earlier, static_cast<Py_ssize_t>(result.index)));
+    case ResultSpec::Kind::kSame:
+      return Py_NewRef(PyTuple_GET_ITEM(earlier, static_cast<Py_ssize_t>(result.index)));
+    case ResultSpec::Kind::kNumber:
+      return make_number(result);
+    case ResultSpec::Kind::kConstant:
+      break;
+  }
+  return Py_NewRef(result.object);
+}
+
+PyObject* TensorProgram::make_results(const Arguments& arguments,
+                                  const std::vector<OwnedTensor>& blocks) const {
+  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(results_.size()));
+  for (std::size_t i = 0; tuple != nullptr && i < results_.size(); ++i) {
+    PyObject* result = make_result(arguments, blocks, i, tuple);
+    if (result == nullptr) {
+      Py_CLEAR(tuple);
+      break;
+    }
+    PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), result);
+  }
+  return tuple;
+}
+
+}  // namespace pygraph::torch_bridge

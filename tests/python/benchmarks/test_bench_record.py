@@ -1,0 +1,133 @@
+"""What is stored and shown: arithmetic, schema, tables and chart, from made-up measurements."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from rich.console import Console
+
+from benchmarks.first_light import chart, demo
+from benchmarks.harness import record, table
+from benchmarks.harness.measure import Effort, Samples, geomean, percentile
+from benchmarks.harness.record import Record, document, summarize
+
+SPEEDS = {"eager": 3.0, "default": 2.0, "reduce-overhead": 1.5, "pygraph": 1.0, "floor": 0.5}
+
+
+def made_up(workload: str = "alexnet", us: float = 100.0) -> list[Record]:
+    records = []
+    for mode, factor in SPEEDS.items():
+        made = Record(workload, 2, mode, correct=True, peak_mib=10.0, reserved_mib=12.0)
+        made.bytes_copied, made.compile_s, made.relative_error = 0, 1.5, 1e-4
+        samples = Samples(latency=[us * factor] * 3, host=[5.0] * 3, pipelined=[us * factor])
+        made.take(samples)
+        records.append(made)
+    return records
+
+
+def test_geomean():
+    assert geomean([2.0, 8.0]) == pytest.approx(4.0)
+    assert geomean([]) is None
+
+
+def test_percentiles_interpolate():
+    assert [percentile([4, 1, 3, 2], p) for p in (0, 50, 100)] == [1, 2.5, 4]
+    assert percentile([7.0], 90) == 7.0
+
+
+def test_samples_are_condensed():
+    made = Record("m", 1, "eager", correct=True)
+    made.take(Samples(latency=[1.0, 2.0, 9.0], host=[1.0], pipelined=[3.0, 5.0]))
+    assert (made.latency_us, made.latency_worst_us, made.pipelined_us) == (2.0, 9.0, 4.0)
+    assert made.samples == 3
+
+
+def test_summary_ratios():
+    summary = summarize(made_up("alexnet", 100.0) + made_up("densenet121", 7.0))
+    assert summary["latency"]["default/pygraph"] == {"geomean": pytest.approx(2.0), "models": 2}
+    assert summary["latency"]["pygraph/floor"]["geomean"] == pytest.approx(2.0)
+    assert summary["latency"]["reduce-overhead/pygraph"]["geomean"] == pytest.approx(1.5)
+    assert summary["host"]["default/pygraph"]["geomean"] == pytest.approx(1.0)
+    assert summary["counts"]["failed"] == 0 and summary["failed"] == []
+
+
+def test_mlps_do_not_count_as_models():
+    slow_mlp = made_up("mlp-8")
+    next(each for each in slow_mlp if each.mode == "pygraph").latency_us = 1e9
+    summary = summarize(made_up() + slow_mlp)
+    assert summary["latency"]["default/pygraph"]["geomean"] == pytest.approx(2.0)
+    assert summary["counts"] | {"models": 2, "real_models": 1} == summary["counts"]
+
+
+def test_a_wrong_mode_gives_no_ratio_and_is_listed():
+    records = made_up()
+    wrong = next(each for each in records if each.mode == "pygraph")
+    wrong.correct, wrong.error = False, "stale"
+    summary = summarize(records)
+    assert summary["latency"]["default/pygraph"] == {"geomean": None, "models": 0}
+    assert summary["latency"]["default/floor"]["models"] == 1
+    assert summary["failed"] == ["alexnet, pygraph: stale"]
+
+
+def test_json_schema(tmp_path: Path):
+    records = made_up()
+    records[3].relative_error = float("inf")
+    record.write(tmp_path / "new" / "a.json", document(records, {"gpu": None}, "pygraph demo"))
+    found = json.loads((tmp_path / "new" / "a.json").read_text())
+    assert set(found) == {"env", "command", "records", "summary", "phases"}
+    for each in found["records"]:
+        assert set(record.REQUIRED) <= set(each)
+        assert isinstance(each["latency_us"], float) and isinstance(each["correct"], bool)
+    assert found["records"][3]["relative_error"] is None
+
+
+def test_tables_show_ratios_and_failures():
+    records = made_up()
+    records[2].correct = False
+    console = Console(width=200, record=True, file=io.StringIO())
+    demo.show(records, console)
+    text = console.export_text()
+    assert "2.00x" in text and "failed" in text and "alexnet (2)" in text
+    modes = table.by_model(records)["alexnet"]
+    assert table.ratio(modes, "default", "pygraph") == pytest.approx(2.0)
+    assert table.ratio(modes, "reduce-overhead", "pygraph") is None
+    lines = table.summary_lines(summarize(records))
+    assert any(line.startswith("default/pygraph: 2.00") for line in lines)
+    assert not any(line.startswith("reduce-overhead/") for line in lines)
+
+
+def test_chart(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "chart.png"
+    assert chart.draw(made_up() + made_up("densenet121"), {"gpu": "X", "torch": "2"}, path)
+    assert path.read_bytes()[:4] == b"\x89PNG" and path.stat().st_size > 5000
+    assert not chart.draw([], {}, tmp_path / "none.png")
+
+
+def test_a_speed_up_in_one_line():
+    times = {"eager": 30.0, "default": 20.0, "pygraph": 10.0, "floor": 9.0}
+    made = [record.Record("m", 1, mode, correct=True, latency_us=us) for mode, us in times.items()]
+    assert table.speed_up(made) == "pygraph 10.0 us, 3.00x over eager, 2.00x over default"
+    made[2].correct = False
+    assert table.speed_up(made) == (
+        "eager 30.0 us, default 20.0 us, floor 9.0 us, pygraph was not timed"
+    )
+
+
+def test_time_line_adds_up():
+    line = table.time_line([{"model": 1.0, "check": 2.0}, {"model": 3.0}], 10.0)
+    assert line == "time: 10 s (model 4, check 2, elsewhere 4)"
+
+
+def test_effort_is_bounded_both_ways():
+    effort = Effort(seconds=10.0)
+    assert effort.count(modes=5, latency_us=1e6) == effort.least
+    assert effort.count(modes=5, latency_us=1.0) == effort.most
+    assert effort.count(modes=5, latency_us=4000.0) == 50
+    assert effort.least * effort.rounds >= 50
+    assert effort.count_in_a_row(modes=5, latency_us=1e6) < effort.least
+    assert effort.count_in_a_row(modes=5, latency_us=4000.0) == 50

@@ -1,0 +1,86 @@
+"""The benchmarks that are scripts of their own, tried without a GPU: they run to their end, judge
+results and write what they promise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SCRIPTS = Path(__file__).parents[3] / "benchmarks"
+
+
+def run(script: str, out: Path, *options: str) -> Any:
+    command = [sys.executable, str(SCRIPTS / script), "--out", str(out), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert out.exists(), done.stderr
+    return json.loads(out.read_text())
+
+
+def test_the_host_path(tmp_path: Path) -> None:
+    found = run("host_path.py", tmp_path / "out.json", "--device", "twin", "--calls", "10")
+    assert [size["arguments"] for size in found["sizes"]] == [2, 32, 256]
+    for size in found["sizes"]:
+        assert set(size["rows"]) == {
+            "callable",
+            "dispatcher",
+            "entry",
+            "ahead",
+            "half",
+            "compiled",
+            "compiled, idle",
+            "early",
+            "early, idle",
+            "lookup",
+            "lookup, idle",
+            "guess",
+            "guess, idle",
+            "lookup guess",
+            "lookup guess, idle",
+            "lookup early",
+            "lookup early, idle",
+            "resting",
+            "new size",
+        }
+        for row in size["rows"].values():
+            assert 0 < row["p10_us"] <= row["median_us"] <= row["worst_us"]
+
+
+def test_the_first_calls(tmp_path: Path) -> None:
+    found = run("first_calls.py", tmp_path / "out.json", "DGPT2", "--device", "cpu", "--tiny")
+    assert len(found["calls"]) == 4 and len(found["graphs"]) == 2
+    compiling = found["calls"][0]
+    assert 0 < compiling["ours"]["pygraph/frontends/compile/aot.py:compile_graph"] <= compiling["s"]
+    assert 0 < sum(compiling["innermost"].values()) <= compiling["s"] + 0.1
+    assert all({"link", "proof"} <= set(graph["timings_ms"]) for graph in found["graphs"])
+
+
+def test_a_stream_of_lengths(tmp_path: Path) -> None:
+    small = "--device", "cpu", "--count", "3", "--passes", "3", "--width", "8", "--layers", "1"
+    found = run("lengths.py", tmp_path / "out.json", *small)
+    for kind, graphs in (("inference", 1), ("training", 2)):
+        record = found["kinds"][kind]
+        assert {name: len(passes) for name, passes in record["modes"].items()} == {
+            "default": 3,
+            "pygraph": 3,
+            "at-once": 3,
+        }
+        assert len(record["states"]) == 2 * graphs
+        assert set(record["states"].values()) == {"graphed"}
+        assert record["replays"] > 0
+    right = [target for target in found["targets"] if target["name"].endswith("right")]
+    assert [target["met"] for target in right] == [True, True]
+
+
+def test_layers_share_one_graph(tmp_path: Path) -> None:
+    """The row of one layer, compiled once: three sets of weights, one graph, on the twin."""
+    row = run(
+        "layers.py", tmp_path / "out.json", "--device", "cpu", "--tiny",
+        "--form", "layer", "--mode", "pygraph",
+    )  # fmt: skip
+    assert row["correct"] and row["latency_us"] > 0
+    (graph,) = row["report"]
+    assert (graph["state"], graph["relinks"], graph["programs"]) == ("graphed", 0, 1)
+    assert graph["replays"] == graph["calls"] - 2 > 3 * 50

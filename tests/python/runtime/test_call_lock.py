@@ -1,0 +1,91 @@
+"""Many callers, or one alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from pygraph.runtime.call_lock import CallLock
+
+
+def run(*bodies: object) -> None:
+    threads = [threading.Thread(target=body, daemon=True) for body in bodies]  # type: ignore[arg-type]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive(), "deadlock"
+
+
+def test_one_alone_excludes_all_others() -> None:
+    turnstile = CallLock()
+    inside = [0]
+    seen: list[int] = []
+
+    def call() -> None:
+        for _ in range(200):
+            with turnstile.calling():
+                inside[0] += 1
+                time.sleep(0)
+                inside[0] -= 1
+
+    def link() -> None:
+        for _ in range(50):
+            with turnstile.calling(), turnstile.alone():
+                seen.append(inside[0])
+                time.sleep(0.0002)
+                seen.append(inside[0])
+
+    run(call, call, link, link, call)
+    assert len(seen) == 200
+    assert set(seen) == {0}
+
+
+def test_several_may_call_at_a_time() -> None:
+    turnstile = CallLock()
+    together = threading.Barrier(3, timeout=10)
+
+    def call() -> None:
+        with turnstile.calling():
+            together.wait()
+
+    run(call, call, call)
+
+
+def test_a_thread_may_enter_again() -> None:
+    turnstile = CallLock()
+
+    def nested() -> None:
+        with turnstile.calling(), turnstile.calling(), turnstile.alone():
+            with turnstile.calling(), turnstile.alone():
+                pass
+            with turnstile.calling():
+                pass
+
+    run(nested, nested)
+    with turnstile.calling():
+        pass
+
+
+def test_who_is_inside_may_enter_again_though_somebody_waits_to_be_alone() -> None:
+    turnstile = CallLock()
+    is_inside, waits = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def call() -> None:
+        with turnstile.calling():
+            is_inside.set()
+            assert waits.wait(10)
+            time.sleep(0.02)  # the other one has come to its wait
+            with turnstile.calling():
+                order.append("again")
+
+    def link() -> None:
+        assert is_inside.wait(10)
+        with turnstile.calling():
+            waits.set()
+            with turnstile.alone():
+                order.append("alone")
+
+    run(call, link)
+    assert order == ["again", "alone"]
