@@ -153,18 +153,18 @@ def test_a_wrong_link_is_caught_by_the_proof(
     compiled: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One region is bound beside its place: the proof must see it, and the ladder must answer."""
-    from pygraph.capture import linker
+    from pygraph.capture import arguments
 
-    original = linker._argument_specs
+    original = arguments.specifications
 
-    def wrong(*args: Any) -> Any:
-        specs = original(*args)
-        patched = [s for s in specs if s.kind == linker._engine.ArgumentKind.PATCHED]
+    def wrong(*args: Any, **kwargs: Any) -> Any:
+        specs = original(*args, **kwargs)
+        patched = [s for s in specs if s.kind == arguments._engine.ArgumentKind.PATCHED]
         if len(patched) > 1:
             patched[0].region, patched[1].region = patched[1].region, patched[0].region
         return specs
 
-    monkeypatch.setattr(linker, "_argument_specs", wrong)
+    monkeypatch.setattr(arguments, "specifications", wrong)
 
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * 3 - y

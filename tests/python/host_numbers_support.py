@@ -32,12 +32,12 @@ class Apart(Twin):
     def owns(self, value: Any) -> bool:
         return super().owns(value) and not (value.dim() == 0 and value.dtype in self.dtypes)
 
-    def record(self, function: Any, inputs: list[Any], pool: bool, draws: bool) -> Recording:
+    def record(self, function: Any, inputs: list[Any], **options: Any) -> Recording:
         def on_both(arguments: list[Any]) -> Any:
             with _Host(self):
                 return function(arguments)
 
-        return super().record(on_both, inputs, pool, draws)
+        return super().record(on_both, inputs, **options)
 
 
 class _Host(TorchDispatchMode):

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import gc
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from pygraph.capture.device import (
     Segment,
 )
 from pygraph.capture.hold import hold_buffers
+from pygraph.capture.holdings import Allocator
 from pygraph.capture.internal import Internal
 from pygraph.capture.segments import SegmentIndex
 
@@ -118,6 +119,8 @@ class Cuda(Device):
         self,
         function: Function,
         inputs: list[Any],
+        *,
+        allocators: Iterable[Allocator],
         private_pool: bool,
         draws: Mapping[int, torch.Generator],
     ) -> Recording:
@@ -147,7 +150,7 @@ class Cuda(Device):
             stack.push(functools.partial(_forget_on_error, kept, inputs))
             count = functools.partial(_engine.captured_nodes, stream.cuda_stream)
             inside = Internal(phantom, self.index, stream.cuda_stream)
-            mode = stack.enter_context(hold_buffers(function, kept, count, inside))
+            mode = stack.enter_context(hold_buffers(allocators, kept, count, inside))
             stack.callback(inside.release)
             graph, outputs = _capture(function, list(inputs), stream.cuda_stream, mode)
             uses = events()
@@ -158,7 +161,16 @@ class Cuda(Device):
             for address, size in phantom.allocations_from(first_segment)
         ]
         _require_whole_segments(segments, uses)
-        return Recording(graph, outputs, segments, kept, pool, mode.operators, places, idle)
+        return Recording(
+            graph=graph,
+            outputs=outputs,
+            segments=segments,
+            keep=kept,
+            pool=pool,
+            operators=mode.operators,
+            random=places,
+            idle=idle,
+        )
 
 
 @functools.cache
@@ -226,7 +238,9 @@ def _segment(address: int, size: int, uses: list[_Use], taken: bool) -> Segment:
     if not uses:
         return Segment(address, size, size, 0)
     used = min(size, max(use.bytes for use in uses))
-    return Segment(address, size, used, len(uses), uses[0].allocated, uses[-1].freed)
+    return Segment(
+        address, size, used, len(uses), allocated=uses[0].allocated, freed=uses[-1].freed
+    )
 
 
 def _require_whole_segments(segments: list[Segment], uses: Mapping[int, list[_Use]]) -> None:

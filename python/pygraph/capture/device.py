@@ -10,12 +10,13 @@ from __future__ import annotations
 import abc
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from pygraph import _engine
+from pygraph.capture.holdings import Allocator
 
 #: One capture at a time.
 capture_lock = threading.RLock()
@@ -40,7 +41,7 @@ DEFAULT = -1
 NEVER = (1 << 64) - 1
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Segment:
     """One piece of phantom memory that was allocated while capturing."""
 
@@ -53,7 +54,7 @@ class Segment:
     freed: int = NEVER
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Recording:
     """What a device captured. `keep` must live until the graph has been linked, or, when scratch
     is in a private pool (`pool`), as long as the graph."""
@@ -96,12 +97,15 @@ class Device(abc.ABC):
         self,
         function: Function,
         inputs: list[Any],
+        *,
+        allocators: Iterable[Allocator],
         private_pool: bool,
         draws: Mapping[int, torch.Generator],
     ) -> Recording:
-        """Captures `function(inputs)`; what it allocates comes from phantom memory, or from a pool
-        of ordinary memory. `draws`: the generators that it draws from, by source: the default one,
-        and such among `inputs`. Executes nothing. Raises CaptureFailed; transactional."""
+        """Captures `function(inputs)`; what it allocates, by `allocators` among others, comes from
+        phantom memory, or from a pool of ordinary memory. `draws`: the generators that it draws
+        from, by source: the default one, and such among `inputs`. Executes nothing. Raises
+        CaptureFailed; transactional."""
 
     @abc.abstractmethod
     def intact(self, poison: int) -> bool:

@@ -28,7 +28,8 @@ class Drew(Protocol):
     """A capture (record.Capture): where the states of its generators are, by source, as (address,
     bytes) of seed and offset."""
 
-    random: dict[int, list[tuple[int, int]]]
+    @property
+    def random(self) -> Mapping[int, Sequence[tuple[int, int]]]: ...
 
 
 def is_generator(value: Any, device: Device) -> bool:

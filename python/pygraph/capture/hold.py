@@ -1,8 +1,8 @@
 """Holding every buffer of a capture until it ends, so that each has addresses of its own.
 
 Torch's allocator would hand a freed buffer's memory to the next one, and two tensors at one address
-can only move together. Phantom memory is free, so nothing need be reused: Inductor's code takes its
-buffers from a module global, `empty_strided_cuda`, which is wrapped for the length of the capture;
+can only move together. Phantom memory is free, so nothing need be reused: the functions that
+generated code takes its buffers from (holdings.py) are wrapped for the length of the capture, and
 results of operators are kept by a dispatch mode (which Triton launches do not pass through). What
 operators allocate and free inside themselves is held on a GPU (internal.py); where it is not, it
 stays correct, as a cell shared by several buffers in turn.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -21,10 +21,8 @@ from torch.utils._pytree import tree_leaves
 
 from pygraph.capture import separate
 from pygraph.capture.attention import idle_states, require_seeds_on_device
+from pygraph.capture.holdings import Allocator
 from pygraph.capture.internal import Internal
-
-_ALLOCATORS = ("empty_strided_cuda", "empty_strided_cuda_pinned", "alloc_from_pool")
-_SEARCH_DEPTH = 4
 
 
 class _KeepResults(TorchDispatchMode):
@@ -72,58 +70,16 @@ class _KeepResults(TorchDispatchMode):
         return result
 
 
-def callables_behind(function: Any, depth: int = _SEARCH_DEPTH) -> list[Any]:
-    """`function` and what it calls, as far as that can be seen from outside: bound methods,
-    partials, wrappers and closures are looked through."""
-    found: list[Any] = []
-    seen: set[int] = set()
-
-    def visit(item: Any, left: int) -> None:
-        if left == 0 or id(item) in seen or not callable(item):
-            return
-        seen.add(id(item))
-        found.append(item)
-        if isinstance(item, functools.partial):
-            visit(item.func, left - 1)
-        for attribute in ("__func__", "__wrapped__"):
-            visit(getattr(item, attribute, None), left)
-        for cell in getattr(item, "__closure__", None) or ():
-            with contextlib.suppress(ValueError):  # an empty cell
-                visit(cell.cell_contents, left - 1)
-        owner = getattr(item, "__self__", None)
-        if owner is not None:
-            visit(owner, left - 1)
-
-    visit(function, depth)
-    return found
-
-
-def generated_functions(function: Any, depth: int = _SEARCH_DEPTH) -> list[Any]:
-    """What is called of Inductor's generated code behind `function`: of each module the first that
-    is found, which is `call`, or a partition that Inductor hands to the hook by itself."""
-    found: list[Any] = []
-    for item in callables_behind(function, depth):
-        names: Any = getattr(item, "__globals__", None)
-        generated = isinstance(names, dict) and any(name in names for name in _ALLOCATORS)
-        if generated and all(names is not other.__globals__ for other in found):
-            found.append(item)
-    return found
-
-
-def generated_globals(function: Any, depth: int = _SEARCH_DEPTH) -> list[dict[str, Any]]:
-    """The module dictionaries of Inductor's generated code behind `function`."""
-    return [each.__globals__ for each in generated_functions(function, depth)]
-
-
 @contextlib.contextmanager
 def hold_buffers(
-    function: Callable[..., Any],
+    allocators: Iterable[Allocator],
     kept: list[Any],
     count_nodes: Callable[[], int] = lambda: 0,
     internal: Internal | None = None,
 ) -> Iterator[_KeepResults]:
-    """While on, tensors that `function` makes are appended to `kept`. `count_nodes` says how many
-    nodes the capture has; `internal` holds what operators allocate inside themselves."""
+    """While on, tensors that `allocators` and operators make are appended to `kept`. `count_nodes`
+    says how many nodes the capture has; `internal` holds what operators allocate inside
+    themselves."""
     replaced: list[tuple[dict[str, Any], str, Any]] = []
 
     def keeping(allocate: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,11 +91,9 @@ def hold_buffers(
 
         return wrapper
 
-    for names in generated_globals(function):
-        for name in _ALLOCATORS:
-            if name in names:
-                replaced.append((names, name, names[name]))
-                names[name] = keeping(names[name])
+    for names, name in allocators:
+        replaced.append((names, name, names[name]))
+        names[name] = keeping(names[name])
     try:
         with _KeepResults(kept, count_nodes, internal) as mode:
             yield mode

@@ -1,7 +1,7 @@
 """What operators allocate inside themselves and free again, such as a convolution's workspace.
 
 Torch's allocator would hand a workspace on to the next operator that asks for one, and the cell
-(linker.py) that several of them share lives from the first to the last: nothing else could stand
+(regions.py) that several of them share lives from the first to the last: nothing else could stand
 there in between, which a layout of the uncaptured callable's buffers would allow. So what an
 operator has left behind free is taken from the capture's pool at once, and held like the buffers
 that the callable itself makes (hold.py).

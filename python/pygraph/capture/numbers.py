@@ -27,8 +27,10 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 class Call(Protocol):
     """What a capture took and returned (record.Capture)."""
 
-    inputs: list[Any]
-    outputs: list[Any]
+    @property
+    def inputs(self) -> Sequence[Any]: ...
+    @property
+    def outputs(self) -> Sequence[Any]: ...
 
 
 def is_number(value: Any, device: Device) -> bool:

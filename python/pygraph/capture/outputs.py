@@ -2,7 +2,7 @@
 
 direct   the output's memory is a region of its own, bound to fresh memory at each call: the kernel
          that produces it writes into what the caller gets. Always possible where the memory (a
-         *cell*, see linker.py) held one buffer only, and its cost is nothing.
+         *cell*, see regions.py) held one buffer only, and its cost is nothing.
 copied   several buffers lived in the cell in turn. The cell moves as a whole, so a direct output
          would keep all of it alive for as long as the caller keeps the output. Where that is too
          much memory to hold, a copy at the end of the graph takes the output out of the cell, which
@@ -38,7 +38,15 @@ ACCEPTED_WASTE_BYTES = 512 << 10
 ACCEPTED_WASTE_SHARE = 1 / 8
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """One fresh allocation of each call that outputs live in."""
+
+    bytes: int
+    source: int = 0  #: static address that is copied into it behind the launch; 0: none
+
+
+@dataclasses.dataclass(frozen=True)
 class CellCopy:
     """Bytes of a scratch cell that the graph copies into an output block at its end."""
 
@@ -48,11 +56,11 @@ class CellCopy:
     bytes: int
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Outputs:
-    """The plan of all outputs, in the engine's terms."""
+    """The plan of all outputs."""
 
-    blocks: list[_engine.OutputBlock] = dataclasses.field(default_factory=list)
+    blocks: list[Block] = dataclasses.field(default_factory=list)
     results: list[_engine.ResultSpec] = dataclasses.field(default_factory=list)
     objects: list[Any] = dataclasses.field(default_factory=list)
     #: The block that each segment is, of those that outputs are.
@@ -306,10 +314,8 @@ class _Planner:
         )
         result.kind = _engine.ResultKind.WHOLE if whole else _engine.ResultKind.VIEW
 
-    def _add_block(self, nbytes: int) -> int:
-        block = _engine.OutputBlock()
-        block.bytes = nbytes
-        self.plan.blocks.append(block)
+    def _add_block(self, nbytes: int, source: int = 0) -> int:
+        self.plan.blocks.append(Block(nbytes, source))
         return len(self.plan.blocks) - 1
 
     def _add_copy(self, holder: _Holder, block: int) -> None:
@@ -321,8 +327,7 @@ class _Planner:
     def _add_static(self, output: torch.Tensor, result: Any) -> None:
         """The output stands in a private pool: each call copies it out behind the launch."""
         result.kind = _engine.ResultKind.WHOLE
-        result.index = self._add_block(tensors.extent_bytes(output))
-        self.plan.blocks[result.index].source = output.data_ptr()
+        result.index = self._add_block(tensors.extent_bytes(output), output.data_ptr())
         self.plan.counts["copied"] += 1
 
     def _kept(self, position: int, output: torch.Tensor) -> Any:

@@ -15,6 +15,7 @@ leaves them (reference.py).
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,7 +25,6 @@ import torch
 
 from pygraph import _engine
 from pygraph.capture import tensors
-from pygraph.capture.device import Device, Function
 from pygraph.capture.distance import distances
 from pygraph.capture.reference import Reference, candidates
 
@@ -34,9 +34,41 @@ _SPREAD_FACTOR = 4.0
 _REPEATS = 4
 _MORE_REPEATS = 12
 
-BIT_EQUAL = "bit-equal"
-WITHIN_SPREAD = "within run-to-run spread"
-FAILED = "failed"
+
+class Outcome(enum.Enum):
+    BIT_EQUAL = "bit-equal"
+    WITHIN_SPREAD = "within run-to-run spread"
+    FAILED = "failed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What a proof found. As text it is what the report says."""
+
+    outcome: Outcome
+    fault: str = ""  #: of a failed proof: what the graph did wrong
+    #: what the graph's runs took in milliseconds, until the device was idle; no part of the verdict
+    runs_ms: float = dataclasses.field(default=0.0, compare=False)
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome is not Outcome.FAILED
+
+    def __str__(self) -> str:
+        return f"{self.outcome.value}: {self.fault}" if self.fault else self.outcome.value
+
+
+BIT_EQUAL = Verdict(Outcome.BIT_EQUAL)
+WITHIN_SPREAD = Verdict(Outcome.WITHIN_SPREAD)
+
+
+def failed(fault: str) -> Verdict:
+    """The verdict on a graph that did `fault`."""
+    return Verdict(Outcome.FAILED, fault)
+
+
+class _GraphFailedError(Exception):
+    """A run of a graph did not do what the callable does; the text says what."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,19 +104,11 @@ class Repeats:
     """Further runs of the callable, made when somebody wants to know how far they are from the
     first one. All runs of the graph are judged by the same."""
 
-    def __init__(
-        self,
-        function: Function,
-        reference: Reference,
-        device: Device,
-        unwritten: Collection[int] = frozenset(),
-    ) -> None:
+    def __init__(self, reference: Reference, unwritten: Collection[int] = frozenset()) -> None:
         self.expected = [*reference.expected, *reference.after.values()]
         #: The results that anything is asked of. The others hold what their memory held before.
         self.asked = [index for index in range(len(self.expected)) if index not in unwritten]
-        self._function = function
-        self._reference = reference
-        self._device = device
+        self.reference = reference
         self._spread = {index: Spread() for index in self.asked}
         self._made = 0
 
@@ -92,9 +116,9 @@ class Repeats:
         """Of the results that are asked for, by at least so many runs."""
         while self._made < repeats:
             if self._made % 2:  # as close behind each other as in a graph: so do atomics vary
-                self._device.delay()
+                self.reference.device.delay()
             self._made += 1
-            self._note(self._reference.again(self._function))
+            self._note(self.reference.again())
         return self._spread
 
     def _note(self, again: list[Any]) -> None:
@@ -106,55 +130,60 @@ class Repeats:
             spread.repeats_itself = False
 
 
-def prove(
-    call: _engine.TensorProgram,
-    function: Function,
-    reference: Reference,
-    changing: Sequence[int],
-    device: Device,
-    timings_ms: dict[str, float] | None = None,
-) -> str:
-    """Runs the graph and compares. Returns BIT_EQUAL, WITHIN_SPREAD, or 'failed: …'. `changing`
-    are the arguments that differ from call to call. The time of the runs alone, until the device
-    is idle, is added to `timings_ms["proof_runs"]`."""
-    timings_ms = {} if timings_ms is None else timings_ms
-    fronts = dict(enumerate(call.fronts))
-    movable = _movable(reference.arguments, changing, device, fronts)
-    copies = functools.partial(tensors.moved, movable, fronts)
-    repeats = Repeats(function, reference, device, call.unwritten)
-    verdicts = []
+def prove(program: _engine.TensorProgram, reference: Reference) -> Verdict:
+    """Runs the graph and compares."""
+    fronts = dict(enumerate(program.fronts))
+    copies = functools.partial(tensors.moved, _movable(reference, fronts), fronts)
+    repeats = Repeats(reference, program.unwritten)
+    verdict, runs_ms = BIT_EQUAL, 0.0
     try:
         for run in RUNS:
             # What a run made is gone before the next one needs memory.
-            verdict = _compare(
-                _run_graph(call, reference, copies, run, device, timings_ms), repeats
-            )
-            if verdict.startswith(FAILED):
-                return verdict
-            verdicts.append(verdict)
+            found, took = _judge(program, repeats, copies, run)
+            runs_ms += took
+            if found != BIT_EQUAL:
+                verdict = found
+            if not found.passed:
+                break
     finally:
         reference.finish()
-    return WITHIN_SPREAD if WITHIN_SPREAD in verdicts else BIT_EQUAL
+    return dataclasses.replace(verdict, runs_ms=runs_ms)
 
 
-def _compare(found: list[Any] | str, repeats: Repeats) -> str:
+def _judge(
+    program: _engine.TensorProgram,
+    repeats: Repeats,
+    copies: Callable[[], Mapping[int, torch.Tensor]],
+    run: Run,
+) -> tuple[Verdict, float]:
+    """The verdict on one run, and what the run took in milliseconds; 0 if it came to no end."""
+    try:
+        found, took = _run_graph(program, repeats.reference, copies, run)
+    except _GraphFailedError as error:
+        return failed(str(error)), 0.0
+    if not repeats.reference.device.intact(run.poison):
+        return failed("the graph wrote to memory that it does not own"), took
+    return _compare(found, repeats), took
+
+
+def _compare(found: list[Any], repeats: Repeats) -> Verdict:
     """The verdict on what one run of the graph made."""
-    if isinstance(found, str):
-        return found
     expected = repeats.expected
     if len(expected) != len(found):
-        return f"{FAILED}: {len(found)} results instead of {len(expected)}"
+        return failed(f"{len(found)} results instead of {len(expected)}")
     wrong = _differing(expected, found, repeats.asked)
     if not wrong:
         return BIT_EQUAL
     for index in wrong:
         if not _alike(expected[index], found[index]):
-            return f"{FAILED}: result {index} is not what the uncaptured callable returns"
+            return failed(f"result {index} is not what the uncaptured callable returns")
     gaps = dict(zip(wrong, _distances(expected, found, wrong), strict=True))
     verdict = _within_spread(gaps, repeats.spread(_REPEATS))
-    if verdict.startswith(FAILED):
-        verdict = _within_spread(gaps, repeats.spread(_REPEATS + _MORE_REPEATS))
-    return verdict
+    return (
+        verdict
+        if verdict.passed
+        else _within_spread(gaps, repeats.spread(_REPEATS + _MORE_REPEATS))
+    )
 
 
 def _differing(lefts: Sequence[Any], rights: Sequence[Any], asked: Sequence[int]) -> list[int]:
@@ -174,13 +203,12 @@ def _alike(left: Any, right: Any) -> bool:
     return (left.shape, left.dtype, left.device) == (right.shape, right.dtype, right.device)
 
 
-def _movable(
-    arguments: Sequence[Any], changing: Sequence[int], device: Device, fronts: tensors.Fronts
-) -> list[tensors.Group]:
+def _movable(reference: Reference, fronts: tensors.Fronts) -> list[tensors.Group]:
     """The arguments that runs of the graph are given elsewhere."""
+    arguments = reference.arguments
     moving = {
         index: arguments[index]
-        for index in candidates(arguments, changing, (), device)
+        for index in candidates(arguments, reference.changing, (), reference.device)
         if arguments[index].numel()
     }
     staying = (
@@ -195,15 +223,14 @@ def _movable(
 
 
 def _run_graph(
-    call: _engine.TensorProgram,
+    program: _engine.TensorProgram,
     reference: Reference,
     copies: Callable[[], Mapping[int, torch.Tensor]],
     run: Run,
-    device: Device,
-    timings_ms: dict[str, float],
-) -> list[Any] | str:
-    """The graph's results and the arguments it wrote, copied; or what it did wrong. `copies` makes
-    the arguments that a run is given elsewhere."""
+) -> tuple[list[Any], float]:
+    """The graph's results and the arguments it wrote, copied, and the milliseconds that it took.
+    `copies` makes the arguments that a run is given elsewhere. Raises _GraphFailedError."""
+    device = reference.device
     reference.rewind()
     inputs = list(reference.arguments)
     if run.move:
@@ -213,36 +240,34 @@ def _run_graph(
     device.synchronize()
     started = time.perf_counter()
     try:
-        results = cast(Sequence[Any], call.run(inputs, run.poison, run.displace))
+        results = cast(Sequence[Any], program.run(inputs, run.poison, run.displace))
         device.synchronize()
     except (_engine.DriverError, torch.OutOfMemoryError):
         raise
     except RuntimeError as error:  # a kernel stumbled over what it read
-        return f"{FAILED}: the graph did not run to its end: {error}"
-    elapsed = 1e3 * (time.perf_counter() - started)
+        raise _GraphFailedError(f"the graph did not run to its end: {error}") from error
+    took = 1e3 * (time.perf_counter() - started)
     astray = reference.astray()
     if astray is not None:
-        return f"{FAILED}: the graph left {astray} in another state than the uncaptured callable"
-    timings_ms["proof_runs"] = timings_ms.get("proof_runs", 0.0) + elapsed
+        raise _GraphFailedError(
+            f"the graph left {astray} in another state than the uncaptured callable"
+        )
     found = [
         result.cpu() if index in reference.on_host else result
         for index, result in enumerate(results)
     ]
-    found += [inputs[index] for index in reference.after]
-    if not device.intact(run.poison):
-        return f"{FAILED}: the graph wrote to memory that it does not own"
-    return found
+    return [*found, *(inputs[index] for index in reference.after)], took
 
 
-def _within_spread(gaps: Mapping[int, float], spread: Mapping[int, Spread]) -> str:
+def _within_spread(gaps: Mapping[int, float], spread: Mapping[int, Spread]) -> Verdict:
     """The verdict on results that are so far from the expected ones, and have not their bits;
     `spread` is the callable's own."""
     for index, gap in gaps.items():
         own = spread[index]
         if not own.covers(gap):
             how = f"by {gap:.3g}" if gap else "in signs of zeros or bits of NaNs"
-            return (
-                f"{FAILED}: result {index} differs {how} from the uncaptured callable, "
+            return failed(
+                f"result {index} differs {how} from the uncaptured callable, "
                 f"whose own run-to-run spread is {own.gap:.3g}"
             )
     return WITHIN_SPREAD

@@ -5,10 +5,10 @@ A capture executes nothing, reads and writes nothing, and takes no memory. It is
 were, and CaptureFailed says why.
 
 A phantom argument ends where the real one's last element ends: what is behind it in the caller's
-storage, another call need not have. Its storage offset is the real one in A and, with `shifted`,
-another one in B. So a callable that counts from the start of a storage instead of from its argument
-(as_strided with an offset) addresses other places in B, which shows (linker.py).
-"""
+storage, another call need not have. Its storage offset is the real one in A and another one in B,
+unless the attempt keeps offsets. So a callable that counts from the start of a storage instead of
+from its argument (as_strided with an offset) addresses other places in B, which shows
+(pipeline.py)."""
 
 from __future__ import annotations
 
@@ -16,24 +16,16 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from pygraph import _engine
 from pygraph.capture import generators, numbers, tensors
-from pygraph.capture.device import (
-    DEFAULT,
-    CaptureFailed,
-    Device,
-    Function,
-    Segment,
-    is_strided,
-)
+from pygraph.capture.attempts import Attempt
+from pygraph.capture.device import DEFAULT, CaptureFailed, Segment, is_strided
+from pygraph.capture.request import Request
 from pygraph.capture.segments import SegmentIndex
-
-__all__ = ["Capture", "CaptureFailed", "Segment", "record"]
 
 #: Elements by which storage offsets are further on in B; keeps what view(dtype) asks of them.
 _OFFSET_IN_B = 64
@@ -41,7 +33,7 @@ _OFFSET_IN_B = 64
 _OUT_OF_BOUNDS = "out of bounds for storage"
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Capture:
     """A captured graph. `keep` holds what must live until the graph has been linked, or, when
     scratch is in a private pool, as long as the graph."""
@@ -83,35 +75,41 @@ def _first_places(values: Sequence[Any]) -> dict[int, int]:
 
 
 def record(
-    function: Function,
-    arguments: Sequence[Any],
-    in_place: Mapping[int, torch.Tensor],
-    private_pool: bool,
+    request: Request,
+    attempt: Attempt,
+    stand_ins: Mapping[int, torch.Tensor],
     placement: _engine.Placement,
-    device: Device,
-    shifted: bool = True,
-    draws: Sequence[int] = (),
-    alignments: Mapping[int, int] = MappingProxyType({}),
 ) -> Capture:
-    """Captures `function(arguments)` with the tensors of `in_place` standing in for their
-    arguments, copies for numbers on the host and random generators, and a phantom one for every
-    other tensor. What is allocated is phantom too, unless it comes from a private pool. `draws`:
-    the generators that the function draws from, by source. `alignments`: bytes that arguments are
-    aligned to at most, by index. Raises CaptureFailed."""
+    """Captures the callable with the tensors of `stand_ins` in place of their arguments, copies for
+    numbers on the host and random generators, and a phantom one for every other tensor. What is
+    allocated is phantom too, unless it comes from a private pool. Raises CaptureFailed."""
+    arguments, device = request.arguments, request.device
     phantom = device.space()
     phantom.begin(placement)
-    shift = _OFFSET_IN_B if shifted and placement == _engine.Placement.B else 0
+    shifted = placement == _engine.Placement.B and not attempt.keep_offsets
     copies = numbers.stand_ins(arguments, device)
-    places, inputs = _place(arguments, in_place, copies, phantom, device, shift, alignments)
-    for index, stand_in in generators.stand_ins(arguments, device).items():
-        inputs[index] = stand_in
+    places, inputs = _place(
+        request,
+        {**stand_ins, **copies},
+        phantom,
+        shift=_OFFSET_IN_B if shifted else 0,
+        alignments=request.alignments if attempt.least_aligned else {},
+    )
+    for index, generator in generators.stand_ins(arguments, device).items():
+        inputs[index] = generator
     drawn = {
         source: device.default_generator() if source == DEFAULT else inputs[source]
-        for source in draws
+        for source in request.reference.draws
     }
     host = torch.get_rng_state()
     try:
-        made = device.record(function, inputs, private_pool, drawn)
+        made = device.record(
+            request.function,
+            inputs,
+            allocators=request.holdings.allocators(),
+            private_pool=attempt.policy.private_scratch,
+            draws=drawn,
+        )
     except RuntimeError as error:
         if _OUT_OF_BOUNDS not in str(error):
             raise
@@ -120,36 +118,36 @@ def record(
         ) from error
     numbers.require_unwritten(arguments, copies)
     return Capture(
-        made.graph,
-        places,
-        made.segments,
-        made.outputs,
-        inputs,
-        made.keep,
-        made.pool,
-        made.operators,
-        made.random,
-        not torch.equal(host, torch.get_rng_state()),
-        made.idle,
+        graph=made.graph,
+        places=places,
+        segments=made.segments,
+        outputs=made.outputs,
+        inputs=inputs,
+        keep=made.keep,
+        pool=made.pool,
+        operators=made.operators,
+        random=made.random,
+        drew_on_host=not torch.equal(host, torch.get_rng_state()),
+        idle=made.idle,
     )
 
 
 def _place(
-    arguments: Sequence[Any],
-    in_place: Mapping[int, torch.Tensor],
-    on_host: Mapping[int, torch.Tensor],
+    request: Request,
+    stand_ins: Mapping[int, torch.Tensor],
     phantom: _engine.PhantomSpace,
-    device: Device,
+    *,
     shift: int,
     alignments: Mapping[int, int],
 ) -> tuple[list[int], list[Any]]:
-    places = [0] * len(arguments)
-    inputs = list(arguments)
-    for index, argument in enumerate(arguments):
+    device = request.device
+    places = [0] * len(request.arguments)
+    inputs = list(request.arguments)
+    for index, argument in enumerate(request.arguments):
         if not isinstance(argument, torch.Tensor):
             continue
-        if index in on_host:
-            inputs[index] = on_host[index]
+        if numbers.is_number(argument, device):
+            inputs[index] = stand_ins[index]
             continue
         if not device.owns(argument) or not is_strided(argument):
             raise CaptureFailed(
@@ -158,8 +156,8 @@ def _place(
             )
         nbytes = tensors.extent_bytes(argument)
         offset = argument.storage_offset() + shift
-        if index in in_place:
-            inputs[index] = in_place[index]
+        if index in stand_ins:
+            inputs[index] = stand_ins[index]
         elif nbytes:
             at_most = alignments.get(index, device.alignment)
             residue = tensors.residue_of(argument.data_ptr(), device.alignment, at_most)

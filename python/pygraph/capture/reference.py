@@ -22,11 +22,13 @@ from pygraph.capture.device import Device, Function, is_strided
 _MEMORY_SHARE = 0.8
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Reference:
     """One real run. `mutated` are the arguments that the callable writes."""
 
+    function: Function
     arguments: Sequence[Any]
+    changing: Sequence[int]  #: arguments that differ from call to call
     outputs: Sequence[Any]  #: as returned; may share memory with arguments
     expected: list[Any]  #: the same values, safe from later runs
     mutated: frozenset[int]
@@ -45,12 +47,12 @@ class Reference:
         """The generators that the callable draws from, by source (generators.py)."""
         return generators.drawn(self.random_before, self.random_after)
 
-    def again(self, function: Function) -> list[Any]:
+    def again(self) -> list[Any]:
         """The values of another real run: those of the results, then those of `after`. It gets the
         very arguments, since a copy may differ from them in what a callable can see: its storage
         offset, its alignment, what stands beside it."""
         self.rewind()
-        outputs = function(list(self.arguments))
+        outputs = self.function(list(self.arguments))
         storages = _storages(self.arguments, self.mutated)
         written = [tensors.static_copy(self.arguments[index]) for index in self.after]
         return [*(_safe(output, storages, self.device) for output in outputs), *written]
@@ -107,7 +109,7 @@ def shortage(
 def take(
     function: Function,
     arguments: Sequence[Any],
-    changing: Iterable[int],
+    changing: Sequence[int],
     declared: Iterable[int],
     device: Device,
 ) -> Reference:
@@ -135,17 +137,19 @@ def take(
     after = {index: tensors.static_copy(arguments[index]) for index in mutated}
     storages = _storages(arguments, mutated)
     return Reference(
-        arguments,
-        outputs,
-        [_safe(output, storages, device) for output in outputs],
-        mutated,
-        {index: before[index] for index in mutated},
-        after,
-        device,
-        random_before,
-        random_after,
-        not torch.equal(host_before, host_after),
-        seconds,
+        function=function,
+        arguments=arguments,
+        changing=changing,
+        outputs=outputs,
+        expected=[_safe(output, storages, device) for output in outputs],
+        mutated=mutated,
+        before={index: before[index] for index in mutated},
+        after=after,
+        device=device,
+        random_before=random_before,
+        random_after=random_after,
+        drew_on_host=not torch.equal(host_before, host_after),
+        seconds=seconds,
     )
 
 

@@ -92,7 +92,7 @@ class Signature:
     seen: int = 0  #: which of the graph's calls was its last; 0: none
     gap: int | None = None  #: calls of the graph from that to this one; None: not known
     settled: bool = False  #: linked, or given up: the slow path only runs the callable
-    call: Any = None  #: the program, once there is one
+    program: Any = None  #: once there is one
     keep: Any = None  #: memory that the program needs
     nodes: int = 0  #: of the program
     attempts: int = 0
@@ -129,7 +129,7 @@ class Signature:
 
     def forget(self) -> None:
         """Drops the program and its memory."""
-        self.call = self.keep = None
+        self.program = self.keep = None
         self.nodes = 0
 
     def postpone(self) -> None:
@@ -197,7 +197,7 @@ class Signatures:
         self._integers: list[int] | None = None  #: where arguments are integers
         self._numbers: list[int] = []  #: where they are numbers on the host
         self._new = 0  #: sights of new numbers since one recurred
-        self._linked: list[Signature] = []
+        self._with_program: list[Signature] = []
         self._link_failed = False
         self._had_numbers = False  #: among the arguments of some call
         self._saving: float | None = None  #: seconds, of a replay; the least of all programs
@@ -236,7 +236,7 @@ class Signatures:
         known, self._known = self._known, collections.OrderedDict()
         for key, signature in known.items():
             shorter = key[0], tuple(key[1][n] for n in kept)
-            self._known.setdefault(key if signature.call is not None else shorter, signature)
+            self._known.setdefault(key if signature.program is not None else shorter, signature)
 
     def _first_sight(self, key: Key) -> Signature:
         sizes = key[0]
@@ -262,50 +262,50 @@ class Signatures:
         return [key[1] for key in self._known if count == len(key[1]) and key[0] == sizes]
 
     def _shrink(self, new: Key) -> None:
-        excess = len(self._known) - len(self._linked) - _REMEMBERED
+        excess = len(self._known) - len(self._with_program) - _REMEMBERED
         if excess > 0:
-            idle = (k for k, known in self._known.items() if known.call is None and k != new)
+            idle = (k for k, known in self._known.items() if known.program is None and k != new)
             for key in list(itertools.islice(idle, excess)):
                 del self._known[key]
 
     @property
-    def linked(self) -> list[Signature]:
+    def with_program(self) -> list[Signature]:
         """Those that have a program."""
-        return list(self._linked)
+        return list(self._with_program)
 
-    def adopt(self, signature: Signature, call: Any, keep: Any, nodes: int) -> None:
+    def adopt(self, signature: Signature, program: Any, keep: Any, nodes: int) -> None:
         """`signature` has a program."""
-        signature.call, signature.keep, signature.nodes = call, keep, nodes
-        self._linked.append(signature)
+        signature.program, signature.keep, signature.nodes = program, keep, nodes
+        self._with_program.append(signature)
 
     def share_arena(self) -> None:
         """All programs ask for as much as the largest: what one gives back fits the next."""
-        calls = [signature.call for signature in self._linked]
-        largest = max(call.arena_in_one_piece for call in calls)
-        for call in calls:
-            call.set_arena_floor(largest)
+        programs = [signature.program for signature in self._with_program]
+        largest = max(program.arena_in_one_piece for program in programs)
+        for program in programs:
+            program.set_arena_floor(largest)
 
     def drop(self, signature: Signature) -> None:
         """It has none any more."""
         signature.forget()
-        self._linked.remove(signature)
+        self._with_program.remove(signature)
 
     def evict(self, signature: Signature) -> None:
         """Its program made room for another one's."""
         signature.evict()
-        self._linked.remove(signature)
+        self._with_program.remove(signature)
 
     def count(self) -> int:
         """How many have a program."""
-        return len(self._linked)
+        return len(self._with_program)
 
     @property
     def limit(self) -> str | None:
         """Why one more program needs another one's room; None if it does not."""
-        count = len(self._linked)
+        count = len(self._with_program)
         if count >= self.policy.programs:
             return f"max_programs is {self.policy.programs}"
-        nodes = sum(signature.nodes for signature in self._linked)
+        nodes = sum(signature.nodes for signature in self._with_program)
         if nodes >= NODES and count >= self.policy.at_once:
             return f"they have {nodes} nodes, {NODES} are for any but programs_at_once"
         return None
@@ -354,9 +354,9 @@ class Signatures:
         not, or not known yet."""
         return None if self._had_numbers else self._integers
 
-    def owner(self, call: Any) -> Signature | None:
-        """Whose program `call` is."""
-        return next((known for known in self._linked if known.call is call), None)
+    def owner(self, program: Any) -> Signature | None:
+        """Whose program that is."""
+        return next((known for known in self._with_program if known.program is program), None)
 
 
 def sizes_of(listed: Iterable[Any]) -> tuple[frozenset[int], ...]:

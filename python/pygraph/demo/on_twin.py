@@ -156,7 +156,7 @@ def _moved(
 
 
 def _proven(graph: GraphReport, graphs: int) -> Check:
-    proven = graph.state == GRAPHED and graph.proof == proof.BIT_EQUAL
+    proven = graph.state == GRAPHED and graph.proof == str(proof.BIT_EQUAL)
     found = f"{graph.proof}; {graph.reason}" if graph.reason else graph.proof
     if graphs != 1:
         found += f"; {graphs} graphs in place of one"
@@ -201,7 +201,7 @@ def _planted(model: nn.Module, fresh_input: Callable[[], torch.Tensor]) -> Check
         log.setLevel(level)
     graph = registry.report().graphs[0]
     refused = graph.state == FALLBACK and graph.proofs == graph.replays == 0
-    why = graph.proof if graph.proof.startswith(proof.FAILED) else f"failed: {graph.reason}"
+    why = graph.proof or f"failed: {graph.reason}"
     found = f"proof {why}; runs without a graph" if refused else f"not refused: {graph.state}"
     return Check(
         "fault planted",

@@ -43,26 +43,30 @@ class Alignment:
     ) -> bool:
         """Whether a call came here because it is less aligned, and the program is to be linked anew
         for its arguments, if `possible`. The signature can be claimed then."""
-        call = signature.call
-        refused = call is not None and call.patience == 0 and call.accepts(arguments)
-        if not refused or not call.less_aligned(arguments):
+        program = signature.program
+        refused = program is not None and program.patience == 0 and program.accepts(arguments)
+        if not refused or not program.less_aligned(arguments):
             return False
         self._learn(arguments)
         if self._signatures.seconds_to_wait(gap=1) > 0 or not possible(arguments):
-            call.patience = PATIENCE
+            program.patience = PATIENCE
             return False
         signature.relinks += 1
         signature.settled = False
         return True
 
-    def linked(self, signature: Signature, before: Any) -> None:
+    def after_link(self, signature: Signature, before: Any) -> None:
         """An attempt to link has ended; `before`: the program that there was."""
-        if signature.call is None:
+        if signature.program is None:
             return
-        failed = signature.call is before
+        failed = signature.program is before
         signature.settled = True
         # Else the first call that is less aligned shall be heard of.
-        signature.call.patience = _ENDLESS if failed or signature.relinks >= RELINKS else 0
+        signature.program.patience = _ENDLESS if failed or signature.relinks >= RELINKS else 0
+
+    def forget(self) -> None:
+        """A proof failed with arguments captured so: other calls are served by copies."""
+        self.least.clear()
 
     def _learn(self, arguments: Sequence[Any]) -> None:
         most = tensors.MAXIMUM_ALIGNMENT

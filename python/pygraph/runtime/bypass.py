@@ -70,11 +70,11 @@ class Bypass:
             self._report.reason = "linking others has taken its share of the time; its turn comes"
         return seconds > 0
 
-    def linked(self, signature: Signature, arguments: list[Any]) -> None:
+    def after_link(self, signature: Signature, arguments: list[Any]) -> None:
         """An attempt to link has ended: the next one may have to wait."""
         if not self._may_rest(arguments):
             return
-        if signature.call is not None:
+        if signature.program is not None:
             self._dispatcher.listen(arguments)  # to be heard of should the program not accept it
         self._be_quiet(self._signatures.seconds_to_wait())
 

@@ -6,12 +6,13 @@ others arrive in `_miss`. The first call of a signature runs the callable, which
 creates library handles; the second runs it again, captures, links and proves, and gives the
 caller the real run's result, whatever became of the capture.
 
-Threads: calls are guarded by the GIL, and a thread that links is alone (turnstile.py).
+Threads: calls are guarded by the GIL, and a thread that links is alone (call_lock.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -20,10 +21,11 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capture import linker, proof, reference, unsafe
+from pygraph.capture import pipeline, proof, reference, unsafe
+from pygraph.capture.attempts import attempts, ladder
 from pygraph.capture.cuda import device_of
-from pygraph.capture.device import CaptureFailed, Device, capture_lock
-from pygraph.capture.policy import ladder
+from pygraph.capture.device import Device, capture_lock
+from pygraph.capture.holdings import Holdings
 from pygraph.capture.request import Request
 from pygraph.decide.signatures import Signature, SignaturePolicy, Signatures
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING, GraphReport
@@ -33,7 +35,6 @@ from pygraph.runtime.call_lock import CallLock
 from pygraph.runtime.fallback import Fallback
 from pygraph.runtime.paranoid import Paranoid
 from pygraph.runtime.partition import Partition
-from pygraph.runtime.prover import Prover
 from pygraph.runtime.training_pair import PairMember, Role, TrainingPair
 from pygraph.runtime.warn import no_graphs
 
@@ -42,7 +43,6 @@ log = logging.getLogger("pygraph")
 #: What a program counts, as the report calls it too.
 _COUNTERS = ("replays", "bytes_copied", "bytes_looked_at", "copies", "updates")
 
-_EXPECTED = (CaptureFailed, _engine.UnsupportedGraph, _engine.DriverError)
 SourceFinder = Callable[[str | None], str | None]
 
 
@@ -54,6 +54,7 @@ class CompiledGraph:
         function: Callable[[list[Any]], Any],
         *,
         name: str,
+        holdings: Holdings | None = None,
         static: Sequence[int] = (),
         mutated: Sequence[int] = (),
         device: Device | int = 0,
@@ -67,9 +68,10 @@ class CompiledGraph:
         partition: Partition | None = None,
         copied: bool = False,
     ) -> None:
-        """`function` takes one list of arguments: `static` stay in place (constants), `mutated`
-        are known to be written. `paranoid`: repeat the proof every so many calls; 0: never.
-        `aligned`: the function needs tensors aligned to 16 bytes (Inductor's do), as those of
+        """`function` takes one list of arguments; `holdings` are what it holds. `static` stay
+        in place (constants), `mutated` are known to be written. `paranoid`: repeat the proof every
+        so many calls; 0: never. `aligned`: the function needs tensors aligned to 16 bytes
+        (Inductor's do), as those of
         `sure` always are. `pair`: what a forward and a backward share. `partition`: of the compiled
         graph; None: all of it. `copied`: changing arguments are copied, not patched."""
         self.static = frozenset(static)
@@ -83,7 +85,7 @@ class CompiledGraph:
         )
         self._member = PairMember(role, pair, self.static, self.device, partition)
         self._policies = ladder(self.device.private_scratch, copied)
-        self._prover = Prover(self.fallback, self._changing, self.device, self.report)
+        self._holdings = holdings or Holdings()
         self._find_source = find_source
         self._signatures = Signatures(
             sizes or SignaturePolicy(), self.device, self._member.programs_at_once
@@ -121,11 +123,11 @@ class CompiledGraph:
 
     def refresh_report(self) -> GraphReport:
         """The report with the counters of this moment."""
-        calls = [signature.call for signature in self._signatures.linked]
+        programs = [signature.program for signature in self._signatures.with_program]
         self.report.calls, self.report.dropped = self.dispatcher.calls, self.dispatcher.withdrawn
-        self.report.programs, self.report.limit = len(calls), self._signatures.limit
+        self.report.programs, self.report.limit = len(programs), self._signatures.limit
         for name, retired in self._retired.items():
-            setattr(self.report, name, retired + sum(getattr(call, name) for call in calls))
+            setattr(self.report, name, retired + sum(getattr(each, name) for each in programs))
         return self.report
 
     def release(self) -> None:
@@ -156,13 +158,13 @@ class CompiledGraph:
 
     def _serve(self, arguments: list[Any]) -> Any:
         signature = self._signatures.of(arguments, self.fallback.on_host)
-        if signature.call is not None and self._member.has_moved(signature.call, arguments):
+        if signature.program is not None and self._member.has_moved(signature.program, arguments):
             self._replace(signature)
             signature.postpone()
         if self._alignment.relink(signature, arguments, self._has_room):
             return self._link(signature, arguments)
         if signature.settled or self.device.busy():
-            if signature.settled and signature.call is None:
+            if signature.settled and signature.program is None:
                 self._bypass.for_good(arguments)
             return self.fallback(arguments)
         self._bypass.sync(signature, arguments)
@@ -177,13 +179,13 @@ class CompiledGraph:
             if not signature.claim():  # another thread did, since this one looked
                 return self.fallback(arguments)
             # The arguments are needed after the call, whose contract is to clear the list.
-            kept, before = list(arguments), signature.call
+            kept, before = list(arguments), signature.program
             arguments.clear()
             try:
                 return self._deploy(signature, kept)
             finally:
-                self._alignment.linked(signature, before)
-                self._bypass.linked(signature, kept)
+                self._alignment.after_link(signature, before)
+                self._bypass.after_link(signature, kept)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -237,67 +239,66 @@ class CompiledGraph:
         return reference.shortage(arguments, changing, self.mutated, self.device)
 
     def _deploy(self, signature: Signature, arguments: list[Any]) -> Any:
-        """Runs the callable once for the caller, and then tries to get a proven graph."""
+        """Runs the callable once for the caller, and then tries to get a proven program."""
         self._member.note(arguments)
         started = time.perf_counter()
         run = self._run_for_real(arguments)
-        arguments = run.arguments = self.fallback.on_device(arguments, self.device)
-        against = self._member.saves_on_host(run)
-        if against is not None:
-            return self._without_numbers_on_host(signature, run, against)
-        request = Request(
-            self.fallback.function,
-            arguments,
-            self._changing(arguments),
-            run.mutated,
-            run.outputs,
-            self.device,
-            self.device.arena_in_pieces,
-            run.random_before,
-            run.random_after,
-            run.drew_on_host,
-            self.fallback.on_host,
-            self._member.gradients(len(run.outputs)),
-            self._member.given(arguments),
-            self._member.role is not Role.INFERENCE,
-            self._alignment.least,
-        )
-        reasons: list[str] = []
-        with capture_lock:
-            for policy in self._policies:
-                try:
-                    linked, verdict = self._prover.attempt(request, run, policy)
-                except (torch.OutOfMemoryError, MemoryError) as error:
-                    signature.postpone()
-                    reasons.append(f"memory ran out: {str(error).splitlines()[0]}")
-                    break
-                except Exception as error:  # whatever it is, the program goes on
-                    self._note_failure(error)
-                    reasons.append(str(error) if isinstance(error, _EXPECTED) else repr(error))
-                    break  # less relocation does not help a callable that cannot be captured
-                self.report.proof = verdict
-                if not verdict.startswith(proof.FAILED):
-                    self._adopt(signature, linked, arguments, reasons)
-                    self._signatures.note_saving(run.seconds - self._prover.seconds_per_run)
-                    self._signatures.note_link(time.perf_counter() - started - run.seconds)
-                    if self.on_deploy is not None:
-                        self.on_deploy(arguments, run.outputs)
-                    return run.outputs
-                reasons.append(f"{policy}: {verdict}")
-        # Not settled: memory was short, and another signature may find some.
-        self._signatures.note_link(time.perf_counter() - started, failed=signature.settled)
-        self._give_up("; ".join(reasons), whole=not self._signatures.linked)
-        return run.outputs
-
-    def _without_numbers_on_host(
-        self, signature: Signature, run: reference.Reference, against: str
-    ) -> Any:
-        if against:
-            self._give_up_for_good(against)
-        else:
+        saved = self._member.saves_on_host(run)
+        if saved.later:
             signature.postpone()
             self.report.reason = "its backward has not been compiled yet; tried again later"
+            return run.outputs
+        if saved.against is not None:
+            self._give_up_for_good(saved.against)
+            return run.outputs
+        arguments = self.fallback.on_device(arguments, self.device)
+        run = dataclasses.replace(run, arguments=arguments, on_host=saved.results)
+        outcome = self._find_program(run)
+        elapsed = time.perf_counter() - started
+        if outcome.linked is not None:
+            self._adopt(signature, outcome, outcome.linked, arguments)
+            self._signatures.note_saving(run.seconds - _seconds_per_run(outcome))
+            self._signatures.note_link(time.perf_counter() - started - run.seconds)
+            if self.on_deploy is not None:
+                self.on_deploy(arguments, run.outputs)
+            return run.outputs
+        if outcome.failure is not None and outcome.failure.memory_short:
+            signature.postpone()
+        # Not settled: memory was short, and another signature may find some.
+        self._signatures.note_link(elapsed, failed=signature.settled)
+        self._give_up(outcome.reasons, whole=not self._signatures.with_program)
         return run.outputs
+
+    def _find_program(self, run: reference.Reference) -> pipeline.Outcome:
+        request = Request(
+            function=self.fallback.function,
+            holdings=self._holdings,
+            reference=run,
+            elsewhere=self.fallback.on_host,
+            gradients=self._member.gradients(len(run.outputs)),
+            given=self._member.given(run.arguments),
+            cut=self._member.role is not Role.INFERENCE,
+            alignments=dict(self._alignment.least),
+        )
+        todo = attempts(
+            self._policies,
+            always_in_pieces=self.device.arena_in_pieces,
+            least_aligned=bool(request.alignments),
+        )
+        with capture_lock:
+            outcome = pipeline.find(request, todo)
+        for step, took in outcome.timings_ms.items():
+            self._add_time(step, took)
+        if outcome.verdict is not None:
+            self.report.proof = str(outcome.verdict)
+        if outcome.alignment_doubted:
+            self._alignment.forget()
+        if outcome.failure is not None and not outcome.failure.memory_short:
+            self._note_failure(outcome.failure)
+        return outcome
+
+    def _add_time(self, step: str, took_ms: float) -> None:
+        self.report.timings_ms[step] = self.report.timings_ms.get(step, 0.0) + took_ms
 
     def _run_for_real(self, arguments: Sequence[Any]) -> reference.Reference:
         changing = self._changing(arguments)
@@ -309,23 +310,24 @@ class CompiledGraph:
         kept = list(arguments)
         arguments.clear()
         signature = self._signatures.of(kept, self.fallback.on_host)
-        call = signature.call
-        if call is None or self._held or not call.accepts(kept) or not self._has_room(kept):
+        program = signature.program
+        if program is None or self._held or not program.accepts(kept) or not self._has_room(kept):
             return self.dispatcher(kept)
-        counted = {name: getattr(call, name) for name in _COUNTERS}
+        counted = {name: getattr(program, name) for name in _COUNTERS}
         with self._threads.calling(), self._alone(), capture_lock:
             run = self._run_for_real(kept)
             try:
-                verdict = self._prover.prove(call, run)
+                verdict = proof.prove(program, run)
             except (torch.OutOfMemoryError, MemoryError):
                 return run.outputs
             except Exception as error:
-                verdict = f"{proof.FAILED}: {error}"
+                verdict = proof.failed(str(error))
+            self._add_time("proof_runs", verdict.runs_ms)
             for name, before in counted.items():  # the proof's runs are not the program's
-                self._retired[name] -= getattr(call, name) - before
+                self._retired[name] -= getattr(program, name) - before
             self.report.proofs += 1
-            self.report.proof = verdict
-            if verdict.startswith(proof.FAILED):
+            self.report.proof = str(verdict)
+            if not verdict.passed:
                 self._give_up_for_good(f"a repeated proof failed: {verdict}")
         return run.outputs
 
@@ -334,39 +336,40 @@ class CompiledGraph:
     def _adopt(
         self,
         signature: Signature,
-        linked: linker.LinkedProgram,
+        outcome: pipeline.Outcome,
+        linked: pipeline.LinkedProgram,
         arguments: Sequence[Any],
-        reasons: list[str],
     ) -> None:
-        if signature.call is not None:
+        if signature.program is not None:
             self._replace(signature)
         while self._signatures.full:
             self._evict_oldest()
-        self._signatures.adopt(signature, linked.call, linked.keep, linked.figures["nodes"])
+        program, figures = linked.program, linked.figures
+        self._signatures.adopt(signature, program, linked.keep, figures["nodes"])
         report = self.report
-        report.state = GRAPHED if linked.policy.copy_free else PARTLY
-        report.reason = "; ".join(reasons) or None
-        report.take_figures(linked.figures)
-        report.offsets_kept = linked.offsets_kept or None
+        report.state = GRAPHED if linked.attempt.policy.copy_free else PARTLY
+        report.reason = outcome.reasons or None
+        report.take_figures(figures)
+        report.offsets_kept = outcome.offsets_kept or None
         report.proofs += 1
         constants = self._member.constants(arguments)
         report.constants = sum(torch.is_tensor(arguments[i]) for i in constants)
         report.inputs = sum(map(torch.is_tensor, arguments)) - report.constants
-        linked.call.reset_statistics()  # the proof's runs are not the program's
+        program.reset_statistics()  # the proof's runs are not the program's
         self._signatures.share_arena()
-        self._member.adopt(linked, arguments)
-        self.dispatcher.add(linked.call)
+        self._member.adopt(program, arguments, any_offsets=not linked.attempt.keep_offsets)
+        self.dispatcher.add(program)
         log.info("%s: %d nodes linked, %s", report.name, report.nodes, report.proof)
 
     def _retire(self, signature: Signature) -> None:
         """Takes a program out of service; what it has counted stays counted."""
-        call = signature.call
-        self.dispatcher.remove(call)
+        program = signature.program
+        self.dispatcher.remove(program)
         for name in self._retired:
-            self._retired[name] += getattr(call, name)
+            self._retired[name] += getattr(program, name)
 
     def _evict_oldest(self) -> None:
-        owner = self._signatures.owner(self.dispatcher.oldest) or self._signatures.linked[0]
+        owner = self._signatures.owner(self.dispatcher.oldest) or self._signatures.with_program[0]
         self._retire(owner)
         self._signatures.evict(owner)
         self.report.evictions += 1
@@ -391,17 +394,27 @@ class CompiledGraph:
         self._give_up(reason)
 
     def _drop_programs(self) -> None:
-        for signature in self._signatures.linked:
+        for signature in self._signatures.with_program:
             self._retire(signature)
             self._signatures.drop(signature)
         self._member.release()
         self.dispatcher.clear()
 
-    def _note_failure(self, error: Exception) -> None:
-        if not isinstance(error, _EXPECTED):
-            log.error("%s: unexpected failure while linking", self.report.name, exc_info=error)
-        self._note_culprit(getattr(error, "operator", None), getattr(error, "source", None))
+    def _note_failure(self, failure: pipeline.Failure) -> None:
+        if failure.unexpected is not None:
+            log.error(
+                "%s: unexpected failure while linking",
+                self.report.name,
+                exc_info=failure.unexpected,
+            )
+        self._note_culprit(failure.operator, failure.source)
 
     def _note_culprit(self, operator: str | None, source: str | None = None) -> None:
         self.report.operator = operator
         self.report.source = self._find_source(operator) or source
+
+
+def _seconds_per_run(outcome: pipeline.Outcome) -> float:
+    """Of the program proven, until the device is idle. What a proof poisons is in it."""
+    assert outcome.verdict is not None
+    return 1e-3 * outcome.verdict.runs_ms / len(proof.RUNS)

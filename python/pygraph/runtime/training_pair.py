@@ -8,6 +8,7 @@ gradients of the results.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -16,7 +17,6 @@ import torch
 
 from pygraph.capture import blocks, numbers, tensors
 from pygraph.capture.device import Device, is_strided
-from pygraph.capture.linker import LinkedProgram
 from pygraph.capture.reference import Reference
 from pygraph.runtime import calling_thread
 from pygraph.runtime.partition import Partition, Position, graph_inputs, graph_outputs
@@ -147,6 +147,15 @@ class TrainingPair:
         self._forwards.clear()
 
 
+@dataclasses.dataclass(frozen=True)
+class SavedOnHost:
+    """Which results of a forward are numbers on the host that its backward takes."""
+
+    results: frozenset[int] = frozenset()
+    against: str | None = None  #: why a graph cannot serve them
+    later: bool = False  #: it is not known yet
+
+
 class PairMember:
     """One callable of a pair's forward or backward; an inference graph has no pair."""
 
@@ -216,15 +225,16 @@ class PairMember:
             return True
         return self.role is Role.BACKWARD and bool(call.offsets_differ(arguments))
 
-    def adopt(self, linked: LinkedProgram, arguments: Sequence[Any]) -> None:
-        """A program is in service, which was linked for a call with `arguments`."""
+    def adopt(self, program: Any, arguments: Sequence[Any], any_offsets: bool = True) -> None:
+        """A program is in service, which was linked for a call with `arguments`. `any_offsets`: it
+        serves calls with any storage offsets."""
         if self._pair is None:
             return
-        call = linked.call
         if self.role is Role.FORWARD:
-            self._pair.adopt_forward(call, self._saved_results(len(call.block_of_result)))
-        elif self.role is Role.BACKWARD and not linked.offsets_kept:
-            self._pair.adopt_backward(self._number, call, self._saved_arguments(arguments))
+            saved = self._saved_results(len(program.block_of_result))
+            self._pair.adopt_forward(program, saved)
+        elif self.role is Role.BACKWARD and any_offsets:
+            self._pair.adopt_backward(self._number, program, self._saved_arguments(arguments))
 
     def release(self) -> None:
         """Programs are dropped."""
@@ -258,23 +268,25 @@ class PairMember:
         saved = _known(self._saved_arguments(arguments))
         return frozenset(index for index, each in saved if each in self._pair.saved_on_host)
 
-    def saves_on_host(self, run: Reference) -> str | None:
-        """Settles which of what a forward's callable saved in a real run is on the host. Returns
-        why that cannot be settled; "" if it may be later."""
+    def saves_on_host(self, run: Reference) -> SavedOnHost:
+        """Settles which of what a forward's callable saved in a real run is on the host."""
         found = _seeds_on_host(run.outputs, self._device)
         if self.role is not Role.FORWARD or self._pair is None or not found:
-            return None
+            return SavedOnHost()
         if not self._pair.backward_is_compiled:
-            return ""
+            return SavedOnHost(later=True)
         saved = dict(_known(self._saved_results(len(run.outputs))))
         if not found <= saved.keys():
-            return "it returns numbers on the host that are not saved for its backward"
+            return SavedOnHost(
+                against="it returns numbers on the host that are not saved for its backward"
+            )
         taken = {saved[index] for index in found}
         if not self._pair.backward_takes(taken):
-            return "it saves numbers on the host that its backward's graphs do not take"
-        run.on_host = found
+            return SavedOnHost(
+                against="it saves numbers on the host that its backward's graphs do not take"
+            )
         self._pair.saved_on_host = self._pair.saved_on_host | taken
-        return None
+        return SavedOnHost(results=found)
 
 
 def _known(positions: Sequence[Position]) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from pygraph.capture.device import (
     Recording,
     Segment,
 )
+from pygraph.capture.holdings import Allocator
 from pygraph.twin import generator_state
 from pygraph.twin.recorder import NotRecordable, record
 
@@ -64,6 +65,8 @@ class Twin(Device):
         self,
         function: Function,
         inputs: list[Any],
+        *,
+        allocators: Iterable[Allocator],
         private_pool: bool,
         draws: Mapping[int, torch.Generator],
     ) -> Recording:

@@ -47,7 +47,7 @@ def test_other_operators_have_none() -> None:
 def test_a_capture_notes_them() -> None:
     operator, between, places = OPERATORS["CUTLASS"]
     kept: list[Any] = []
-    with hold.hold_buffers(lambda: None, kept) as mode:
+    with hold.hold_buffers((), kept) as mode:
         result = operator(*QKV, *between, 0.0)
         operator(*QKV, *between, 0.5)
     assert [id(kept[index]) for index in mode.idle] == [id(result[i]) for i in places]
@@ -57,7 +57,7 @@ def test_a_capture_holds_no_tensor_but_among_what_is_kept() -> None:
     """What it holds must be gone before its memory is, also when it fails."""
     operator, between, _ = OPERATORS["CUTLASS"]
     kept: list[Any] = []
-    with hold.hold_buffers(lambda: None, kept) as mode:
+    with hold.hold_buffers((), kept) as mode:
         results = [weakref.ref(each) for each in operator(*QKV, *between, 0.0)]
     kept.clear()
     assert mode.idle

@@ -10,7 +10,7 @@ import torch
 from places import PLACES, Place, assert_bits, only_graph
 from training_support import fresh
 
-from pygraph.capture import linker, proof, reference, tensors
+from pygraph.capture import pipeline, proof, reference, tensors
 
 
 @pytest.fixture(params=PLACES)
@@ -61,8 +61,8 @@ def test_a_result_that_nothing_writes_holds_what_it_may(place: Place) -> None:
         assert found[3].data_ptr() == found[1][1:].data_ptr()
     report = graph.refresh_report()
     assert (report.state, report.proof, report.replays) == ("graphed", "bit-equal", 3), report.blame
-    (signature,) = graph._signatures.linked
-    assert signature.call.unwritten == [1, 2, 3]
+    (signature,) = graph._signatures.with_program
+    assert signature.program.unwritten == [1, 2, 3]
 
 
 @pytest.mark.parametrize("unknown", [[], ["of whom?"]])
@@ -74,12 +74,12 @@ def test_what_unknown_memory_may_lead_to_is_proven(
     exempt: list[list[int]] = []
     prove = proof.prove
 
-    def noting(call: Any, *rest: Any) -> str:
-        exempt.append(list(call.unwritten))
-        return prove(call, *rest)
+    def noting(program: Any, run: reference.Reference) -> proof.Verdict:
+        exempt.append(list(program.unwritten))
+        return prove(program, run)
 
     monkeypatch.setattr(proof, "prove", noting)
-    monkeypatch.setattr(linker.foreign, "explain", lambda function, words: ([], unknown))
+    monkeypatch.setattr(pipeline.foreign, "explain", lambda holdings, words: ([], unknown))
 
     def function(arguments: list[Any]) -> list[Any]:
         (x,) = arguments
@@ -205,7 +205,7 @@ def test_a_callable_is_run_again_on_its_very_arguments(place: Place) -> None:
     run = reference.take(function, [x, y], (0, 1), (), device)
     first = y.clone()
     for _ in range(2):
-        found = run.again(function)
+        found = run.again()
         y.zero_()
         assert_bits(found, [*run.expected, *run.after.values()])
     run.finish()

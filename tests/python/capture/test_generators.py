@@ -222,7 +222,7 @@ def test_what_is_no_generator_is_not_served(place: Place) -> None:
     graph, again = linked(
         place, DRAWING["none of two"], lambda: [place.randn(N), *which(place, "ab")]
     )
-    (program,) = (signature.call for signature in graph._signatures.linked)
+    (program,) = (signature.program for signature in graph._signatures.with_program)
     x, (a, b) = place.randn(N), which(place, "ab")
     assert program.accepts([x, a, b])
     for other in (None, 3, x, "a", torch.Generator):

@@ -22,9 +22,9 @@ from training_support import Attending, Compile, agree, fresh, gradients, serves
 
 import pygraph
 from pygraph.capture import numbers
+from pygraph.capture.attempts import Policy as Rung
 from pygraph.capture.device import CaptureFailed
 from pygraph.capture.hold import hold_buffers
-from pygraph.capture.policy import Policy as Rung
 from pygraph.decide import signatures
 from pygraph.decide.signatures import SignaturePolicy, Signatures
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING
@@ -234,7 +234,7 @@ def test_an_operator_that_reads_a_seed_on_the_device_is_not_given_one_on_the_hos
     attention = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
     q = torch.randn(1, 1, 8, 8)
     seed = torch.tensor(3)
-    with hold_buffers(attention, []), pytest.raises(CaptureFailed, match="seed on the host"):
+    with hold_buffers((), []), pytest.raises(CaptureFailed, match="seed on the host"):
         attention(q, q, q, q, None, q, q, seed, seed, 0.0, [True, True, True, False])
 
 
@@ -296,19 +296,19 @@ def test_every_rung_guards_the_value(
 
 def test_one_with_kept_offsets(apart: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that holds for one call's storage offsets only asks none of numbers."""
-    request = graphed.Request
+    all_of_them = graphed.attempts
 
     def with_offsets(*args: Any, **kwargs: Any) -> Any:
-        return request(*args, **kwargs, keep_offsets=True)
+        return [each for each in all_of_them(*args, **kwargs) if each.keep_offsets]
 
-    monkeypatch.setattr(graphed, "Request", with_offsets)
+    monkeypatch.setattr(graphed, "attempts", with_offsets)
     graph = compiled(apart)
     behind = torch.full((4,), 0.5, dtype=torch.float64)[3]
     for value in (behind, behind, HALF):
         graph.dispatcher([torch.randn(6), value])
     assert replays(graph) == 1
-    (known,) = graph._signatures.linked
-    assert not known.call.offsets_differ([torch.randn(6), HALF])
+    (known,) = graph._signatures.with_program
+    assert not known.program.offsets_differ([torch.randn(6), HALF])
 
 
 # ------------------------------------------------------------------------------- torch.compile

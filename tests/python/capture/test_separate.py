@@ -51,7 +51,7 @@ def test_a_capture_calls_so_and_keeps_each_result() -> None:
     expected = BACKWARD(*args)
     kept: list[Any] = []
     nodes = iter(range(100))
-    with hold.hold_buffers(lambda: None, kept, lambda: 4 * next(nodes)) as mode:
+    with hold.hold_buffers((), kept, lambda: 4 * next(nodes)) as mode:
         found = BACKWARD(*args)
     assert all(
         torch.equal(left, right) for left, right in zip(found[:2], expected[:2], strict=True)

@@ -13,7 +13,7 @@ import torch
 import pygraph
 from pygraph import _engine
 from pygraph.capture import hold, reasons
-from pygraph.frontends.compile import hook, sources
+from pygraph.frontends.compile import generated, hook, sources
 from pygraph.runtime.fallback import Fallback
 from pygraph.runtime.partition import Partition
 from pygraph.torch_private import versions
@@ -314,7 +314,7 @@ def test_generated_code_is_found_through_wrappers() -> None:
     wrapped = functools.partial(closure(module["call"]))
     kept: list[Any] = []
     original = module["empty_strided_cuda"]
-    with hold.hold_buffers(wrapped, kept):
+    with hold.hold_buffers(generated.holdings_of(wrapped).allocators(), kept):
         (made,) = wrapped([])
         torch.ones(2)
     assert any(made is tensor for tensor in kept)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from places import PLACES, Place, assert_bits
 
-from pygraph.capture import proof
+from pygraph.capture import attempts, pipeline, proof
 from pygraph.decide.signatures import Signatures
 from pygraph.runtime import alignment
 from pygraph.runtime.compiled_graph import CompiledGraph
@@ -133,7 +133,7 @@ def test_memory_that_runs_out_in_between_leaves_the_program(
     with monkeypatch.context() as full:
         full.setattr(proof, "prove", prove)
         serve(graph, place, 32)
-    (kept,) = graph._signatures.linked
+    (kept,) = graph._signatures.with_program
     assert kept.settled  # nobody links it once more
     serve(graph, place, 32, 0)
     assert counted(graph) == (2, 1, 0)
@@ -145,7 +145,7 @@ def test_a_link_that_fails_leaves_the_program(
     graph = place.graphed(function)
     serve(graph, place, 0, 0)
     with monkeypatch.context() as broken:
-        broken.setattr(proof, "prove", lambda *_, **__: f"{proof.FAILED}: as it happens")
+        broken.setattr(proof, "prove", lambda *_: proof.failed("as it happens"))
         serve(graph, place, 32)
     serve(graph, place, 32, 0, 32)
     assert counted(graph) == (3, 2, 0) and graph.report.state == "graphed"
@@ -180,12 +180,15 @@ def test_what_cannot_be_linked_with_that_is_linked_without(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = place.graphed(sized)
-    prove = proof.prove
+    link, prove = pipeline.link, proof.prove
     seen: list[int] = []
 
-    def refuse_learned(*args: Any, **kwargs: Any) -> str:
-        seen.append(len(graph._alignment.least))
-        return f"{proof.FAILED}: rounding" if seen[-1] else prove(*args, **kwargs)
+    def noting(request: Any, attempt: attempts.Attempt) -> pipeline.LinkedProgram:
+        seen.append(len(request.alignments) if attempt.least_aligned else 0)
+        return link(request, attempt)
+
+    def refuse_learned(*args: Any) -> proof.Verdict:
+        return proof.failed("rounding") if seen[-1] else prove(*args)
 
     def serve_sized(size: int, offset: int, count: int) -> None:
         for _ in range(count):
@@ -196,6 +199,7 @@ def test_what_cannot_be_linked_with_that_is_linked_without(
     serve_sized(8, 0, 2)
     serve_sized(8, 32, 2)
     with monkeypatch.context() as strict:
+        strict.setattr(pipeline, "link", noting)
         strict.setattr(proof, "prove", refuse_learned)
         serve_sized(9, 0, 3)
     assert seen == [1, 0] and counted(graph) == (2, 0, 1)

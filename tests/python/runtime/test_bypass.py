@@ -115,7 +115,7 @@ def test_a_program_that_does_not_fit_is_heard_of_though_all_is_quiet(
     monkeypatch.setattr(graph._member, "has_moved", lambda call, arguments: True)
     for _ in range(3):
         graph.dispatcher([weight, place.randn(8), 2])
-    graph.dispatcher.remove(graph._signatures.linked[0].call)  # as if it accepted nothing
+    graph.dispatcher.remove(graph._signatures.with_program[0].program)  # as if it accepted nothing
     graph.dispatcher.quiet(1e6)
     heard.clear()
     graph.dispatcher([weight, place.randn(8), 2])

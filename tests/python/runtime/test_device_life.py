@@ -108,7 +108,7 @@ def test_programs_of_all_sizes_ask_for_the_arena_of_the_largest(place: Place) ->
         for _ in range(3):
             x = place.randn(length, 64)
             assert_bits(graph.dispatcher([x, length]), chained([x, length]))
-    calls = [signature.call for signature in graph._signatures.linked]
+    calls = [signature.program for signature in graph._signatures.with_program]
     sizes = {call.arena_in_one_piece for call in calls}
     assert len(sizes) == 3
     assert {call.arena_floor for call in calls} == {max(sizes)}
@@ -301,12 +301,12 @@ def test_a_failing_replay_that_wrote_its_arguments_is_not_repeated() -> None:
 def test_an_operator_that_breaks_its_library_is_never_captured(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pygraph.capture import linker
+    from pygraph.capture import pipeline
 
     def fail(*_: Any) -> None:
         raise AssertionError("it must not be captured")
 
-    monkeypatch.setattr(linker, "link", fail)
+    monkeypatch.setattr(pipeline, "link", fail)
     graph = place.graphed(lambda arguments: list(torch.linalg.eigh(arguments[0])))
     for _ in range(5):
         x = place.randn(6, 6)

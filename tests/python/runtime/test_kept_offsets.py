@@ -18,8 +18,8 @@ from places import Place, assert_bits
 from training_support import Compile, agree, fresh, role_of, serves
 
 from pygraph import _engine
-from pygraph.capture import linker
-from pygraph.capture.policy import Policy
+from pygraph.capture import pipeline
+from pygraph.capture.attempts import Attempt, Policy
 from pygraph.capture.request import Request
 from pygraph.decide.signatures import MAXIMUM_ATTEMPTS
 from pygraph.reporting import PARTLY, Report
@@ -48,26 +48,23 @@ def padding(monkeypatch: pytest.MonkeyPatch) -> Links:
     """Words for which the linker would refuse two captures are noise: they stay what they were in
     the first one, in a graph that is made all the same."""
     links = Links()
-    compare, link = _engine.link, linker.link
+    compare, link = _engine.link, pipeline.link
 
-    def lenient(
-        a: int, b: int, regions: Any, phantom_begin: int, phantom_end: int, **options: Any
-    ) -> Any:
-        linked = compare(a, b, regions, phantom_begin, phantom_end, **options)
+    def lenient(**options: Any) -> Any:
+        linked = compare(**options)
         links.strays = len(linked.problems)
         if not linked.problems:
             return linked
-        return compare(a, b, regions, phantom_begin, phantom_begin, **options)
+        return compare(**{**options, "phantom_end": options["phantom_begin"]})
 
-    def noting(request: Request, policy: Policy) -> linker.LinkedProgram:
-        links.made.append((policy, request.keep_offsets))
-        linked = link(request, policy)
+    def noting(request: Request, attempt: Attempt) -> pipeline.LinkedProgram:
+        links.made.append((attempt.policy, attempt.keep_offsets))
+        linked = link(request, attempt)
         assert not linked.doubtful, "the twin's own kernels have no such words"
-        linked.doubtful = links.strays > 0
-        return linked
+        return dataclasses.replace(linked, doubtful=links.strays > 0)
 
     monkeypatch.setattr(_engine, "link", lenient)
-    monkeypatch.setattr(linker, "link", noting)
+    monkeypatch.setattr(pipeline, "link", noting)
     return links
 
 

@@ -22,10 +22,9 @@ BACKWARD = Partition(inputs=(5, 4, 2, 3), outputs=(1, 0, None))
 METADATA = types.SimpleNamespace(num_forward_returns=1, num_symints_saved_for_bw=2)
 
 
-def linked(spent_after: list[int] | None = None, results: int = 0, kept: str = "") -> Any:
-    """As much of a linked program as a pair asks for."""
-    call = types.SimpleNamespace(spent_after=spent_after or [], block_of_result=[0] * results)
-    return types.SimpleNamespace(call=call, offsets_kept=kept)
+def linked(spent_after: list[int] | None = None, results: int = 0) -> Any:
+    """As much of a program as a pair asks for."""
+    return types.SimpleNamespace(spent_after=spent_after or [], block_of_result=[0] * results)
 
 
 def side(
@@ -121,7 +120,7 @@ def test_what_is_given_up_together_is_put_together(merged: list[Any], forward_fi
         forward.adopt(made, [])
     # Saved tensors 0, 1 and 2 are the graph's results 1, 2 and 3, and the callable's 4, 0 and 3.
     given_up = {4: GivenUp(0, 0), 0: GivenUp(0, -1), 3: GivenUp(0, 1)}
-    assert merged == [(made.call, given_up)]
+    assert merged == [(made, given_up)]
 
 
 def test_nothing_is_put_together_before_all_of_the_backward_is_known(merged: list[Any]) -> None:
@@ -139,7 +138,7 @@ def test_nothing_is_put_together_before_all_of_the_backward_is_known(merged: lis
 def test_nothing_is_put_together_for_a_backward_that_looks_at_offsets(merged: list[Any]) -> None:
     pair = TrainingPair([METADATA])
     forward, backward = side(Role.FORWARD, pair, FORWARD), side(Role.BACKWARD, pair, BACKWARD)
-    backward.adopt(linked([0] * 4, kept="it counts from the start"), [torch.zeros(1)] * 4)
+    backward.adopt(linked([0] * 4), [torch.zeros(1)] * 4, any_offsets=False)
     forward.adopt(linked(results=5), [])
     assert not merged
 
@@ -148,11 +147,12 @@ def test_seeds_on_the_host_wait_for_the_backward_and_find_its_arguments() -> Non
     pair = TrainingPair([METADATA])
     forward = side(Role.FORWARD, pair, FORWARD)
     real = run(number(3), torch.zeros(2), torch.zeros(2), number(4), torch.zeros(2))
-    assert forward.saves_on_host(real) == ""
+    assert forward.saves_on_host(real).later
     backward = side(Role.BACKWARD, pair, BACKWARD)
     assert backward.taken_on_host([torch.zeros(1)] * 4) == frozenset()
-    assert forward.saves_on_host(real) is None
-    assert real.on_host == {0, 3}  # saved tensors 1 and 2
+    found = forward.saves_on_host(real)
+    assert found.against is None
+    assert found.results == {0, 3}  # saved tensors 1 and 2
     assert backward.taken_on_host([torch.zeros(1)] * 4) == {1, 3}
 
 
@@ -161,8 +161,8 @@ def test_seeds_on_the_host_that_cannot_be_found_are_refused() -> None:
     forward = side(Role.FORWARD, pair, FORWARD)
     side(Role.BACKWARD, pair, Partition((5, 3), ()))  # takes saved tensor 1 alone
     plain = torch.zeros(2)
-    not_taken = forward.saves_on_host(run(plain, plain, plain, number(4), plain))
+    not_taken = forward.saves_on_host(run(plain, plain, plain, number(4), plain)).against
     assert not_taken is not None and "do not take" in not_taken
-    returned = forward.saves_on_host(run(plain, number(4), plain, plain, plain))
+    returned = forward.saves_on_host(run(plain, number(4), plain, plain, plain)).against
     assert returned is not None and "not saved" in returned
-    assert forward.saves_on_host(run(number(4), plain, plain, plain, plain)) is None
+    assert forward.saves_on_host(run(number(4), plain, plain, plain, plain)).results == {0}

@@ -186,7 +186,7 @@ def test_a_reset_between_steps_and_between_forward_and_backward(place: Place, wh
             del result
             if step == 5 and is_ours(compiled):
                 gc.collect()
-                live = [g for g in registry._graphs if g._signatures.linked]
+                live = [g for g in registry._graphs if g._signatures.with_program]
                 assert not live, [g.report.name for g in live]
         return kept
 

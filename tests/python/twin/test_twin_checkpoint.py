@@ -113,7 +113,7 @@ def test_other_higher_order_operators_are_refused_by_name() -> None:
 def test_a_capture_on_a_gpu_holds_what_higher_order_operators_return() -> None:
     kept: list[Any] = []
     x = torch.randn(8)
-    with hold.hold_buffers(lambda: None, kept) as mode:
+    with hold.hold_buffers((), kept) as mode:
         state, result = _run_and_save(torch.ops.aten.relu.default, x)
     assert any(item is state for item in kept)
     assert any(item is result for item in kept)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pygraph.decide.signatures import SignaturePolicy, sizes_of
-from pygraph.frontends.compile import aot, hook, sources
+from pygraph.frontends.compile import aot, generated, hook, sources
 from pygraph.frontends.compile import entry_point as gateway
 from pygraph.frontends.compile import speculation as early
 from pygraph.frontends.compile.options import split as split_options
@@ -74,6 +74,7 @@ def backend(
         graph = CompiledGraph(
             model,
             name=registry.next_name(role.value),
+            holdings=generated.holdings_of(model),
             # What Inductor calls static of a backward is whatever was saved.
             static=() if is_backward else static_input_idxs,
             mutated=mutated_input_idxs,

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from pygraph import _engine
-from pygraph.capture.hold import generated_globals
+from pygraph.frontends.compile.generated import generated_globals
 from pygraph.frontends.compile.speculation import Permit, install
 from pygraph.runtime.compiled_graph import CompiledGraph
 

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capture.hold import callables_behind, generated_functions
 from pygraph.frontends.compile import index_bounds as lookups
+from pygraph.frontends.compile.generated import callables_behind, generated_functions
 
 log = logging.getLogger("pygraph")
 

@@ -1,0 +1,94 @@
+"""Inductor's generated code behind a callable: its functions, its allocators, its tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from pygraph.capture.holdings import Allocator, Holdings
+
+_ALLOCATORS = ("empty_strided_cuda", "empty_strided_cuda_pinned", "alloc_from_pool")
+_SEARCH_DEPTH = 4
+
+
+def holdings_of(function: Any) -> Holdings:
+    """What a capture needs to know of a compiled callable."""
+    return Holdings(
+        functools.partial(_allocators_of, function), functools.partial(_tensors_of, function)
+    )
+
+
+def callables_behind(function: Any, depth: int = _SEARCH_DEPTH) -> list[Any]:
+    """`function` and what it calls, as far as that can be seen from outside: bound methods,
+    partials, wrappers and closures are looked through."""
+    found: list[Any] = []
+    seen: set[int] = set()
+
+    def visit(item: Any, left: int) -> None:
+        if left == 0 or id(item) in seen or not callable(item):
+            return
+        seen.add(id(item))
+        found.append(item)
+        if isinstance(item, functools.partial):
+            visit(item.func, left - 1)
+        for attribute in ("__func__", "__wrapped__"):
+            visit(getattr(item, attribute, None), left)
+        for cell in getattr(item, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                visit(cell.cell_contents, left - 1)
+        owner = getattr(item, "__self__", None)
+        if owner is not None:
+            visit(owner, left - 1)
+
+    visit(function, depth)
+    return found
+
+
+def generated_functions(function: Any, depth: int = _SEARCH_DEPTH) -> list[Any]:
+    """What is called of Inductor's generated code behind `function`: of each module the first that
+    is found, which is `call`, or a partition that Inductor hands to the hook by itself."""
+    found: list[Any] = []
+    for item in callables_behind(function, depth):
+        names: Any = getattr(item, "__globals__", None)
+        generated = isinstance(names, dict) and any(name in names for name in _ALLOCATORS)
+        if generated and all(names is not other.__globals__ for other in found):
+            found.append(item)
+    return found
+
+
+def generated_globals(function: Any, depth: int = _SEARCH_DEPTH) -> list[dict[str, Any]]:
+    """The module dictionaries of Inductor's generated code behind `function`."""
+    return [each.__globals__ for each in generated_functions(function, depth)]
+
+
+def _allocators_of(function: Any) -> Iterator[Allocator]:
+    for names in generated_globals(function):
+        yield from ((names, name) for name in _ALLOCATORS if name in names)
+
+
+def _tensors_of(function: Any) -> Iterator[torch.Tensor]:
+    """Globals of Inductor's modules, attributes of the FX graphs and objects behind `function`."""
+    for names in generated_globals(function):
+        yield from _tensors_in(names.values())
+    for item in callables_behind(function):
+        if isinstance(item, torch.nn.Module):
+            yield from _tensors_in(item.state_dict(keep_vars=True).values())
+        yield from _tensors_in(getattr(item, "__dict__", {}).values())
+        for cell in getattr(item, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                yield from _tensors_in([cell.cell_contents])
+
+
+def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in list(values):
+        if isinstance(value, torch.Tensor):
+            if value.layout == torch.strided:
+                yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors_in(value)
+        elif isinstance(value, dict):
+            yield from _tensors_in(value.values())
