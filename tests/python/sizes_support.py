@@ -6,7 +6,7 @@ from typing import Any
 
 from places import Place, assert_bits
 
-from pygraph.decide import signatures
+from pygraph.decide import budget
 from pygraph.runtime.compiled_graph import CompiledGraph
 
 
@@ -25,6 +25,6 @@ def serve(graph: CompiledGraph, place: Place, factor: int) -> None:
 
 def later(graph: CompiledGraph, seconds: float) -> None:
     """Linking may go on in so many seconds."""
-    signatures.BUDGET.clear()
-    signatures.BUDGET.spend(seconds / signatures.PATIENCE, on_top=False)
+    budget.BUDGET.clear()
+    budget.BUDGET.spend(seconds / budget.PATIENCE, on_top=False)
     graph.dispatcher.quiet(seconds)

@@ -23,7 +23,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -31,6 +30,7 @@ import torch
 
 from pygraph.capture import numbers
 from pygraph.capture.device import Device
+from pygraph.decide import budget
 
 #: Programs of one compiled graph.
 PROGRAMS = 256
@@ -49,10 +49,6 @@ _BACK_OFF = 4
 _SIGHTS_FOR_A_PLACE = 4
 #: How often linking is tried again after memory was short, or constants have moved.
 MAXIMUM_ATTEMPTS = 4
-#: Times what links took that must pass before the next.
-PATIENCE = 200.0
-#: The share of what replays save that links may take besides.
-REINVESTED = 0.5
 #: How many times as long a signature waits at most that has waited in vain.
 _LONGEST_WAIT = 4
 #: Sights of new numbers on the host, with sizes that are not new, until they count as restless.
@@ -145,36 +141,6 @@ class Signature:
         self.waits_since, self.waits = None, 0
         self.settled = False
         self.calls = self.warm_up_calls - _BACK_OFF**self.evictions
-
-
-class Budget:
-    """The time that linking may take: a small part of all, and of what was saved."""
-
-    def __init__(self) -> None:
-        self._until = 0.0
-
-    def spend(self, seconds: float, on_top: bool) -> None:
-        """A link that took so long has just ended. Those who wait for it wait PATIENCE times as
-        long; `on_top`: behind what they wait for already."""
-        now = time.monotonic()
-        if on_top:
-            self._until = max(self._until, now) + PATIENCE * seconds
-        else:
-            self._until = max(self._until, now + PATIENCE * seconds)
-
-    def earn(self, seconds: float) -> None:
-        """Replays have taken so much less than the callables would have."""
-        self._until -= PATIENCE * REINVESTED * seconds
-
-    def clear(self) -> None:
-        self._until = 0.0
-
-    def seconds_to_wait(self) -> float:
-        return max(self._until - time.monotonic(), 0.0)
-
-
-#: Of all graphs: each may have many sizes, and a forward has a backward.
-BUDGET = Budget()
 
 
 class Signatures:
@@ -329,11 +295,11 @@ class Signatures:
         many = max(self._at_once(), self.policy.at_once)
         wanted = self.count() < many or bool(self.policy.sizes)
         at_once = soon or (wanted and not self._must_wait)
-        return 0.0 if at_once else BUDGET.seconds_to_wait()
+        return 0.0 if at_once else budget.BUDGET.seconds_to_wait()
 
     def note_link(self, seconds: float, failed: bool = False) -> None:
         """An attempt to link that took so long has just ended."""
-        BUDGET.spend(seconds, on_top=self.count() > EAGER)
+        budget.BUDGET.spend(seconds, on_top=self.count() > EAGER)
         self._link_failed = failed
 
     def note_saving(self, seconds: float) -> None:
@@ -345,7 +311,7 @@ class Signatures:
         """There were so many replays by now. What they saved counts where the device waits for the
         host: elsewhere nobody has noticed it."""
         if host_bound and self._saving is not None:
-            BUDGET.earn((replays - self._replays) * self._saving)
+            budget.BUDGET.earn((replays - self._replays) * self._saving)
         self._replays = replays
 
     @property

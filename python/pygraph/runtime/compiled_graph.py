@@ -253,10 +253,11 @@ class CompiledGraph:
             return run.outputs
         arguments = self.fallback.on_device(arguments, self.device)
         run = dataclasses.replace(run, arguments=arguments, on_host=saved.results)
-        outcome = self._find_program(run)
-        elapsed = time.perf_counter() - started
+        with capture_lock:
+            outcome = self._find_program(run)
+            if outcome.linked is not None:
+                self._adopt(signature, outcome, outcome.linked, arguments)
         if outcome.linked is not None:
-            self._adopt(signature, outcome, outcome.linked, arguments)
             self._signatures.note_saving(run.seconds - _seconds_per_run(outcome))
             self._signatures.note_link(time.perf_counter() - started - run.seconds)
             if self.on_deploy is not None:
@@ -265,7 +266,7 @@ class CompiledGraph:
         if outcome.failure is not None and outcome.failure.memory_short:
             signature.postpone()
         # Not settled: memory was short, and another signature may find some.
-        self._signatures.note_link(elapsed, failed=signature.settled)
+        self._signatures.note_link(time.perf_counter() - started, failed=signature.settled)
         self._give_up(outcome.reasons, whole=not self._signatures.with_program)
         return run.outputs
 
@@ -285,8 +286,7 @@ class CompiledGraph:
             always_in_pieces=self.device.arena_in_pieces,
             least_aligned=bool(request.alignments),
         )
-        with capture_lock:
-            outcome = pipeline.find(request, todo)
+        outcome = pipeline.find(request, todo)
         for step, took in outcome.timings_ms.items():
             self._add_time(step, took)
         if outcome.verdict is not None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.decide.signatures import BUDGET
+from pygraph.decide.budget import BUDGET
 from pygraph.reporting import FALLBACK, GraphReport, Report
 from pygraph.runtime import calling_thread, devices
 from pygraph.runtime.compiled_graph import CompiledGraph

@@ -25,7 +25,7 @@ from pygraph.capture import numbers
 from pygraph.capture.attempts import Policy as Rung
 from pygraph.capture.device import CaptureFailed
 from pygraph.capture.hold import hold_buffers
-from pygraph.decide import signatures
+from pygraph.decide import budget, signatures
 from pygraph.decide.signatures import SignaturePolicy, Signatures
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING
 from pygraph.runtime import compiled_graph as graphed
@@ -153,7 +153,7 @@ def test_a_number_waits_for_a_place_as_long_as_a_size(apart: Apart) -> None:
     x = torch.randn(6)
     for _ in range(4):
         graph.dispatcher([x, number(1.0)])
-    signatures.BUDGET.clear()
+    budget.BUDGET.clear()
     for sight in range(1, 8):
         graph.dispatcher([x, number(2.0)])
         assert graph.refresh_report().evictions == (sight >= 5), sight

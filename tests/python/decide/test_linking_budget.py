@@ -14,7 +14,7 @@ from training_support import fresh, reset
 
 import pygraph
 from pygraph.capture import proof
-from pygraph.decide import signatures
+from pygraph.decide import budget, signatures
 from pygraph.decide.signatures import SignaturePolicy
 from pygraph.reporting import Report, text
 from pygraph.runtime import bypass as resting
@@ -31,7 +31,7 @@ def test_a_few_programs_are_linked_at_once_and_others_in_time(
     place: Place, heard: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signatures, "EAGER", 2)
-    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
+    monkeypatch.setattr(budget, "PATIENCE", 1e6)
     graph = place.graphed(scale)
     for factor in (2, 2, 3, 3, 4, 4, 4):
         serve(graph, place, factor)
@@ -47,7 +47,7 @@ def test_sizes_that_come_back_soon_are_linked_at_once(
     place: Place, monkeypatch: pytest.MonkeyPatch, sizes: int
 ) -> None:
     """Of others one, and then there is no time for more."""
-    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
+    monkeypatch.setattr(budget, "PATIENCE", 1e6)
     graph = place.graphed(scale)
     for _ in range(4):
         for factor in range(sizes):
@@ -59,7 +59,7 @@ def test_one_size_among_many_comes_back_soon(
     place: Place, heard: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though all is quiet, and though it has been heard of in vain before."""
-    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
+    monkeypatch.setattr(budget, "PATIENCE", 1e6)
     monkeypatch.setattr(resting, "_ASKED_AGAIN", 1e6)
     graph = place.graphed(scale)
     for factor in (0, 0, *range(1, 20)):
@@ -79,7 +79,7 @@ def test_it_is_asked_again_soon_whether_linking_must_wait(
     place: Place, heard: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signatures, "EAGER", 0)
-    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
+    monkeypatch.setattr(budget, "PATIENCE", 1e6)
     graph = place.graphed(scale)
     for factor in (2, 2, 3, 3, 3):
         serve(graph, place, factor)
@@ -95,7 +95,7 @@ def test_it_is_asked_again_soon_whether_linking_must_wait(
 def test_no_more_than_a_few_are_linked_at_once(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
+    monkeypatch.setattr(budget, "PATIENCE", 1e6)
     graph = place.graphed(scale)
     for factor in range(20):
         for _ in range(3):
@@ -116,8 +116,8 @@ def test_what_replays_save_is_spent_on_links(place: Place, monkeypatch: pytest.M
     assert per_run > 0
     assert -per_run < noted[0] < 10.0 - per_run
     graph._signatures.note_saving(0.25)
-    signatures.BUDGET.clear()
-    signatures.BUDGET.spend(100.0, on_top=False)
+    budget.BUDGET.clear()
+    budget.BUDGET.spend(100.0, on_top=False)
     for _ in range(400):
         serve(graph, place, 2)
     for idle in (False, True):
@@ -141,23 +141,23 @@ def test_what_replays_save_is_spent_on_links(place: Place, monkeypatch: pytest.M
 
 def test_the_least_that_a_replay_saves_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(signatures.time, "monotonic", lambda: now)
-    monkeypatch.setattr(signatures, "BUDGET", signatures.Budget())
+    monkeypatch.setattr(budget.time, "monotonic", lambda: now)
+    monkeypatch.setattr(budget, "BUDGET", budget.Budget())
     found = signatures.Signatures(SignaturePolicy(), devices.TARGETS["twin"].device(0))
 
     def earned(replays: int) -> float:
-        signatures.BUDGET.clear()
-        signatures.BUDGET.spend(10.0, on_top=False)
-        before = signatures.BUDGET.seconds_to_wait()
+        budget.BUDGET.clear()
+        budget.BUDGET.spend(10.0, on_top=False)
+        before = budget.BUDGET.seconds_to_wait()
         found.count_savings(replays, True)
-        return (before - signatures.BUDGET.seconds_to_wait()) / signatures.PATIENCE
+        return (before - budget.BUDGET.seconds_to_wait()) / budget.PATIENCE
 
     assert earned(5) == 0.0  # nothing is known
     found.note_saving(0.3)
-    assert earned(7) == pytest.approx(2 * 0.3 * signatures.REINVESTED)
+    assert earned(7) == pytest.approx(2 * 0.3 * budget.REINVESTED)
     found.note_saving(0.1)
     found.note_saving(0.2)
-    assert earned(10) == pytest.approx(3 * 0.1 * signatures.REINVESTED)
+    assert earned(10) == pytest.approx(3 * 0.1 * budget.REINVESTED)
     found.note_saving(-0.5)  # the graph is slower
     assert earned(20) == 0.0
 
@@ -169,10 +169,10 @@ def test_graphs_share_the_time_that_linking_may_take(
     one, other = place.graphed(scale), place.graphed(scale)
     for graph in (one, other):
         serve(graph, place, 2)
-    signatures.BUDGET.clear()
+    budget.BUDGET.clear()
     serve(one, place, 2)
     assert one.refresh_report().programs == 1
-    signatures.BUDGET.spend(1e3, on_top=False)
+    budget.BUDGET.spend(1e3, on_top=False)
     heard.clear()
     for _ in range(5):
         serve(other, place, 2)
@@ -191,7 +191,7 @@ def test_a_backward_gets_as_many_programs_as_its_forward_at_once(
 ) -> None:
     """What a forward's graph saves may be such as only a graph takes without waiting for it."""
     monkeypatch.setattr(signatures, "EAGER", 1)
-    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
+    monkeypatch.setattr(budget, "PATIENCE", 1e6)
     module = torch.nn.Linear(4, 4).to(place.torch)
     fast = place.compile(lambda x: torch.tanh(module(x)).sum(0), dynamic=True)
 
@@ -202,7 +202,7 @@ def test_a_backward_gets_as_many_programs_as_its_forward_at_once(
         return [graph.programs for graph in pygraph.report().graphs]
 
     assert programs_after(5, 5, 5, 6, 6, 6) == [1, 1]
-    signatures.BUDGET.clear()
+    budget.BUDGET.clear()
     for graph in registry._graphs:
         graph.dispatcher.quiet(0.0)
     assert programs_after(6) == [2, 2]
@@ -212,16 +212,16 @@ def test_a_backward_gets_as_many_programs_as_its_forward_at_once(
 def test_links_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for those that need not wait: they are few."""
     now = 100.0
-    monkeypatch.setattr(signatures.time, "monotonic", lambda: now)
-    budget = signatures.Budget()
-    budget.spend(0.2, on_top=False)
-    budget.spend(0.1, on_top=False)
-    assert budget.seconds_to_wait() == 0.2 * signatures.PATIENCE
-    budget.spend(0.1, on_top=True)
-    assert budget.seconds_to_wait() == pytest.approx(0.3 * signatures.PATIENCE)
+    monkeypatch.setattr(budget.time, "monotonic", lambda: now)
+    time_left = budget.Budget()
+    time_left.spend(0.2, on_top=False)
+    time_left.spend(0.1, on_top=False)
+    assert time_left.seconds_to_wait() == 0.2 * budget.PATIENCE
+    time_left.spend(0.1, on_top=True)
+    assert time_left.seconds_to_wait() == pytest.approx(0.3 * budget.PATIENCE)
     now = 1000.0
-    budget.spend(0.1, on_top=True)
-    assert budget.seconds_to_wait() == pytest.approx(0.1 * signatures.PATIENCE)
+    time_left.spend(0.1, on_top=True)
+    assert time_left.seconds_to_wait() == pytest.approx(0.1 * budget.PATIENCE)
 
 
 @pytest.mark.parametrize("eager", [0, 1, 8])
@@ -229,11 +229,9 @@ def test_the_first_few_links_do_not_add_up(
     place: Place, monkeypatch: pytest.MonkeyPatch, eager: int
 ) -> None:
     monkeypatch.setattr(signatures, "EAGER", eager)
-    monkeypatch.setattr(signatures, "PATIENCE", 0.0)
+    monkeypatch.setattr(budget, "PATIENCE", 0.0)
     added: list[bool] = []
-    monkeypatch.setattr(
-        signatures.Budget, "spend", lambda self, seconds, on_top: added.append(on_top)
-    )
+    monkeypatch.setattr(budget.Budget, "spend", lambda self, seconds, on_top: added.append(on_top))
     graph = place.graphed(scale)
     for factor in (2, 3):
         for _ in range(3):
@@ -245,7 +243,7 @@ def test_listed_sizes_are_linked_at_once_however_many(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signatures, "EAGER", 1)
-    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
+    monkeypatch.setattr(budget, "PATIENCE", 1e6)
     graph = place.graphed(scale, sizes=SignaturePolicy(sizes=signatures.sizes_of([2, 3, 4])))
     for factor in (2, 2, 3, 4):
         serve(graph, place, factor)
@@ -256,7 +254,7 @@ def test_listed_sizes_are_linked_at_once_however_many(
 def test_so_many_are_linked_at_once_as_is_asked_for(
     place: Place, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
+    monkeypatch.setattr(budget, "PATIENCE", 1e6)
     graph = place.graphed(scale, sizes=SignaturePolicy(at_once=at_once))
     for _ in range(3):
         for factor in range(12):
@@ -265,7 +263,7 @@ def test_so_many_are_linked_at_once_as_is_asked_for(
 
 
 def test_the_option_reaches_the_graph(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
+    monkeypatch.setattr(budget, "PATIENCE", 1e6)
 
     def programs(**options: int) -> int:
         reset()
@@ -282,7 +280,7 @@ def test_the_option_reaches_the_graph(place: Place, monkeypatch: pytest.MonkeyPa
 
 def test_programs_are_bounded_by_their_nodes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signatures, "NODES", 2)  # each has one
-    monkeypatch.setattr(signatures, "PATIENCE", 0.0)
+    monkeypatch.setattr(budget, "PATIENCE", 0.0)
     graph = place.graphed(scale)
     for factor in (2, 3, 4):
         for _ in range(3):
@@ -312,7 +310,7 @@ def test_a_failure_makes_all_sizes_wait(
     place: Place, heard: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where one could not be captured, the next one hardly can."""
-    monkeypatch.setattr(signatures, "PATIENCE", 1e6)
+    monkeypatch.setattr(budget, "PATIENCE", 1e6)
     tried = []
 
     def function(arguments: list[Any]) -> list[Any]:

@@ -16,7 +16,7 @@ from training_support import fresh
 
 import pygraph
 from pygraph import _engine
-from pygraph.decide import signatures
+from pygraph.decide import budget, signatures
 from pygraph.decide.signatures import SignaturePolicy
 
 
@@ -32,7 +32,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may be evicted at any time."""
-    monkeypatch.setattr(signatures, "PATIENCE", 0.0)
+    monkeypatch.setattr(budget, "PATIENCE", 0.0)
 
 
 @pytest.mark.usefixtures("impatient")

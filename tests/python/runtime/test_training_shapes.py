@@ -18,7 +18,7 @@ from torch import nn
 from training_support import Attending, Compile, agree, gradients, is_ours, net, role_of, serves
 
 import pygraph
-from pygraph.decide import signatures
+from pygraph.decide import budget, signatures
 from pygraph.runtime import registry
 
 TRAINED = ("forward", "backward")
@@ -32,7 +32,7 @@ def training(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may be evicted at any time."""
-    monkeypatch.setattr(signatures, "PATIENCE", 0.0)
+    monkeypatch.setattr(budget, "PATIENCE", 0.0)
 
 
 class Summing(nn.Module):
