@@ -1,7 +1,7 @@
 """Turns Google Benchmark's JSON into this project's record form.
 
     ./run bench-engine raw.json
-    ./run python tools/engine_record.py raw.json benchmarks/results/engine-microbench.json
+    ./run python tools/engine_record.py raw.json microbenchmarks.json
 
 Leaves out the host's name. The GPU's figures are taken from first-light.json's environment only if
 `--env FILE` names it (the benchmarks themselves know the driver, not the device).

@@ -2,7 +2,7 @@
 //
 // Everything that happens on every call stands here, in order: compare the arguments' addresses,
 // bind what moved, take the arena and the outputs from torch's allocator, launch, wrap the outputs.
-// See docs/design.md, "The host path". What this does not do: decide, capture, prove. A call it
+// See docs/design/host-path.md. What this does not do: decide, capture, prove. A call it
 // cannot serve (other sizes, a missing argument) is refused with kMiss before anything was done,
 // and the caller takes another way.
 #pragma once

@@ -196,7 +196,7 @@ def test_tables_of_addresses_made_on_the_host_fall_back() -> None:
     host, so that nothing in the graph's words would tell it that an argument has moved."""
     triton = pytest.importorskip("triton")
     import triton.language as tl
-    from tests_triton import double_through_table
+    from table_kernels import double_through_table
 
     with torch.library._scoped_library("pygraph_tables", "DEF") as library:
 
@@ -227,7 +227,7 @@ def test_tables_of_addresses_made_on_the_host_fall_back() -> None:
 def through_kept_tables(make_table: Callable[[int], torch.Tensor]) -> Any:
     """The report after six calls, all right, of a callable that makes a table of addresses for each
     argument once and keeps it: in a graph it would name memory that has moved."""
-    from tests_triton import double_through_table
+    from table_kernels import double_through_table
 
     from pygraph.runtime.compiled_graph import CompiledGraph
 
