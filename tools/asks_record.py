@@ -2,8 +2,8 @@
 
     ./run python tools/asks_record.py benchmarks/results/asks-reduce-overhead.json
 
-Runs each test of tests/python/test_training_*.py on the GPU with `--reduce-overhead`, in a process
-of its own, since some end in a crash or never. "right" says that the mode's values were torch's
+Runs each test of tests/python/runtime/test_training_*.py on the GPU with `--reduce-overhead`, in a
+process of its own, since some end in a crash or never. "right" says that the mode's values were torch's
 default's; "fails" comes with what it raised or got wrong. With --cited only those whose docstring
 names a public thread.
 """
@@ -28,7 +28,9 @@ from benchmarks.harness import record
 from benchmarks.harness.environment import environment
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = sorted(path.relative_to(ROOT) for path in ROOT.glob("tests/python/test_training_*.py"))
+TESTS = sorted(
+    path.relative_to(ROOT) for path in ROOT.glob("tests/python/runtime/test_training_*.py")
+)
 PYTEST = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider"]
 LONGEST = 240  #: characters of a message
 
@@ -55,7 +57,7 @@ def tell(test: str, limit: float) -> dict[str, Any]:
         xml = Path(folder) / "outcome.xml"
         command = [*PYTEST, "--reduce-overhead", f"--junitxml={xml}", test]
         environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        name = test.removeprefix("tests/python/")
+        name = test.removeprefix("tests/python/runtime/")
         try:
             ended = subprocess.run(
                 command, cwd=ROOT, env=environment, capture_output=True, timeout=limit

@@ -24,8 +24,8 @@ from pathlib import Path
 from ensure import ROOT, has_driver, pins, pip_install, requirements
 
 UNREACHABLE = 75  #: exit status: pip could not reach an index
-SHORT = """adapter ahead early early_code gateway lookups partition plan tensors training_autograd
-    training_random twin_compile twin_random uncaptured versions"""
+SHORT = """backend before_wrappers before_guards speculation_code entry_point index_bounds partition
+    plan tensors training_autograd training_random twin_compile twin_random fallback versions"""
 ALL = ["tests/python", "tests/training", "tests/trust"]
 
 
@@ -89,6 +89,12 @@ def run_tests(directory: Path, arguments: list[str]) -> int:
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
+def short_set() -> list[str]:
+    """The files of SHORT, by their path."""
+    files = {path.stem: path for path in ROOT.glob("tests/python/**/test_*.py")}
+    return [str(files[f"test_{name}"].relative_to(ROOT)) for name in SHORT.split()]
+
+
 def main(arguments: list[str]) -> int:
     if not arguments or arguments[0].startswith("-"):
         sys.exit("test-torch: which torch? Name a release like 2.15.0, or newest")
@@ -103,7 +109,7 @@ def main(arguments: list[str]) -> int:
             status, rest = pip(directory, [pins()["matplotlib"]]), ALL
     if status or rest == ["--install"]:
         return status
-    return run_tests(directory, rest or [f"tests/python/test_{name}.py" for name in SHORT.split()])
+    return run_tests(directory, rest or short_set())
 
 
 if __name__ == "__main__":
