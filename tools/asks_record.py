@@ -3,9 +3,9 @@
     ./run python tools/asks_record.py benchmarks/results/asks-reduce-overhead.json
 
 Runs each test of tests/python/runtime/test_training_*.py on the GPU with `--reduce-overhead`, in a
-process of its own, since some end in a crash or never. "right" says that the mode's values were torch's
-default's; "fails" comes with what it raised or got wrong. With --cited only those whose docstring
-names a public thread.
+process of its own, since some end in a crash or never. "right" says that the mode's values were
+torch's default's; "fails" comes with what it raised or got wrong. With --cited only those whose
+docstring names a public thread.
 """
 
 from __future__ import annotations
