@@ -1,8 +1,5 @@
 #include "pygraph/link.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <utility>
 
 #include "copies.h"
@@ -12,6 +9,36 @@
 
 namespace pygraph {
 namespace {
+
+/// What the passes share: what was asked for, what is being made, and what one pass leaves for
+/// those behind it.
+struct LinkContext {
+  const Driver& driver;
+  const LinkRequest& request;
+  LinkedGraph linked{};
+  Prepared a{};               ///< capture A; its graph and image move to `linked`
+  Prepared b{};               ///< its probe
+  std::vector<Region> own{};  ///< the memory that the graphs allocate themselves
+  Scratch scratch{{}, {}, {}, 0};
+
+  /// The program's region of the first of `own`, until the arena swallows them: the destinations of
+  /// the copies and the arena stand between the given regions and the graph's own.
+  [[nodiscard]] std::uint32_t first_own() const { return linked.arena + 1; }
+};
+
+void prepare(LinkContext& context) {
+  const LinkRequest& request = context.request;
+  const ReadOptions options{request.options.keep_host_functions};
+  context.a = prepare_copy(context.driver, request.a, options);
+  context.b = prepare_probe(context.driver, request.b, options);
+  context.linked.graph = std::move(context.a.graph);
+  context.linked.image = std::move(context.a.image);
+}
+
+void find_own_memory(LinkContext& context) {
+  context.own =
+      own_memory(context.a.allocations, context.b.allocations, context.linked.table.problems);
+}
 
 /// Whether a number is an address that the driver knows as device memory.
 IsDeviceMemory device_memory_test(const Driver& driver) {
@@ -23,27 +50,71 @@ IsDeviceMemory device_memory_test(const Driver& driver) {
   };
 }
 
-/// The places of the given regions, then of the memory that the graphs allocate themselves.
-std::vector<Region> all_places(std::span<const LinkRegion> regions,
-                               const std::vector<Region>& own_memory) {
+void find_relocations(LinkContext& context) {
+  const LinkRequest& request = context.request;
   std::vector<Region> places;
-  places.reserve(regions.size() + own_memory.size());
-  for (const LinkRegion& region : regions) {
+  places.reserve(request.regions.size() + context.own.size());
+  for (const LinkRegion& region : request.regions) {
     places.push_back(region.place);
   }
-  places.insert(places.end(), own_memory.begin(), own_memory.end());
-  return places;
+  places.insert(places.end(), context.own.begin(), context.own.end());
+  context.linked.table =
+      relocate(context.linked.image, context.b.image, places, request.phantom_begin,
+               request.phantom_end, device_memory_test(context.driver));
 }
 
-/// What needs memory when; nothing if the graph must not be cut.
-std::vector<Tenant> tenants(const LinkRequest& request, const LinkedGraph& linked,
-                            const Scratch& scratch) {
-  std::vector<Tenant> found;
-  const auto last_node = static_cast<std::uint32_t>(linked.image.nodes.size()) - 1;
-  const std::size_t slack = request.options.peak_slack;
-  if (slack == LinkOptions{}.peak_slack || linked.image.nodes.empty()) {
-    return found;
+void number_regions(LinkContext& context) {
+  LinkedGraph& linked = context.linked;
+  const std::size_t given = context.request.regions.size();
+  linked.first_copy = static_cast<std::uint32_t>(given);
+  linked.arena = linked.first_copy + static_cast<std::uint32_t>(context.request.copies.size());
+  linked.relocations = linked.table.relocations;
+  for (Relocation& relocation : linked.relocations) {
+    if (relocation.region >= given) {
+      relocation.region += context.first_own() - linked.first_copy;
+    }
   }
+}
+
+void append_copies(LinkContext& context) {
+  LinkedGraph& linked = context.linked;
+  add_copies(context.driver, linked.graph.get(), context.request.copies, context.request.regions,
+             linked.first_copy, linked.image, linked.relocations);
+}
+
+void count_mentions(LinkContext& context) {
+  LinkedGraph& linked = context.linked;
+  linked.mentions.assign(context.request.regions.size(), 0);
+  for (const Relocation& relocation : linked.relocations) {
+    if (relocation.region < linked.mentions.size()) {
+      ++linked.mentions[relocation.region];
+    }
+  }
+}
+
+void find_scratch(LinkContext& context) {
+  const LinkRequest& request = context.request;
+  LinkedGraph& linked = context.linked;
+  context.scratch = Scratch(request.regions, request.copies, context.own, context.first_own());
+  context.scratch.find_nodes(linked.relocations, linked.image, request.operators);
+  linked.last_nodes = context.scratch.last_nodes();
+}
+
+void lay_out_whole(LinkContext& context) {
+  const LinkOptions& options = context.request.options;
+  LinkedGraph& linked = context.linked;
+  linked.layout = lay_out(context.scratch.buffers(), NodeOrder(linked.image),
+                          {.share = options.share_scratch,
+                           .in_pieces = options.arena_in_pieces,
+                           .lenders = context.scratch.lenders(),
+                           .smallest_loan = options.smallest_loan});
+  linked.spans.assign(linked.layout.pieces.size(), {});
+}
+
+/// What needs memory when, in a graph of as many nodes.
+std::vector<Tenant> tenants(const Scratch& scratch, std::uint32_t nodes) {
+  std::vector<Tenant> found;
+  const std::uint32_t last_node = nodes - 1;
   for (const Buffer& spent : scratch.spent()) {
     found.push_back({spent.bytes, 0, spent.nodes.empty() ? 0 : spent.nodes.back(), false});
   }
@@ -59,74 +130,79 @@ std::vector<Tenant> tenants(const LinkRequest& request, const LinkedGraph& linke
   return found;
 }
 
+void cut_into_parts(LinkContext& context) {
+  const LinkOptions& options = context.request.options;
+  LinkedGraph& linked = context.linked;
+  const auto nodes = static_cast<std::uint32_t>(linked.image.nodes.size());
+  if (!options.share_scratch || options.peak_slack == LinkOptions{}.peak_slack || nodes == 0) {
+    return;
+  }
+  const std::vector<Tenant> needed = tenants(context.scratch, nodes);
+  if (one_part_is_enough(needed, nodes, linked.layout.bytes, options.peak_slack)) {
+    return;
+  }
+  linked.cuts = choose_cuts(needed, nodes, options.peak_slack);
+  if (!linked.cuts.empty()) {
+    linked.layout = lay_out_parts(context.scratch, linked.image, linked.cuts, linked.spans);
+  }
+}
+
+void fold_scratch(LinkContext& context) {
+  for (Relocation& relocation : context.linked.relocations) {
+    if (context.scratch.holds(relocation.region)) {
+      context.scratch.move(relocation, context.linked.layout, context.linked.arena);
+    }
+  }
+}
+
 }  // namespace
 
 LinkedGraph link(const Driver& driver, const LinkRequest& request) {
-  const std::span<const LinkRegion> regions = request.regions;
-  check_copies(request.copies, regions);
-  const ReadOptions read{request.options.keep_host_functions};
+  LinkContext context{driver, request};
 
-  LinkedGraph linked;
-  linked.first_copy = static_cast<std::uint32_t>(regions.size());
-  linked.arena = linked.first_copy + static_cast<std::uint32_t>(request.copies.size());
-  Prepared a = prepare_copy(driver, request.a, read);
-  const Prepared b = prepare_probe(driver, request.b, read);
-  linked.graph = std::move(a.graph);
-  linked.image = std::move(a.image);
+  // Throws for copies of what is not there, before the driver is asked for anything.
+  check_copies(request.copies, request.regions);
 
-  const std::vector<Region> own = own_memory(a.allocations, b.allocations, linked.table.problems);
-  if (!linked.table.sound()) {
-    return linked;
-  }
-  linked.table = relocate(linked.image, b.image, all_places(regions, own), request.phantom_begin,
-                          request.phantom_end, device_memory_test(driver));
-  if (!linked.table.sound()) {
-    return linked;
+  // Capture A cloned, and flattened with its probe where child graphs or memory nodes are in the
+  // way. Behind this neither capture is looked at again: the graph is our own.
+  prepare(context);
+
+  // Memory that both graphs allocate themselves becomes regions, or a problem where it differs.
+  find_own_memory(context);
+  if (!context.linked.table.sound()) {
+    return std::move(context.linked);
   }
 
-  // The program's numbering has the copies' destinations and the arena between the given regions
-  // and the graph's own memory, which the arena swallows.
-  const std::uint32_t first_own = linked.arena + 1;
-  linked.relocations = linked.table.relocations;
-  for (Relocation& relocation : linked.relocations) {
-    if (relocation.region >= regions.size()) {
-      relocation.region += first_own - linked.first_copy;
-    }
-  }
-  add_copies(driver, linked.graph.get(), request.copies, regions, linked.first_copy, linked.image,
-             linked.relocations);
-  linked.mentions.assign(regions.size(), 0);
-  for (const Relocation& relocation : linked.relocations) {
-    if (relocation.region < regions.size()) {
-      ++linked.mentions[relocation.region];
-    }
+  // What differs between A and B by a region's displacement is a relocation. Behind this addresses
+  // mean nothing, and the probe is done with.
+  find_relocations(context);
+  if (!context.linked.table.sound()) {
+    return std::move(context.linked);
   }
 
-  Scratch scratch(regions, request.copies, own, first_own);
-  scratch.find_nodes(linked.relocations, linked.image, request.operators);
-  linked.last_nodes = scratch.last_nodes();
-  linked.layout = lay_out(scratch.buffers(), NodeOrder(linked.image),
-                          {.share = request.options.share_scratch,
-                           .in_pieces = request.options.arena_in_pieces,
-                           .lenders = scratch.lenders(),
-                           .smallest_loan = request.options.smallest_loan});
-  linked.spans.assign(linked.layout.pieces.size(), {});
-  const std::vector<Tenant> needed = tenants(request, linked, scratch);
-  const auto nodes = static_cast<std::uint32_t>(linked.image.nodes.size());
-  const std::size_t slack = request.options.peak_slack;
-  if (request.options.share_scratch &&
-      !one_part_is_enough(needed, nodes, linked.layout.bytes, slack)) {
-    linked.cuts = choose_cuts(needed, nodes, slack);
-  }
-  if (!linked.cuts.empty()) {
-    linked.layout = lay_out_parts(scratch, linked.image, linked.cuts, linked.spans);
-  }
-  for (Relocation& relocation : linked.relocations) {
-    if (scratch.holds(relocation.region)) {
-      scratch.move(relocation, linked.layout, linked.arena);
-    }
-  }
-  return linked;
+  // From the numbering of the comparison to that of the program. Behind this `relocations` is
+  // what counts, and `table` only what was found.
+  number_regions(context);
+
+  // The copies that the caller wants run behind every leaf. The nodes are complete here: what
+  // changes the graph stands above this line.
+  append_copies(context);
+
+  // Relocations are complete, too: what follows only tells where memory is.
+  count_mentions(context);
+
+  // The nodes during which each scratch region is in use.
+  find_scratch(context);
+
+  // Every scratch region gets its place in the arena or in an output, as for a graph of one part.
+  lay_out_whole(context);
+
+  // Where that takes more at once than it must, the graph is cut, and its scratch laid out again.
+  cut_into_parts(context);
+
+  // Relocations of scratch become relocations of what the scratch was laid out in.
+  fold_scratch(context);
+  return std::move(context.linked);
 }
 
 }  // namespace pygraph

@@ -16,10 +16,7 @@ from typing import Any
 import torch
 
 from pygraph.capture.device import CaptureFailed
-
-_DROPOUT = "dropout_p"
-_SEEDS = frozenset(("philox_seed", "philox_offset", "rng_state"))
-_STATES = _SEEDS | {"unused"}
+from pygraph.operators.table import DROPOUT, SEEDS, STATES
 
 
 @functools.cache
@@ -29,7 +26,7 @@ def _taken(operator: Any) -> dict[str, tuple[int, Any]]:
     return {
         argument.name: (position, argument.default_value)
         for position, argument in enumerate(schema.arguments if schema is not None else ())
-        if argument.name in _SEEDS or argument.name == _DROPOUT
+        if argument.name in SEEDS or argument.name == DROPOUT
     }
 
 
@@ -38,7 +35,7 @@ def _returned(operator: Any) -> tuple[int, ...]:
     """Which of an operator's results are states."""
     schema = getattr(operator, "_schema", None)
     results = enumerate(schema.returns if schema is not None else ())
-    return tuple(position for position, result in results if result.name in _STATES)
+    return tuple(position for position, result in results if result.name in STATES)
 
 
 def _given(operator: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -49,7 +46,7 @@ def _given(operator: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, A
 def require_seeds_on_device(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raises CaptureFailed for one on the host: its address would be read on the device, which ends
     the process."""
-    for name in _SEEDS.intersection(_taken(operator)):
+    for name in SEEDS.intersection(_taken(operator)):
         seed = _given(operator, name, args, kwargs)
         if isinstance(seed, torch.Tensor) and seed.device.type == "cpu":
             raise CaptureFailed(f"{operator} reads a random seed on the host", str(operator))
@@ -60,7 +57,7 @@ def idle_states(
 ) -> list[torch.Tensor]:
     """The states among the results of an operator that has just run without dropout."""
     states = _returned(operator)
-    if not states or _DROPOUT not in _taken(operator):
+    if not states or DROPOUT not in _taken(operator):
         return []
-    found = [result[i] for i in states] if _given(operator, _DROPOUT, args, kwargs) == 0 else []
+    found = [result[i] for i in states] if _given(operator, DROPOUT, args, kwargs) == 0 else []
     return [state for state in found if isinstance(state, torch.Tensor)]

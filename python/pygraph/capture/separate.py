@@ -18,7 +18,12 @@ from typing import Any
 
 import torch
 
+from pygraph.operators.table import Property, operators
+
 _CUDNN = frozenset((torch._C._ConvBackend.Cudnn, torch._C._ConvBackend.CudnnTranspose))
+_SEPARABLE = frozenset(
+    getattr(torch.ops.aten, each).default for each in operators(Property.SEPARABLE)
+)
 _FEWEST_DIMENSIONS = 4
 _GEOMETRY = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
 
@@ -26,7 +31,7 @@ _GEOMETRY = ("stride", "padding", "dilation", "transposed", "output_padding", "g
 def calls_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Any, ...]]:
     """The arguments of calls that compute one result each, and together what `operator` computes of
     `args`; none if it is to be called as it is. No tensor's memory is looked at."""
-    if operator is not torch.ops.aten.convolution_backward.default or kwargs:
+    if operator not in _SEPARABLE or kwargs:
         return []
     *others, wanted = args
     if sum(wanted) < 2 or not _same_apart(others):

@@ -1,9 +1,8 @@
 """Operators that must not even be tried in a capture.
 
-A capture that fails is rolled back, but what a library does to its own state is beyond reach. Seen
-on an H200 with CUDA 13.0: cusolverDnXsyevd fails in a capture and from then on outside of one too,
-in every later call of the process. So the first call of a callable, which runs for real, is watched
-for such operators.
+A capture that fails is rolled back, but what a library does to its own state is beyond reach, in
+every later call of the process. So the first call of a callable, which runs for real, is watched
+for operators that are known to leave their library unusable.
 """
 
 from __future__ import annotations
@@ -13,18 +12,9 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pygraph.capture.device import Device
+from pygraph.operators.table import Property, operators
 
-#: Eigenvalue and singular value decompositions: cuSOLVER waits for the device inside of them.
-_BREAK_THEIR_LIBRARY = frozenset(
-    (
-        "aten::_linalg_eigh",
-        "aten::_linalg_eigvals",
-        "aten::linalg_eig",
-        "aten::linalg_eigvals",
-        "aten::_linalg_svd",
-        "aten::linalg_lstsq",
-    )
-)
+_BREAK_THEIR_LIBRARY = frozenset(f"aten::{name}" for name in operators(Property.BREAKS_ITS_LIBRARY))
 
 
 class Watch(TorchDispatchMode):

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pygraph.planning.model import KINDS, Argument, Break, Finding, GraphPlan, Kind, Plan
+from pygraph.planning.kinds import KINDS, Kind
+from pygraph.planning.model import Argument, Break, Finding, GraphPlan, Plan
 
 __all__ = [
     "KINDS",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from pygraph.planning.model import KINDS, Argument, Finding, GraphPlan
+from pygraph.operators.obstacles import is_operator, obstacle
+from pygraph.planning.kinds import KINDS
+from pygraph.planning.model import Argument, Finding, GraphPlan
 from pygraph.planning.source import of_node
 
 
@@ -20,10 +22,10 @@ def inspect(name: str, graph_module: Any, static: Sequence[int], mutated: int) -
     for position, node in enumerate(placeholders):
         _sort_input(found, node, position in keeps)
     for node in graph.nodes:
-        if node.op == "call_function" and _is_operator(node):
+        if is_operator(node):
             found.operators += 1
             found.views += bool(getattr(node.target, "is_view", False))
-            kind = _obstacle(node)
+            kind = obstacle(node)
             if kind is not None:
                 _add(found.findings, kind, node)
         elif node.op == "output":
@@ -64,70 +66,8 @@ def _argument(name: str, value: Any) -> Argument:
     )
 
 
-def _is_operator(node: Any) -> bool:
-    """Whether this node computes, and does not only take a tuple or a size apart."""
-    return isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator))
-
-
 def _has_tensor(leaf: Any) -> bool:
     return isinstance(leaf, torch.fx.Node) and isinstance(leaf.meta.get("val"), torch.Tensor)
-
-
-def _devices(values: Any) -> set[str]:
-    leaves = torch.utils._pytree.tree_leaves(values)
-    return {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)}
-
-
-def _input_values(node: Any) -> Iterator[Any]:
-    for source in node.all_input_nodes:
-        yield source.meta.get("val")
-
-
-def _obstacle(node: Any) -> str | None:
-    """The kind of obstacle that an operator is, or None."""
-    target = node.target
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return "control flow" if str(target) in ("cond", "while_loop", "scan") else None
-    if torch.Tag.data_dependent_output in target.tags:
-        return "host value"
-    if torch.Tag.dynamic_output_shape in target.tags:
-        return "data-dependent shape"
-    if target.namespace in ("_c10d_functional", "c10d_functional", "c10d"):
-        return "collective"
-    made, used = _devices(node.meta.get("val")), _devices(list(_input_values(node)))
-    if "cpu" in made:
-        return "device to host" if used - {"cpu"} else "cpu operator"
-    if "cpu" in used and _moves_memory(target):
-        return "host to device"
-    if torch.Tag.nondeterministic_seeded in target.tags and _really_random(node):
-        return "random numbers"
-    # A CPU scalar that a GPU operator takes is read at launch, by value.
-    return "cpu input" if "cpu" in used and not _constant_inputs(node) else None
-
-
-def _moves_memory(target: Any) -> bool:
-    return target.overloadpacket.__name__ in ("_to_copy", "copy", "copy_", "device_put", "_copy")
-
-
-def _constant_inputs(node: Any) -> bool:
-    """Whether the CPU tensors that this operator takes were reported where they were made."""
-    return all(
-        source.op != "placeholder"
-        for source in node.all_input_nodes
-        if "cpu" in _devices(source.meta.get("val"))
-    )
-
-
-def _really_random(node: Any) -> bool:
-    """Attention and dropout carry the tag even when their probability is zero."""
-    schema = node.target._schema.arguments
-    given = {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
-    given.update(node.kwargs)
-    for argument in schema:
-        if argument.name in ("dropout_p", "train"):
-            value = given.get(argument.name, argument.default_value)
-            return bool(value)
-    return True
 
 
 def _add(findings: list[Finding], kind: str, node: Any) -> None:

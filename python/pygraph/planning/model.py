@@ -1,76 +1,15 @@
-"""The plan's data, and the table of what can stand in the way of a capture."""
+"""The plan's data."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pygraph.planning.kinds import KINDS
+from pygraph.planning.text import as_rich, as_text
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of obstacle: what it is, whether it takes the graph apart, and what helps."""
-
-    title: str
-    splits: bool
-    effect: str
-    remedy: str = ""
-    """What to change in the program; empty where nothing has to be."""
-
-
-KINDS = {
-    "host value": Kind(
-        "the host reads a value of the GPU",
-        True,
-        "the host waits, so the graph ends there",
-        "keep the value in a tensor, or read it behind the model",
-    ),
-    "data-dependent shape": Kind(
-        "a shape depends on values",
-        True,
-        "sizes are known only once the graph has run",
-        "keep the size, with torch.where in place of a mask",
-    ),
-    "control flow": Kind(
-        "a branch or loop on a tensor",
-        True,
-        "runs between two parts of the graph",
-        "compute both sides and choose with torch.where, if they are cheap",
-    ),
-    "cpu operator": Kind(
-        "an operator computes on the CPU",
-        True,
-        "runs between two parts of the graph",
-        "make the tensor on the GPU (device=x.device)",
-    ),
-    "host to device": Kind(
-        "a copy from the CPU to the GPU",
-        True,
-        "has to happen in front of the graph",
-        "register the tensor as a buffer, or move it before the model is called",
-    ),
-    "device to host": Kind(
-        "a copy from the GPU to the CPU",
-        True,
-        "has to happen behind the graph",
-        "return the tensor, and move it behind the model",
-    ),
-    "cpu input": Kind(
-        "an input lives on the CPU",
-        True,
-        "its value has to reach the kernels on every call",
-        "pass it on the GPU",
-    ),
-    "collective": Kind(
-        "a collective operation", False, "its peers' addresses stay as they were captured"
-    ),
-    "random numbers": Kind(
-        "draws random numbers", False, "seed and offset are set before each replay"
-    ),
-}
-"""Each `Finding.kind`, the most serious first."""
 
 
 @dataclass
@@ -126,11 +65,6 @@ class Argument:
     def __str__(self) -> str:
         sizes = " x ".join(str(size) for size in self.shape) or "scalar"
         return f"{self.name}: {self.dtype} {sizes}"
-
-
-COVERS = ("wholly", "in part", "not at all")
-"""How a graph runs as CUDA graphs. "in part": what stands in the way runs between two of them, as
-torch.compile would run it. "not at all": all of its inputs are on the CPU."""
 
 
 @dataclass
@@ -217,11 +151,7 @@ class Plan:
         return {**asdict(self), "capturable": self.capturable}
 
     def __str__(self) -> str:
-        from pygraph.planning.text import as_text
-
         return as_text(self)
 
     def __rich__(self) -> RenderableType:
-        from pygraph.planning.text import as_rich
-
         return as_rich(self)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pygraph.planning.model import COVERS, KINDS, Argument, GraphPlan, Plan
+from pygraph.planning.kinds import COVERS, KINDS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from pygraph.planning.model import Argument, GraphPlan, Plan
 
 SHOWN = 6
 """Arguments and findings that are listed one by one; the rest is counted."""

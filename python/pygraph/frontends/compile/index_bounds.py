@@ -15,13 +15,13 @@ from typing import Any, cast
 
 import torch
 
+from pygraph.operators.table import Property, operators
+
 #: In the text of a kernel that checks an index: Triton's has both, C++'s the second.
 _CHECKS = ("device_assert", "index out of bounds")
 _NOTHING = ""  #: where a value comes from that no load leads to
 _CASTS = ("tl.int32", "tl.int64")
 _MODULES = {"libdevice", "tl", "tl_math", "triton_helpers"}
-_VIEWS = {"alias", "clone", "detach", "expand", "permute", "reshape", "select", "slice"}
-_VIEWS |= {"squeeze", "t", "transpose", "unsqueeze", "view", "_unsafe_view"}
 
 
 def of_source(
@@ -55,7 +55,7 @@ def of_graph(graph: torch.fx.Graph) -> dict[int, int] | None:
         if node.target is not torch.ops.aten.embedding.default:
             continue
         table, index = node.args[0], node.args[1]
-        while index.op == "call_function" and _is_view(index.target):
+        while index.op == "call_function" and _keeps_values(index.target):
             index = index.args[0]
         if index.op != "placeholder" or "val" not in table.meta:
             return None
@@ -66,12 +66,12 @@ def of_graph(graph: torch.fx.Graph) -> dict[int, int] | None:
     return found
 
 
-def _is_view(target: Any) -> bool:
+def _keeps_values(target: Any) -> bool:
     return (
         isinstance(target, torch._ops.OpOverload)
         and target.namespace == "aten"
-        and target.overloadpacket.__name__ in _VIEWS
-        and target._overloadname != "dtype"
+        and target.overloadpacket.__name__ in operators(Property.KEEPS_VALUES)
+        and target._overloadname != "dtype"  # of view: the bits are kept
     )
 
 

@@ -27,30 +27,10 @@ import torch
 from pygraph import _engine
 from pygraph.frontends.compile import index_bounds as lookups
 from pygraph.frontends.compile.generated import callables_behind, generated_functions
+from pygraph.operators.table import Property, operators
 
 log = logging.getLogger("pygraph")
 
-#: Operators whose kernels' addresses follow from shapes alone, by the name of their packet.
-_MATRICES = {"_addmm_activation", "addmm", "baddbmm", "bias_addmm", "bmm", "convolution", "mm"}
-_ATTENTION = {
-    "_native_multi_head_attention",
-    "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_flash_attention",
-    "_transformer_encoder_layer_fwd",
-}
-_REDUCTIONS = {"_log_softmax", "_softmax", "amax", "amin", "avg_pool2d", "mean", "sum", "var_mean"}
-_NORMS = {
-    "_native_batch_norm_legit",
-    "_native_batch_norm_legit_no_training",
-    "native_batch_norm",
-    "native_group_norm",
-    "native_layer_norm",
-}
-_VIEWS = {"_unsafe_view", "alias", "detach", "expand", "permute", "reshape", "select", "slice"}
-_VIEWS |= {"split", "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view"}
-_COPIES = {"cat", "clone", "constant_pad_nd", "empty", "full", "stack"}
-_OPERATORS = _MATRICES | _ATTENTION | _REDUCTIONS | _NORMS | _VIEWS | _COPIES
 #: What generated code calls besides: memory, views, copies, checks on the host.
 _HARMLESS = {
     "alloc_from_pool",
@@ -67,8 +47,6 @@ _HARMLESS = {
     "torch.cuda._DeviceGuard",
     "torch.cuda.set_device",
 }
-#: Operators whose kernels index by data and check nothing, in what Inductor says of its kernels.
-_UNCHECKED = ("aten._unsafe_index", "aten._unsafe_masked_index")
 _FILE = "torch/_dynamo/eval_frame.py"
 _FRAMES = 8  #: from here to the one that runs the callable, at most
 
@@ -130,7 +108,7 @@ def _is_harmless_node(node: torch.fx.Node) -> bool:
         return False
     name = target.overloadpacket.__name__
     by_element = torch.Tag.pointwise in target.tags or name.startswith("_foreach_")
-    return by_element or name in _OPERATORS
+    return by_element or name in operators(Property.ADDRESSES_BY_SHAPE)
 
 
 def _source(names: dict[str, Any]) -> str:
@@ -143,7 +121,8 @@ def _source(names: dict[str, Any]) -> str:
 
 def _of_source(source: str, called: str = "call") -> dict[int, int] | None:
     """`called`: the function of the generated code whose arguments are the graph's."""
-    if any(name in source for name in _UNCHECKED):
+    # As Inductor names them in what it says of its kernels.
+    if any(f"aten.{name}" in source for name in operators(Property.INDEXES_UNCHECKED)):
         return None
     try:
         tree = ast.parse(source)
@@ -171,9 +150,10 @@ def _is_harmless_call(name: str) -> bool:
     if first.startswith("triton_"):  # a name that Inductor gives its own
         return rest == "run"
     if first == "extern_kernels":
-        return rest in _OPERATORS
+        return rest in operators(Property.ADDRESSES_BY_SHAPE)
     packet = name.removeprefix("torch.ops.aten.").partition(".")[0]
-    return name.startswith("torch.ops.aten.") and packet in _OPERATORS
+    by_shape = packet in operators(Property.ADDRESSES_BY_SHAPE)
+    return name.startswith("torch.ops.aten.") and by_shape
 
 
 def install(entry: Any, permit: Permit) -> bool:

@@ -1,0 +1,167 @@
+"""What is known of operators, each fact with its source.
+
+An operator stands here by the name of its packet, "mm", without a namespace: prims and Inductor's
+extern_kernels have operators of ATen's names, which do the same. Who asks says which namespaces are
+meant. Of an operator that is not here nothing is known. What torch says itself (tags, schemas,
+is_view) is asked of torch, and not repeated.
+
+No torch is needed to read this: a plan explains itself without one.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+
+class Property(enum.Enum):
+    """What can be known of an operator."""
+
+    ADDRESSES_BY_SHAPE = "what its kernels read and write follows from shapes, and not from values"
+    KEEPS_VALUES = "returns one tensor, which holds values of its first argument and no others"
+    INDEXES_UNCHECKED = "its kernels index by values and do not check them"
+    BREAKS_ITS_LIBRARY = "a capture that it fails in leaves its library unusable in the process"
+    SEPARABLE = "computes several results one after another, and can be called for one at a time"
+    MOVES_MEMORY = "copies a tensor, which may be to another device"
+    CONTROL_FLOW = "runs a graph or not, or several times, as a tensor's value says"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """The same properties of some operators, known from the same place."""
+
+    properties: frozenset[Property]
+    operators: frozenset[str]
+    source: str
+    """Files of torch (where it was read), or a measurement."""
+
+
+def _fact(properties: Property | set[Property], operators: str, source: str) -> Fact:
+    several = properties if isinstance(properties, set) else {properties}
+    return Fact(frozenset(several), frozenset(operators.split()), source)
+
+
+_P = Property
+TABLE = (
+    # ------------------------------------------------------------------------ where kernels read
+    _fact(
+        _P.ADDRESSES_BY_SHAPE,
+        "_addmm_activation addmm baddbmm bmm convolution mm",
+        "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/native/Convolution.cpp: libraries take "
+        "pointers to matrices, sizes and strides",
+    ),
+    _fact(
+        _P.ADDRESSES_BY_SHAPE,
+        "bias_addmm",
+        "torch/_inductor/kernel/mm.py: a choice of extern_kernels that calls addmm",
+    ),
+    _fact(
+        _P.ADDRESSES_BY_SHAPE,
+        "_native_multi_head_attention _scaled_dot_product_cudnn_attention "
+        "_scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention "
+        "_transformer_encoder_layer_fwd",
+        "aten/src/ATen/native/transformers/cuda/attention.cu, transformers/transformer.cpp: a mask "
+        "is added, and chooses no address",
+    ),
+    _fact(
+        _P.ADDRESSES_BY_SHAPE,
+        "_log_softmax _softmax amax amin avg_pool2d mean sum var_mean",
+        "aten/src/ATen/native/cuda: Reduce.cuh, SoftMax.cu, AveragePool2d.cu",
+    ),
+    _fact(
+        _P.ADDRESSES_BY_SHAPE,
+        "_native_batch_norm_legit _native_batch_norm_legit_no_training native_batch_norm "
+        "native_group_norm native_layer_norm",
+        "aten/src/ATen/native/cuda: Normalization.cu, group_norm_kernel.cu, layer_norm_kernel.cu",
+    ),
+    _fact(
+        {_P.ADDRESSES_BY_SHAPE, _P.KEEPS_VALUES},
+        "_unsafe_view alias detach expand permute reshape select slice squeeze t transpose "
+        "unsqueeze view",
+        "aten/src/ATen/native/TensorShape.cpp: views, and a copy where reshape needs one. "
+        "view.dtype keeps bits and no values",
+    ),
+    _fact(  # several tensors: none of them is the values
+        _P.ADDRESSES_BY_SHAPE,
+        "split split_with_sizes unbind",
+        "aten/src/ATen/native/TensorShape.cpp: views",
+    ),
+    _fact(
+        {_P.ADDRESSES_BY_SHAPE, _P.KEEPS_VALUES},
+        "clone",
+        "aten/src/ATen/native/cuda/Copy.cu",
+    ),
+    _fact(  # values of several tensors, or of none
+        _P.ADDRESSES_BY_SHAPE,
+        "cat constant_pad_nd empty full stack",
+        "aten/src/ATen/native: cuda/Shape.cu, PadNd.cpp, TensorFactories.cpp, TensorShape.cpp",
+    ),
+    _fact(
+        _P.INDEXES_UNCHECKED,
+        "_unsafe_index _unsafe_masked_index",
+        "torch/_inductor/lowering.py: lowered to loads with check=False",
+    ),
+    # ----------------------------------------------------------------------- how they are captured
+    _fact(
+        _P.BREAKS_ITS_LIBRARY,
+        "_linalg_eigh _linalg_eigvals _linalg_svd linalg_eig linalg_eigvals linalg_lstsq",
+        "measured on an H200 with CUDA 13.0: cusolverDnXsyevd fails in a capture, and from then on "
+        "outside of one too. The others wait for the device in cuSOLVER as it does "
+        "(aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp)",
+    ),
+    _fact(
+        _P.SEPARABLE,
+        "convolution_backward",
+        "aten/src/ATen/native/cudnn/ConvShared.cpp: cuDNN is called once per gradient; "
+        "aten/src/ATen/native/Convolution.cpp: the bias has its gradient from a sum of its own",
+    ),
+    # -------------------------------------------------------------------- what stands in their way
+    _fact(
+        _P.MOVES_MEMORY,
+        "_copy _to_copy copy copy_ device_put",
+        "aten/src/ATen/native/native_functions.yaml, torch/_prims/__init__.py: device_put; "
+        "_copy in namespaces that are not torch's",
+    ),
+    _fact(
+        _P.CONTROL_FLOW,
+        "cond scan while_loop",
+        "torch/_higher_order_ops: cond.py, scan.py, while_loop.py",
+    ),
+)
+
+
+@functools.cache
+def operators(that: Property) -> frozenset[str]:
+    """The operators that are known to have a property."""
+    return frozenset(name for fact in TABLE if that in fact.properties for name in fact.operators)
+
+
+# What arguments and results are, by their names in any operator's schema
+# (aten/src/ATen/native/native_functions.yaml).
+
+#: A random state: attention returns it for its backward, which takes it and reads it on the device.
+SEEDS = frozenset(("philox_seed", "philox_offset", "rng_state"))
+#: What attention returns of them, and does not write when nothing is dropped. "unused" stands
+#: beside "rng_state", where other kernels return an offset.
+STATES = SEEDS | {"unused"}
+#: The share of attention's weights that is dropped.
+DROPOUT = "dropout_p"
+#: Where one of these is 0 or False, an operator that is tagged as random draws nothing.
+DRAWS_IF = frozenset((DROPOUT, "train"))
+#: Namespaces of collective operations (torch/distributed/_functional_collectives.py).
+COLLECTIVES = frozenset(("_c10d_functional", "c10d_functional", "c10d"))
+
+Obstacle = Literal[
+    "host value",
+    "data-dependent shape",
+    "control flow",
+    "cpu operator",
+    "host to device",
+    "device to host",
+    "cpu input",
+    "collective",
+    "random numbers",
+]
+"""The kinds of what stands in a capture's way, or needs care in it; the most serious first."""

@@ -1,0 +1,93 @@
+"""What stands in the way of a capture, by the operator and by where its tensors are."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from pygraph.operators.obstacles import is_operator, obstacle
+from pygraph.operators.table import Obstacle
+from pygraph.planning import KINDS
+
+aten = torch.ops.aten
+GPU, CPU = torch.ones(2, device="meta"), torch.ones(2)
+
+
+def node(target: Any, made: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    """A call of `target` that makes `made`; tensors among `args` are inputs of the graph."""
+    graph = torch.fx.Graph()
+    return call(graph, target, made, *(given(graph, each) for each in args), **kwargs)
+
+
+def given(graph: torch.fx.Graph, value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    placeholder = graph.placeholder("x")
+    placeholder.meta["val"] = value
+    return placeholder
+
+
+def call(graph: torch.fx.Graph, target: Any, made: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    found = graph.call_function(target, args, kwargs)
+    found.meta["val"] = made
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "made", "args"),
+    [
+        (None, aten.mm.default, GPU, (GPU, GPU)),
+        ("host value", aten._local_scalar_dense.default, 1.0, (GPU,)),
+        ("data-dependent shape", aten.nonzero.default, GPU, (GPU,)),
+        ("control flow", torch.ops.higher_order.cond, GPU, (GPU,)),
+        (None, torch.ops.higher_order.wrap, GPU, (GPU,)),
+        ("cpu operator", aten.add.Tensor, CPU, (CPU, 1)),
+        ("host to device", aten._to_copy.default, GPU, (CPU,)),
+        ("host to device", torch.ops.prims.device_put.default, GPU, (CPU,)),
+        ("device to host", aten._to_copy.default, CPU, (GPU,)),
+        ("cpu input", aten.mul.Tensor, GPU, (GPU, CPU)),
+        ("random numbers", aten.rand_like.default, GPU, (GPU,)),
+        ("random numbers", aten.native_dropout.default, GPU, (GPU, 0.5, True)),
+        (None, aten.native_dropout.default, GPU, (GPU, 0.5, False)),
+    ],
+)
+def test_an_operator(kind: str | None, target: Any, made: Any, args: Any) -> None:
+    assert obstacle(node(target, made, *args)) == kind
+
+
+@pytest.mark.parametrize(("dropped", "kind"), [(0.0, None), (0.1, "random numbers")])
+def test_attention_draws_where_something_is_dropped(dropped: float, kind: str | None) -> None:
+    attention = aten._scaled_dot_product_flash_attention.default
+    assert obstacle(node(attention, GPU, GPU, GPU, GPU, dropout_p=dropped)) == kind
+    assert obstacle(node(attention, GPU, GPU, GPU, GPU)) is None  # as is its default
+
+
+def test_a_collective() -> None:
+    library = torch.library.Library("c10d_functional", "FRAGMENT")
+    library.define("pygraph_test_sum(Tensor x) -> Tensor")
+    try:
+        target = torch.ops.c10d_functional.pygraph_test_sum.default
+        assert obstacle(node(target, GPU, GPU)) == "collective"
+    finally:
+        library._destroy()
+
+
+def test_a_cpu_tensor_is_reported_where_it_was_made() -> None:
+    graph = torch.fx.Graph()
+    made = call(graph, aten.full.default, CPU, [2], 1.0)
+    used = call(graph, aten.mul.Tensor, GPU, given(graph, GPU), made)
+    assert [obstacle(each) for each in (made, used)] == ["cpu operator", None]
+
+
+def test_what_is_no_operator_is_no_obstacle() -> None:
+    graph = torch.fx.Graph()
+    placeholder = given(graph, CPU)
+    size = call(graph, getattr, 2, placeholder, "shape")
+    for each in (placeholder, size, graph.output(size)):
+        assert not is_operator(each) and obstacle(each) is None
+
+
+def test_a_plan_has_words_for_each_kind_in_their_order() -> None:
+    assert tuple(KINDS) == get_args(Obstacle)

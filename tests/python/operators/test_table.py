@@ -1,0 +1,73 @@
+"""The table of operators holds what its readers knew before there was one, and names of torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from pygraph.operators import table
+from pygraph.operators.table import Property, operators
+
+WANTED = {
+    Property.ADDRESSES_BY_SHAPE: """
+        _addmm_activation addmm baddbmm bias_addmm bmm convolution mm
+        _native_multi_head_attention _scaled_dot_product_cudnn_attention
+        _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
+        _transformer_encoder_layer_fwd
+        _log_softmax _softmax amax amin avg_pool2d mean sum var_mean
+        _native_batch_norm_legit _native_batch_norm_legit_no_training native_batch_norm
+        native_group_norm native_layer_norm
+        _unsafe_view alias detach expand permute reshape select slice
+        split split_with_sizes squeeze t transpose unbind unsqueeze view
+        cat clone constant_pad_nd empty full stack""",
+    Property.KEEPS_VALUES: """
+        alias clone detach expand permute reshape select slice
+        squeeze t transpose unsqueeze view _unsafe_view""",
+    Property.INDEXES_UNCHECKED: "_unsafe_index _unsafe_masked_index",
+    Property.BREAKS_ITS_LIBRARY: """
+        _linalg_eigh _linalg_eigvals linalg_eig linalg_eigvals _linalg_svd linalg_lstsq""",
+    Property.SEPARABLE: "convolution_backward",
+    Property.MOVES_MEMORY: "_to_copy copy copy_ device_put _copy",
+    Property.CONTROL_FLOW: "cond while_loop scan",
+}
+ELSEWHERE = {"_copy", "bias_addmm"} | set(WANTED[Property.CONTROL_FLOW].split())
+
+
+@pytest.mark.parametrize("that", Property)
+def test_a_property_is_had_by_these_operators_and_no_others(that: Property) -> None:
+    assert operators(that) == set(WANTED[that].split())
+
+
+def test_an_operator_that_keeps_values_addresses_by_shape() -> None:
+    assert operators(Property.KEEPS_VALUES) < operators(Property.ADDRESSES_BY_SHAPE)
+
+
+def test_a_fact_has_a_source_and_stands_once() -> None:
+    seen: set[tuple[Property, str]] = set()
+    for fact in table.TABLE:
+        assert fact.source
+        pairs = {(that, name) for that in fact.properties for name in fact.operators}
+        assert pairs and not pairs & seen
+        seen |= pairs
+
+
+def test_the_names_are_those_of_torch() -> None:
+    named = {name for fact in table.TABLE for name in fact.operators} - ELSEWHERE
+    spaces = (torch.ops.aten, torch.ops.prims)
+    assert [name for name in named if not any(hasattr(space, name) for space in spaces)] == []
+
+
+def test_what_arguments_are_called() -> None:
+    assert {"philox_seed", "philox_offset", "rng_state"} == table.SEEDS
+    assert table.SEEDS | {"unused"} == table.STATES
+    assert table.DROPOUT == "dropout_p"
+    assert {"dropout_p", "train"} == table.DRAWS_IF
+    assert {"_c10d_functional", "c10d_functional", "c10d"} == table.COLLECTIVES
+
+
+def test_the_table_is_read_without_torch() -> None:
+    code = "import sys; import pygraph.operators.table; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
