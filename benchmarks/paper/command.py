@@ -15,7 +15,7 @@ from benchmarks.harness.table import target_table
 from benchmarks.paper import modes
 from benchmarks.paper.record import Document
 from benchmarks.paper.report.compare import read
-from benchmarks.paper.report.files import write_report
+from benchmarks.paper.report.html import write_report
 from benchmarks.paper.suite import NO_LIMIT_S, Plan, Suite
 from benchmarks.paper.workloads import catalogue, sources
 

@@ -29,6 +29,13 @@ def rows_of(content: Mapping[str, Any]) -> dict[str, Row]:
     return {name: Row.from_dict(name, found[name]) for name in names}
 
 
+def environment(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of the last run."""
+    runs = content.get("runs", [])
+    found: Mapping[str, Any] = runs[-1].get("env", {}) if runs else {}
+    return found
+
+
 def rows_in(run: int, rows: Rows) -> int:
     """How many rows come from a run, counted from 0."""
     return sum(row.run == run for row in rows.values())
@@ -117,18 +124,6 @@ def is_bound(row: Row) -> bool:
     return bool(figure(row, FLOOR, "is_bound"))
 
 
-def outside(row: Row, mode: str) -> float | None:
-    """Kernels that no graph launches."""
-    kernels, inside = figure(row, mode, "kernels"), figure(row, mode, "kernels_in_graphs")
-    return None if kernels is None or inside is None else kernels - inside
-
-
-def total(rows: Iterable[Row], mode: str, name: str) -> int | None:
-    """Over all rows that have the figure; None where none has."""
-    known = [value for row in rows if (value := figure(row, mode, name)) is not None]
-    return sum(known) if known else None
-
-
 def model(row: Row) -> str:
     """The model's name, for those who do not know the workload's."""
     name = str(row.about.get("model") or row.name)
@@ -155,11 +150,6 @@ def wrong(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
         for record in row.records
         if (reason := why_wrong(record))
     ]
-
-
-def failed(rows: Iterable[Row]) -> list[tuple[str, str]]:
-    """Workloads without any figures, and why."""
-    return [(row.name, row.error) for row in rows if row.error is not None]
 
 
 def right(row: Row) -> bool:
