@@ -49,13 +49,17 @@ class Runner:
     keep: Any = None
     """What has to live as long as the runner does."""
 
-    def compute(self, inputs: Tensors) -> Tensors:
-        """The outputs for these inputs, in memory of their own."""
+    def run(self, inputs: Tensors) -> Tensors:
+        """As a program would call it; the outputs live until the next call."""
         if self.load is not None:
             self.load(inputs)
         if self.before is not None:
             self.before()
-        return tuple(output.clone() for output in self.step(*inputs))
+        return self.step(*inputs)
+
+    def compute(self, inputs: Tensors) -> Tensors:
+        """The outputs for these inputs, in memory of their own."""
+        return tuple(output.clone() for output in self.run(inputs))
 
 
 @dataclass
@@ -135,12 +139,12 @@ COMPILED = ("default", "reduce-overhead", "pygraph", "floor")
 """The modes that run Inductor's kernels, so that their results can be compared bit for bit."""
 
 
-def find(names: str | None) -> list[str]:
+def find(names: str | None, there: Sequence[str] = tuple(MODES)) -> list[str]:
     """The modes of a list with commas, in the order in which they are prepared."""
-    chosen = {name.strip() for name in names.split(",")} if names else set(MODES)
-    for name in chosen - set(MODES):
-        raise KeyError(f"no mode {name!r}: there are {', '.join(MODES)}")
-    return [mode for mode in MODES if mode in chosen]
+    chosen = {name.strip() for name in names.split(",")} if names else set(there)
+    for name in sorted(chosen - set(there)):
+        raise KeyError(f"no mode {name!r}: there are {', '.join(there)}")
+    return [mode for mode in there if mode in chosen]
 
 
 def warm_up(runner: Runner, bench: Bench) -> Runner:

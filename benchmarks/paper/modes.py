@@ -25,10 +25,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch._dynamo
 
+from benchmarks.harness import modes
 from benchmarks.harness.device import Device, Memory, drop_workspaces, nbytes
 from benchmarks.harness.isolate import isolated
 from benchmarks.harness.modes import MOST_WARM_UP_CALLS, WARM_UP_CALLS, Runner, Tensors
@@ -60,15 +62,6 @@ class Iteration(Runner):
     graphs: frozenset[str] = frozenset()
     """pygraph: the names of this mode's compiled graphs in the report."""
 
-    def run(self, inputs: Tensors) -> Tensors:
-        """An iteration as a program would take it; results live until the next one."""
-        if self.load is not None:
-            self.load(inputs)
-        if self.before is not None:
-            self.before()
-        outputs: Tensors = self.step(*inputs)
-        return outputs
-
     def gradients(self) -> tuple[Any, ...]:
         """As the last iteration left them, by parameter; None where there is none."""
         if self.kept_gradients is not None:
@@ -83,9 +76,13 @@ class Iteration(Runner):
 
     def reports(self) -> list[GraphReport]:
         """pygraph: of this mode's compiled graphs alone, with the counters of this moment."""
-        from pygraph.runtime.registry import report
+        if not self.graphs:
+            return []
+        return [graph for graph in _reports() if graph.name in self.graphs]
 
-        return [graph for graph in report().graphs if graph.name in self.graphs]
+    def counted(self, counter: str) -> int:
+        """pygraph: a counter of the report, over this mode's graphs."""
+        return sum(getattr(graph, counter) for graph in self.reports())
 
 
 @dataclass
@@ -217,11 +214,7 @@ reduce-overhead does, and the floor is default's."""
 
 def find(names: str | None, device: Device) -> list[str]:
     """The modes of a list with commas, in the order in which they are prepared."""
-    there = list(MODES) if device.is_cuda else list(ON_CPU)
-    chosen = {name.strip() for name in names.split(",")} if names else set(there)
-    for name in sorted(chosen - set(there)):
-        raise KeyError(f"no mode {name!r}: there are {', '.join(there)}")
-    return [mode for mode in there if mode in chosen]
+    return modes.find(names, tuple(MODES) if device.is_cuda else ON_CPU)
 
 
 def begin(mode: str, bench: Bench) -> Iteration:
@@ -256,7 +249,8 @@ def finish(found: Iteration, bench: Bench) -> None:
     skipped = _skips()
     with _captures() as captured:
         for call in range(1, MOST_WARM_UP_CALLS):
-            if call >= WARM_UP_CALLS and not _warming(found):
+            warming = any(graph.state == WARMING for graph in found.reports())
+            if call >= WARM_UP_CALLS and not warming:
                 break
             _call(found, bench, before)
         started = bench.clock()
@@ -283,15 +277,15 @@ def _call(found: Iteration, bench: Bench, others: frozenset[str]) -> None:
         found.graphs = _names() - others
 
 
-def _names() -> frozenset[str]:
-    """Of all compiled graphs in pygraph's report."""
+def _reports() -> list[GraphReport]:
+    """pygraph: of all compiled graphs."""
     from pygraph.runtime.registry import report
 
-    return frozenset(graph.name for graph in report().graphs)
+    return list(report().graphs)
 
 
-def _warming(found: Iteration) -> bool:
-    return any(graph.state == WARMING for graph in found.reports()) if found.graphs else False
+def _names() -> frozenset[str]:
+    return frozenset(graph.name for graph in _reports())
 
 
 def _skips() -> int:
@@ -303,18 +297,14 @@ def _skips() -> int:
 def _captures() -> Iterator[list[Any]]:
     """The graphs that torch captures meanwhile."""
     seen: list[Any] = []
-    kind = torch.cuda.CUDAGraph
-    original = kind.capture_end
+    original = torch.cuda.CUDAGraph.capture_end
 
     def capture_end(graph: Any) -> None:
         original(graph)
         seen.append(None)
 
-    kind.capture_end = capture_end
-    try:
+    with patch.object(torch.cuda.CUDAGraph, "capture_end", capture_end):
         yield seen
-    finally:
-        kind.capture_end = original
 
 
 def copied_by_torch(found: Iteration, bench: Bench) -> int:
@@ -328,10 +318,7 @@ def copied_by_torch(found: Iteration, bench: Bench) -> int:
         copied += nbytes(sources)
         return original(places, sources, *rest)
 
-    torch._foreach_copy_ = seen
-    try:
+    with patch.object(torch, "_foreach_copy_", seen):
         found.run(bench.inputs[0])
         bench.device.synchronize()
-    finally:
-        torch._foreach_copy_ = original
     return copied

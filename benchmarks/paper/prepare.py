@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from benchmarks.harness import measure
@@ -36,18 +37,15 @@ log = logging.getLogger(__name__)
 WEIGHED = 4
 ORDER = ("eager", "default", "floor", "pygraph-copies", "pygraph", "reduce-overhead")
 
-Alone = Callable[[], AbstractContextManager[Any]]
-Tell = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Options:
     effort: measure.Effort
     modes: Sequence[str]
     tiny: bool = False
-    alone: Alone = nullcontext
+    alone: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Entered for the clocks: nothing else shall use the machine meanwhile."""
-    tell: Tell = lambda _: None
+    tell: Callable[[str], None] = lambda _: None
     """Told what is being done."""
     clock: Callable[[], float] = time.perf_counter
     """Seconds, for what preparing takes."""
@@ -130,12 +128,10 @@ def why_not_captured(error: BaseException) -> str:
     first = error
     while first.__context__ is not None:
         first = first.__context__
-    text, trace = message(first), first.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is not None:
-        text += f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
-    return text
+    frames = [
+        f" ({Path(each.filename).name}:{each.lineno})" for each in extract_tb(first.__traceback__)
+    ]
+    return message(first) + "".join(frames[-1:])
 
 
 def _in_order(results: dict[str, Result]) -> list[Result]:
@@ -145,14 +141,11 @@ def _in_order(results: dict[str, Result]) -> list[Result]:
 
 
 def _begin(result: Result, bench: Bench, phases: measure.Phases) -> None:
-    try:
+    with costs_itself(result, bench):
         if result.mode == "reduce-overhead":
             _note_memory(result, bench)
         with phases.time(f"compile {result.mode}"):
             modes.begin(result.mode, bench).forget()
-    except Exception as error:
-        fail(result, error)
-        bench.prepared.pop(result.mode, None)
 
 
 def _note_memory(result: Result, bench: Bench) -> None:
@@ -164,7 +157,7 @@ def _note_memory(result: Result, bench: Bench) -> None:
 def _finish(result: Result, bench: Bench, phases: measure.Phases) -> None:
     if result.error is not None or result.mode == "floor":
         return
-    try:
+    with costs_itself(result, bench):
         with phases.time("weigh"):
             if result.mode not in bench.memory:
                 _note_memory(result, bench)
@@ -174,9 +167,6 @@ def _finish(result: Result, bench: Bench, phases: measure.Phases) -> None:
         with phases.time("weigh"):
             weigh(result, prepared, bench, bench.memory[result.mode])
         result.compile_s, result.first_calls_s = prepared.compile_s, prepared.first_calls_s
-    except Exception as error:
-        fail(result, error)
-        bench.prepared.pop(result.mode, None)
 
 
 def weigh(result: Result, prepared: Iteration, bench: Bench, before: Memory) -> None:
@@ -209,7 +199,13 @@ def weigh(result: Result, prepared: Iteration, bench: Bench, before: Memory) -> 
     result.held_mib = max(0.0, held)
 
 
-def fail(result: Result, error: Exception) -> None:
-    log.warning("%s, %s", result.workload, result.mode, exc_info=error)
-    result.correct = False
-    result.error = result.error or message(error)
+@contextmanager
+def costs_itself(result: Result, bench: Bench) -> Iterator[None]:
+    """What is raised is put down in the mode's result, and the mode is left out from then on."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("%s, %s", result.workload, result.mode, exc_info=True)
+        result.correct = False
+        result.error = result.error or message(error)
+        bench.prepared.pop(result.mode, None)

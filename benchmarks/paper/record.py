@@ -120,11 +120,6 @@ class Row:
         found = self.mode(mode)
         return found.latency_us if found is not None and found.timed else None
 
-    def ratio(self, over: str, under: str) -> float | None:
-        """Of two modes' latencies."""
-        a, b = self.latency(over), self.latency(under)
-        return a / b if a and b else None
-
     @classmethod
     def from_dict(cls, name: str, data: Mapping[str, Any]) -> Row:
         rest = {key: data[key] for key in ("about", "run", "seconds", "phases") if key in data}

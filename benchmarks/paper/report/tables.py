@@ -52,15 +52,21 @@ def _latency(mode: str) -> Column:
     return Column(mode, show)
 
 
-def _ratio(head: str, value: Ratio, rows: Rows, *feet: str) -> Column:
-    """With its mean below it."""
-    return Column(head, lambda row: blocks.ratio(value(row)), (_mean(rows, value), *feet))
+def _ratio(head: str, value: Ratio, *feet: str) -> Column:
+    return Column(head, lambda row: blocks.ratio(value(row)), feet)
+
+
+def _with_mean(head: str, value: Ratio, rows: Rows, *feet: str) -> Column:
+    return _ratio(head, value, _mean(rows, value), *feet)
 
 
 def _to_floor(mode: str, rows: Rows) -> Column:
     value = over(mode, FLOOR)
-    shown = lambda row: blocks.ratio(value(row), _mark(row))  # noqa: E731
-    return Column(f"{mode} / {FLOOR}", shown, (_mean(rows, value),))
+
+    def show(row: Row) -> str:
+        return blocks.ratio(value(row), _mark(row))
+
+    return Column(f"{mode} / {FLOOR}", show, (_mean(rows, value),))
 
 
 def _mean(rows: Rows, value: Ratio) -> str:
@@ -86,7 +92,7 @@ def latency(rows: Rows, runs: int = 1) -> Table:
 
 
 def _speed_ups(rows: Rows) -> list[Column]:
-    over_torch = [_ratio(f"over {mode}", speed_up(mode), rows) for mode in REFERENCES]
+    over_torch = [_with_mean(f"over {mode}", speed_up(mode), rows) for mode in REFERENCES]
     return [_to_floor(OWN, rows), *over_torch]
 
 
@@ -103,8 +109,7 @@ def short(rows: Rows) -> Table:
     ratios["peak memory / default"] = PEAK
     columns = [words("model", figures.model), BATCH, *map(_latency, COMPILED)]
     for head, value in ratios.items():
-        foot = blocks.ratio(mean(rows.values(), value).value)
-        columns.append(Column(head, lambda row, value=value: blocks.ratio(value(row)), (foot,)))
+        columns.append(_ratio(head, value, blocks.ratio(mean(rows.values(), value).value)))
     return made(figures.sample(rows), columns, f"{MEAN} of all {len(rows)}")
 
 
@@ -174,7 +179,7 @@ def ablation(rows: Rows) -> Table | None:
     modes = figures.ablations(rows)
     columns = [NAME, _latency(OWN)]
     for mode in modes:
-        columns += [_latency(mode), _ratio(f"{mode} / {OWN}", over(mode, OWN), rows)]
+        columns += [_latency(mode), _with_mean(f"{mode} / {OWN}", over(mode, OWN), rows)]
     shown = [row for row in rows.values() if any(map(row.mode, modes))]
     return made(shown, columns, MEAN) if modes else None
 
@@ -183,7 +188,7 @@ def compile_cost(rows: Rows) -> Table:
     """Figure 13 of the paper, and what the first call takes without caches."""
 
     def ratio(mode: str, theirs: str) -> Column:
-        return _ratio(f"{OWN} / {mode}", over(OWN, mode, "compile_s"), rows, theirs)
+        return _with_mean(f"{OWN} / {mode}", over(OWN, mode, "compile_s"), rows, theirs)
 
     def cold(mode: str) -> Column:
         return _figure(f"no caches: {mode}", mode, "cold_compile_s", blocks.seconds)
@@ -198,7 +203,7 @@ def memory(rows: Rows) -> Table:
         show = blocks.mebibytes
         return [_figure(f"{what}: {mode}", mode, f"{what}_mib", show) for mode in COMPILED]
 
-    ratio = _ratio(f"peak: {OWN} / {DEFAULT}", PEAK, rows)
+    ratio = _with_mean(f"peak: {OWN} / {DEFAULT}", PEAK, rows)
     columns = [NAME, *of("peak"), ratio, *of("reserved"), *of("held")]
     return made(rows.values(), columns, MEAN)
 

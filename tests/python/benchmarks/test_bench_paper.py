@@ -65,9 +65,9 @@ def test_copied_arguments_are_counted() -> None:
     assert len(ours.graphs) == len(copying.graphs) == 1 and ours.graphs != copying.graphs
     with torch.no_grad():
         for each in (ours, copying):
-            before = run._counted(each, "bytes_copied")
+            before = each.counted("bytes_copied")
             each.run(bench.inputs[1])
-            copied = run._counted(each, "bytes_copied") - before
+            copied = each.counted("bytes_copied") - before
             assert copied == (4 * 8 * 4 if each is copying else 0)
 
 
