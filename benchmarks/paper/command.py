@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rich.console import Console
@@ -43,16 +43,8 @@ class Request:
     def plan(self) -> Plan:
         chosen = tuple(each.name for each in catalogue.find(self.workloads))
         wanted = tuple(modes.find(self.modes, Device(self.device))) if self.modes else ()
-        return Plan(
-            chosen,
-            wanted,
-            self.device,
-            self.tiny,
-            self.preparing,
-            self.seconds,
-            self.limit_s,
-            self.budget_s,
-        )
+        same = {each.name: getattr(self, each.name) for each in fields(Plan)}
+        return Plan(**same | {"workloads": chosen, "modes": wanted})
 
 
 def bench(request: Request, console: Console) -> int:
@@ -88,14 +80,14 @@ def _sources(request: Request, plan: Plan, document: Document, console: Console)
 
 def show(suite: Suite, request: Request, console: Console) -> int:
     """The targets, what went wrong, and the report's files."""
-    targets = suite.targets()
-    if targets:
+    if targets := suite.targets():
         console.print(target_table(targets))
-    for problem in suite.problems():
+    problems = suite.problems()
+    for problem in problems:
         console.print(Text(problem, style="red"))
     if suite.document.rows:
         console.print(f"written: {', '.join(write_reports(request))}")
-    return 1 if suite.problems() else 0
+    return 1 if problems else 0
 
 
 def write_reports(request: Request) -> list[str]:
@@ -105,7 +97,6 @@ def write_reports(request: Request) -> list[str]:
     content = read(request.out)
     place = request.report or request.out.with_suffix("")
     files = [place.with_name(f"{place.name}{ending}") for ending in (".md", ".html")]
-    place.parent.mkdir(parents=True, exist_ok=True)
     write_report(content, *files)
     return [request.out.name, *(file.name for file in files)]
 

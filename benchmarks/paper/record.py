@@ -123,18 +123,17 @@ class Row:
     @classmethod
     def from_dict(cls, name: str, data: Mapping[str, Any]) -> Row:
         rest = {key: data[key] for key in ("about", "run", "seconds", "phases") if key in data}
-        records = [_result(each) for each in data.get("records", [])]
+        known = {each.name for each in fields(Result)}  # a later version may have others
+        records = [
+            Result(**{key: value for key, value in each.items() if key in known})
+            for each in data.get("records", [])
+        ]
         return cls(name, records=records, error=data.get("error"), **rest)
 
     def to_dict(self) -> dict[str, Any]:
         content = asdict(self)
         del content["name"]
         return content
-
-
-def _result(data: Mapping[str, Any]) -> Result:
-    known = {each.name for each in fields(Result)}
-    return Result(**{name: value for name, value in data.items() if name in known})
 
 
 class Document:

@@ -171,18 +171,10 @@ class Suite:
         else:
             row = Row.from_dict(name, outcome.result["row"])
         if row.error is not None or any(each.error is not None for each in row.records):
-            self._keep_log(name, outcome.log)
+            # Beside the record, for whoever looks into it; not part of it: it is full of paths.
+            folder = self.document.path.with_suffix(".logs")
+            folder.mkdir(parents=True, exist_ok=True)
+            Path(folder, f"{name}.txt").write_text(outcome.log)
         row.run, row.seconds = self.run_number, round(outcome.seconds, 1)
-        self.document.rows[name] = row
-        self._sort()
-
-    def _keep_log(self, name: str, log: str) -> None:
-        """Beside the record, for whoever looks into it; not part of it: it is full of paths."""
-        folder = self.document.path.with_suffix(".logs")
-        folder.mkdir(parents=True, exist_ok=True)
-        Path(folder, f"{name}.txt").write_text(log)
-
-    def _sort(self) -> None:
-        order = list(WORKLOADS)
-        rows = sorted(self.document.rows.items(), key=lambda item: order.index(item[0]))
-        self.document.rows = dict(rows)
+        rows = self.document.rows | {name: row}
+        self.document.rows = {each: rows[each] for each in WORKLOADS if each in rows}
