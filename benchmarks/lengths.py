@@ -252,7 +252,7 @@ def main(
                 "targets": [target.to_dict() for target in judged],
             },
         )
-    from benchmarks.first_light.demo import terminal
+    from pygraph.demo.output import terminal
 
     terminal().print(target_table(judged))
     raise typer.Exit(0 if all(target.met for target in judged) else 1)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.first_light.models import WORKLOADS, Program, Tensors, Workload
+from pygraph.demo.models import WORKLOADS, Program, Tensors, Workload
 from pygraph.demo.small_models import UNet
 
 LARGE: dict[str, Workload] = {}

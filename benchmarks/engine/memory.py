@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.first_light.models import Workload
 from benchmarks.first_light.run import WEIGHED_CALLS, own_memory, weigh
 from benchmarks.harness import modes
 from benchmarks.harness.device import MIB, Device, Memory
 from benchmarks.harness.record import Record
+from pygraph.demo.models import Workload
 
 INPUTS = WEIGHED_CALLS
 LARGE_BLOCK_MIB = 20.0

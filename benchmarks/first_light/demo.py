@@ -20,7 +20,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from benchmarks.first_light import chart
-from benchmarks.first_light.models import MEASURED, WORKLOADS, Workload
 from benchmarks.first_light.run import Options, run_workload
 from benchmarks.harness import modes, record, table
 from benchmarks.harness.device import Device
@@ -28,12 +27,13 @@ from benchmarks.harness.environment import command_line, environment
 from benchmarks.harness.measure import Effort, Phases
 from benchmarks.harness.record import Record
 from pygraph.demo import what_next
+from pygraph.demo.models import MEASURED, WORKLOADS, Workload
+from pygraph.demo.output import terminal
 from pygraph.reporting import Report
 
 OUT = Path("demo-out")
 NAME = "first-light"
 BUDGET_S = 60.0
-WIDTH = 160
 
 EARLY = ("mlp-8", "alexnet")
 """Measured before the others: they compile in seconds, and so show a speed-up soon. Tables and
@@ -62,12 +62,6 @@ class Request:
     def effort(self) -> Effort:
         seconds = self.budget_s / max(1, len(self.workloads()))
         return Effort(seconds / 4, rounds=3, least=5) if self.quick else Effort(seconds)
-
-
-def terminal() -> Console:
-    """A console, wide enough for the tables where its output goes to a file."""
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)
 
 
 def demo(request: Request, console: Console | None = None) -> int:

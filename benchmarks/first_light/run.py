@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.first_light.models import Unavailable, Workload
 from benchmarks.harness import compare, measure, modes
 from benchmarks.harness.device import MIB, Device, Memory, nbytes, young_heap
 from benchmarks.harness.record import Record
+from pygraph.demo.models import Unavailable, Workload
 from pygraph.reporting import Report
 
 log = logging.getLogger(__name__)

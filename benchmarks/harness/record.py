@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.first_light.models import WORKLOADS
 from benchmarks.harness.measure import geomean
 from benchmarks.harness.timed import Timed
+from pygraph.demo.models import WORKLOADS
+from pygraph.demo.output import write as write
 
 REQUIRED = (
     "workload",
@@ -137,19 +137,3 @@ def read_json(path: Path, needed: str) -> Any:
         raise NotARecord(f"{path}: {error.strerror or error}; {needed}") from error
     except ValueError as error:
         raise NotARecord(f"{path}: found no JSON ({error}); {needed}") from error
-
-
-def write(path: Path, content: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # JSON has no infinity: an error that could not be given a size is stored as null.
-    path.write_text(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return value

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.first_light.models import Unavailable
 from benchmarks.harness import load, measure
 from benchmarks.harness.device import Device, nbytes, young_heap
 from benchmarks.harness.modes import Tensors
@@ -27,6 +26,7 @@ from benchmarks.paper.profile import Launched, profile
 from benchmarks.paper.record import Result, Row
 from benchmarks.paper.workloads.workload import Workload
 from benchmarks.training.run import message
+from pygraph.demo.models import Unavailable
 
 log = logging.getLogger(__name__)
 

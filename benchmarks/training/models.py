@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.first_light import models
 from benchmarks.training.nets import DCGAN, DeepRecommender, TinyConvNet
+from pygraph.demo import models
 
 Tensors = tuple[Any, ...]
 Loss = Callable[..., Any]

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.first_light.models import Unavailable
 from benchmarks.harness import measure
 from benchmarks.harness.device import Device, young_heap
 from benchmarks.training import floor
@@ -44,6 +43,7 @@ from benchmarks.training.modes import (
 )
 from benchmarks.training.record import Result
 from benchmarks.training.tracks import copied, take
+from pygraph.demo.models import Unavailable
 from pygraph.reporting import Report
 
 log = logging.getLogger(__name__)

@@ -14,13 +14,13 @@ torch = pytest.importorskip("torch")
 from rich.console import Console  # noqa: E402
 
 from benchmarks.first_light import demo  # noqa: E402
-from benchmarks.first_light.models import MEASURED, MLP, WORKLOADS, Program, Workload, find  # noqa: E402
 from benchmarks.first_light.run import Options, note_memory, run_workload  # noqa: E402
 from benchmarks.harness import compare, modes, record  # noqa: E402
 from benchmarks.harness.device import Device, Memory  # noqa: E402
 from benchmarks.harness.isolate import isolated  # noqa: E402
 from benchmarks.harness.measure import Effort, Phases, measure  # noqa: E402
 from benchmarks.harness.modes import Bench, Runner  # noqa: E402
+from pygraph.demo.models import MEASURED, MLP, WORKLOADS, Program, Workload, find  # noqa: E402
 
 CPU = Device("cpu")
 QUICK = Effort(0.05, rounds=2, least=3, most=5)

@@ -256,9 +256,7 @@ def test_torchs_modes_may_draw_other_random_numbers_but_pygraph_may_not():
     assert verdict.correct and verdict.other_random_numbers
     assert not judge("reduce-overhead", other, reference(), random=False).correct
     assert not judge("pygraph", other, reference(), random=True).correct
-    assert not judge(
-        "pygraph", other, reference("uncaptured", Runs(other)), random=True
-    ).correct
+    assert not judge("pygraph", other, reference("uncaptured", Runs(other)), random=True).correct
     near = reference(eager=track(1.0, 1.0, 2.0), loss_tolerance=0.05, gradient_tolerance=1.0)
     assert not judge("reduce-overhead", other, near, random=True).correct
 
