@@ -49,6 +49,7 @@ from benchmarks.harness import record
 from benchmarks.harness.environment import command_line
 from benchmarks.harness.jobs import Job, Outcome, in_turn, together
 from benchmarks.harness.table import target_table
+from benchmarks.harness.targets import Target
 from pygraph.demo.output import terminal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,7 +87,7 @@ class Run:
             "errors": [],
         }
 
-    def judge(self) -> list[targets.Target]:
+    def judge(self) -> list[Target]:
         tight = self.content["tight"].get("pygraph")
         return [
             *targets.memory_targets(self.models, self.figures),

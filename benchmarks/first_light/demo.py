@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from benchmarks.first_light import chart
+from benchmarks.first_light import chart, table
+from benchmarks.first_light.record import Record, document
 from benchmarks.first_light.run import Options, run_workload
-from benchmarks.harness import modes, record, table
+from benchmarks.harness import modes, record
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import command_line, environment
 from benchmarks.harness.measure import Effort, Phases
-from benchmarks.harness.record import Record
 from pygraph.demo import what_next
 from pygraph.demo.models import MEASURED, WORKLOADS, Workload
 from pygraph.demo.output import terminal
@@ -88,7 +88,7 @@ def _with_gpu(request: Request, console: Console) -> int:
     def save(records: Sequence[Record]) -> None:
         names = dict.fromkeys(each.workload for each in records)
         spent = {name: phases[name] for name in names if name in phases}
-        content.update(record.document(records, found, command_line(), spent))
+        content.update(document(records, found, command_line(), spent))
         record.write(data, content)
 
     records = _run_all(request, device, console, save, phases)

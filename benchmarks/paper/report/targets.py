@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from benchmarks.engine.targets import Target
+from benchmarks.harness.targets import Target
 from benchmarks.paper.record import Row
 from benchmarks.paper.report import blocks, figures, published
 from benchmarks.paper.report.figures import DEFAULT, FLOOR, OWN, TORCH, Entry, Ratio

@@ -18,8 +18,8 @@ from typer.testing import CliRunner  # noqa: E402
 
 from benchmarks.__main__ import app  # noqa: E402
 from benchmarks.first_light import demo  # noqa: E402
+from benchmarks.first_light.record import Record  # noqa: E402
 from benchmarks.harness.environment import command_line, environment  # noqa: E402
-from benchmarks.harness.record import Record  # noqa: E402
 from pygraph.demo import on_twin, small_models, without_gpu  # noqa: E402
 from pygraph.demo.models import MEASURED, WORKLOADS, Unavailable  # noqa: E402
 

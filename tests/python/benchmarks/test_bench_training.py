@@ -19,12 +19,13 @@ from rich.console import Console  # noqa: E402
 
 from benchmarks.harness.device import Device, Memory  # noqa: E402
 from benchmarks.harness.measure import Effort  # noqa: E402
+from benchmarks.harness.modes import WARM_UP_CALLS  # noqa: E402
 from benchmarks.training import command as script  # noqa: E402
 from benchmarks.training import floor  # noqa: E402
 from benchmarks.training.compiling import untold_choices, untuned  # noqa: E402
 from benchmarks.training.memory import note, weigh_training  # noqa: E402
 from benchmarks.training.models import MODELS, TINY, find  # noqa: E402
-from benchmarks.training.modes import MODES, WARM_UP_STEPS, Bench, Trainer, trained  # noqa: E402
+from benchmarks.training.modes import MODES, Bench, Trainer, trained  # noqa: E402
 from benchmarks.training.record import Document, Result, Weight  # noqa: E402
 from benchmarks.training.run import run_training  # noqa: E402
 from benchmarks.training.suite import PARTS, STEPS, Plan, Suite, TrainingJob  # noqa: E402
@@ -278,7 +279,7 @@ def test_the_script_on_two_tiny_programs(tmp_path: Path):
         assert each["correct"] and each["error"] is None and each["samples"] >= 40, each
         assert each["latency_p10_us"] <= each["latency_us"] <= each["latency_worst_us"]
         assert each["host_us"] and each["pipelined_us"]
-        assert len(each["first_steps_s"]) >= WARM_UP_STEPS
+        assert len(each["first_steps_s"]) >= WARM_UP_CALLS
         assert sum(each["first_steps_s"]) <= each["compile_s"]
     for model in models:
         assert content["models"][model]["graph_breaks"] == []

@@ -1,4 +1,4 @@
-"""The demonstration on a GPU, as far as the CPU and its twin can show it: nothing wrong is timed."""
+"""The demonstration on a GPU, as far as the CPU twin can show it: nothing wrong is timed."""
 
 import io
 
