@@ -36,12 +36,12 @@ import typer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks/, from anywhere
 
 import pygraph
-from benchmarks.engine.targets import Target
 from benchmarks.harness import record
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import environment
 from benchmarks.harness.isolate import isolated
 from benchmarks.harness.table import target_table
+from benchmarks.harness.targets import Target
 
 LIMIT = 1.03
 GROWTH_MIB = 16.0
@@ -252,7 +252,7 @@ def main(
                 "targets": [target.to_dict() for target in judged],
             },
         )
-    from benchmarks.first_light.demo import terminal
+    from pygraph.demo.output import terminal
 
     terminal().print(target_table(judged))
     raise typer.Exit(0 if all(target.met for target in judged) else 1)

@@ -25,10 +25,10 @@ from benchmarks.engine.large import named
 from benchmarks.engine.linktime import measure_link
 from benchmarks.engine.memory import measure_memory
 from benchmarks.engine.tight import measure_tight
-from benchmarks.first_light.models import Workload
 from benchmarks.harness import modes, record
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import environment
+from pygraph.demo.models import Workload
 
 
 def compile_only(workload: Workload, mode: str, device: Device) -> dict[str, Any]:

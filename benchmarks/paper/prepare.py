@@ -27,10 +27,10 @@ from typing import Any
 
 from benchmarks.harness import measure
 from benchmarks.harness.device import MIB, Memory, nbytes
+from benchmarks.harness.record import message
 from benchmarks.paper import modes
 from benchmarks.paper.modes import Bench, Iteration
 from benchmarks.paper.record import Result
-from benchmarks.training.run import message
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.first_light.models import Unavailable
 from benchmarks.harness import load, measure
 from benchmarks.harness.device import Device, nbytes, young_heap
 from benchmarks.harness.modes import Tensors
+from benchmarks.harness.record import message
 from benchmarks.paper import modes
 from benchmarks.paper.check import Reference, judge, learn_eager
 from benchmarks.paper.modes import Bench, Iteration
@@ -27,7 +27,7 @@ from benchmarks.paper.prepare import FloorImpossible, Options, costs_itself, pre
 from benchmarks.paper.profile import Launched, profile
 from benchmarks.paper.record import Result, Row
 from benchmarks.paper.workloads.workload import Workload
-from benchmarks.training.run import message
+from pygraph.demo.models import Unavailable
 
 log = logging.getLogger(__name__)
 

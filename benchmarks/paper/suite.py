@@ -21,8 +21,8 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.engine.targets import Target
 from benchmarks.harness.jobs import Job, Outcome, Running, in_turn, together
+from benchmarks.harness.targets import Target
 from benchmarks.paper import costs
 from benchmarks.paper.progress import Progress
 from benchmarks.paper.record import Document, Row

@@ -34,13 +34,13 @@ from benchmarks.harness import record
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import environment
 from benchmarks.harness.measure import Effort
+from benchmarks.harness.record import message
 from benchmarks.paper import modes
 from benchmarks.paper.prepare import FloorImpossible, Options
 from benchmarks.paper.run import build, run_workload
 from benchmarks.paper.turns import Turn
 from benchmarks.paper.workloads import catalogue
 from benchmarks.paper.workloads.workload import Workload
-from benchmarks.training.run import message
 
 LEAST = 5
 """Iterations per mode and round of the clocks, however long one takes."""

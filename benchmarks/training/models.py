@@ -10,7 +10,6 @@ Each has a tiny version of the same architecture, which a CPU runs in millisecon
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,14 +19,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.first_light import models
 from benchmarks.training.nets import DCGAN, DeepRecommender, TinyConvNet
+from pygraph.demo import models
 
 Tensors = tuple[Any, ...]
 Loss = Callable[..., Any]
 Sample = Callable[[torch.Generator, torch.device], Tensors]
-
-log = logging.getLogger(__name__)
 
 BF16, FP32 = "bf16 autocast", "fp32, TF32 in convolutions"
 
@@ -69,25 +66,9 @@ class Training:
 
     def make_program(self, device: torch.device) -> TrainingProgram:
         """In train mode, always with the same weights for one kind of device."""
-        torch.manual_seed(models.MODEL_SEED)
-        try:
-            model = self._build_on(device)
-        except (ImportError, RuntimeError, AttributeError) as error:
-            if models._works(self.library):
-                raise
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise models.Unavailable(f"{self.library}: {reason}") from error
+        model = models.build_on(device, self.build, self.library)
         autocast = self.precision == BF16 and device.type == "cuda"
         return TrainingProgram(model, self.loss, autocast).train()
-
-    def _build_on(self, device: torch.device) -> nn.Module:
-        try:
-            with device:
-                return self.build().to(device)
-        except (RuntimeError, TypeError, ValueError, NotImplementedError):
-            log.debug("%s is built on the CPU", self.name, exc_info=True)
-        torch.manual_seed(models.MODEL_SEED)
-        return self.build().to(device)
 
     def make_inputs(self, seed: int, device: torch.device) -> Tensors:
         """Inputs that depend on the seed alone."""
@@ -338,8 +319,4 @@ _register(
 def find(names: str | None, tiny: bool = False) -> list[Training]:
     """The programs of a list with commas; every name must be known."""
     known = TINY if tiny else MODELS
-    chosen = [name.strip() for name in names.split(",")] if names else list(known)
-    for name in chosen:
-        if name not in known:
-            raise KeyError(f"no model {name!r}: there are {', '.join(known)}")
-    return [known[name] for name in chosen]
+    return [known[name] for name in models.chosen(names, known)]

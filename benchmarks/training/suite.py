@@ -26,8 +26,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from benchmarks.engine.targets import Target
 from benchmarks.harness.jobs import Job, Outcome, in_turn, together
+from benchmarks.harness.targets import Target
 from benchmarks.training.record import Document, Result, Weight
 from benchmarks.training.targets import evaluate
 

@@ -30,10 +30,11 @@ from benchmarks.harness import record
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import environment
 from benchmarks.harness.measure import Effort
+from benchmarks.harness.modes import begin
 from benchmarks.training import compiling, models, modes
 from benchmarks.training.memory import weigh_training
 from benchmarks.training.models import Training
-from benchmarks.training.run import message, run_training
+from benchmarks.training.run import run_training
 
 LEAST_STEPS = 8
 """Per mode and round of the clocks, however long a step takes."""
@@ -81,9 +82,9 @@ def compile_only(given: Given) -> dict[str, Any]:
     training, device = given.training, given.device
     program = training.make_program(device.torch)
     inputs = training.make_inputs(0, device.torch)
-    bench = modes.Bench(training, program, [inputs], device)
+    bench = modes.Bench(program, [inputs], device, training=training)
     with compiling.untuned():
-        modes.begin(given.mode, bench)
+        begin(modes.MODES[given.mode], bench)
     return {"workload": training.name, "mode": given.mode}
 
 
@@ -109,7 +110,7 @@ def run(kind: str, given: Given) -> dict[str, Any]:
         return {"result": KINDS[kind](given)}
     except Exception as error:
         traceback.print_exc()
-        return {"error": message(error)}
+        return {"error": record.message(error)}
 
 
 def _one_thread() -> None:

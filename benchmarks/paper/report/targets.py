@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from benchmarks.engine.targets import Target
+from benchmarks.harness.targets import Target
 from benchmarks.paper.record import Row
 from benchmarks.paper.report import figures, published
 from benchmarks.paper.report.blocks import shortened

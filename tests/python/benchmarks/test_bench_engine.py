@@ -1,8 +1,6 @@
 """The engine's record: targets and their arithmetic, readings, the script on the CPU."""
 
-import importlib.util
 import json
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from benchmarks.engine import command as script  # noqa: E402
 from benchmarks.engine import large, linktime, memory, targets, tight, worker  # noqa: E402
 from benchmarks.engine.memory import Figures  # noqa: E402
 from benchmarks.engine.tight import Tight  # noqa: E402
@@ -277,22 +276,7 @@ def test_models_are_found_by_name():
         large.find("nonsense")
 
 
-@pytest.fixture
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location(
-        "engine_script", ROOT / "benchmarks/engine/__main__.py"
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and typer look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
-def test_a_failing_part_costs_only_itself(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_failing_part_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     import typer
     from typer.testing import CliRunner
 
@@ -324,14 +308,14 @@ def test_a_failing_part_costs_only_itself(
     assert CliRunner().invoke(app, arguments).exit_code == 0
 
 
-def test_parts_run_in_their_order(script: Any):
+def test_parts_run_in_their_order():
     assert script.chosen_parts("memory, compile") == ["compile", "memory"]
     assert script.chosen_parts(None) == list(script.PARTS)
     with pytest.raises(KeyError, match="nonsense"):
         script.chosen_parts("nonsense")
 
 
-def test_a_missing_binary_is_said(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_binary_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(script, "ROOT", tmp_path)
     run = script.Run(["unet"], False, tmp_path / "x.json", 10.0, script.terminal())
     script.micro(run)

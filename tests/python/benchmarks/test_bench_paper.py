@@ -16,7 +16,6 @@ from paper_nets import CPU, NET, QUICK, TRAINED, bench_of, by_mode, options, wit
 from torch._inductor import config as inductor_config  # noqa: E402
 
 import pygraph  # noqa: E402
-from benchmarks.first_light.models import Unavailable  # noqa: E402
 from benchmarks.harness.device import Device, Memory  # noqa: E402
 from benchmarks.harness.measure import Phases  # noqa: E402
 from benchmarks.paper import modes, prepare, run  # noqa: E402
@@ -26,6 +25,7 @@ from benchmarks.paper.profile import summarize  # noqa: E402
 from benchmarks.paper.record import Result  # noqa: E402
 from benchmarks.paper.run import run_workload  # noqa: E402
 from benchmarks.paper.workloads.workload import Workload  # noqa: E402
+from pygraph.demo.models import Unavailable  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread", "fresh_dynamo")
 

@@ -1,15 +1,15 @@
 """The engine's record: what its requirements ask for, measured in one go.
 
-    ./run python benchmarks/engine.py                     # on a GPU, about six minutes
-    ./run python benchmarks/engine.py --parts link,tight --quick
+    ./run bench-engine-record                     # on a GPU, about six minutes
+    ./run bench-engine-record --parts link,tight --quick
 
 Parts, in this order; a crash costs only the part, and what is known is saved after each job:
 
 compile  fills Inductor's caches on disk, several models at once; nothing is measured
 micro    the C++ microbenchmarks, if build/release/pygraph_bench is there
-link     what linking and proving takes, beside one capture (pygraph/bench/linktime.py)
-tight    capturing with hardly any memory (pygraph/bench/tight.py)
-memory   models in eager, default, reduce-overhead and pygraph (pygraph/bench/memory.py), each
+link     what linking and proving takes, beside one capture (linktime.py)
+tight    capturing with hardly any memory (tight.py)
+memory   models in eager, default, reduce-overhead and pygraph (memory.py), each
          mode of each model in a process of its own
 
 The JSON (MiB, ms, us as the names say; null: not measured):
@@ -45,11 +45,12 @@ from rich.text import Text
 
 from benchmarks.engine import large, targets
 from benchmarks.engine.memory import Figures
-from benchmarks.first_light.demo import terminal
 from benchmarks.harness import record
 from benchmarks.harness.environment import command_line
 from benchmarks.harness.jobs import Job, Outcome, in_turn, together
 from benchmarks.harness.table import target_table
+from benchmarks.harness.targets import Target
+from pygraph.demo.output import terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "benchmarks" / "results" / "engine.json"
@@ -76,7 +77,7 @@ class Run:
         self.figures: list[Figures] = []
         self.content: dict[str, Any] = {
             "env": {},
-            "command": command_line().replace("pygraph", "benchmarks/engine.py", 1),
+            "command": command_line(),
             "seconds": {},
             "targets": [],
             "memory": {"records": [], "packing": {}},
@@ -86,7 +87,7 @@ class Run:
             "errors": [],
         }
 
-    def judge(self) -> list[targets.Target]:
+    def judge(self) -> list[Target]:
         tight = self.content["tight"].get("pygraph")
         return [
             *targets.memory_targets(self.models, self.figures),
@@ -291,7 +292,3 @@ def main(
     run.console.print(Text(f"{total:.0f} s; written: {out.name}", style="dim"))
     bad = run.content["errors"] or any(target.met is False for target in run.judge())
     raise typer.Exit(1 if bad else 0)
-
-
-if __name__ == "__main__":
-    typer.run(main)
