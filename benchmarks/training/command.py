@@ -25,6 +25,7 @@ from benchmarks.training.models import MODELS, find
 from benchmarks.training.record import Document
 from benchmarks.training.suite import Plan, Suite
 from benchmarks.training.table import detail_table, latency_table
+from pygraph.demo.models import chosen
 from pygraph.demo.output import terminal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,22 +35,15 @@ MEASURED = ("time", "memory")
 
 def chosen_parts(parts: str | None, device: str, precompile: bool) -> tuple[str, ...]:
     """The parts of a list with commas. Without a GPU there is no memory to be weighed."""
-    chosen = [part.strip() for part in parts.split(",")] if parts else list(MEASURED)
-    for part in chosen:
-        if part not in MEASURED:
-            raise KeyError(f"no part {part!r}: there are {', '.join(MEASURED)}")
+    wanted = chosen(parts, MEASURED, "part")
     if parts is None and device != "cuda":
-        chosen.remove("memory")
-    return ("precompile", *chosen) if precompile else tuple(chosen)
+        wanted.remove("memory")
+    return ("precompile", *wanted) if precompile else tuple(wanted)
 
 
 def chosen_again(again: str | None, models: tuple[str, ...]) -> tuple[str, ...]:
     """The models of a list with commas; each has to be among those that are to be measured."""
-    chosen = tuple(name.strip() for name in again.split(",")) if again else ()
-    for name in chosen:
-        if name not in models:
-            raise KeyError(f"no model {name!r} to be measured again: there are {', '.join(models)}")
-    return chosen
+    return tuple(chosen(again, models, "model to be measured again")) if again else ()
 
 
 def show(suite: Suite) -> None:

@@ -15,6 +15,7 @@ from benchmarks.engine.memory import Figures  # noqa: E402
 from benchmarks.engine.tight import Tight  # noqa: E402
 from benchmarks.harness import modes  # noqa: E402
 from benchmarks.harness.device import MIB, Device, Memory  # noqa: E402
+from benchmarks.harness.worker import outcome  # noqa: E402
 from pygraph.demo import small_models  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -157,12 +158,12 @@ def test_link_target():
 
 
 def test_a_worker_records_what_it_measured_and_what_it_raised(tmp_path: Path):
-    found = worker.run("memory", "mlp-1", "eager", Device("cpu"))
+    found = outcome(lambda: worker.run("memory", "mlp-1", "eager", Device("cpu")))
     assert found["result"]["workload"] == "mlp-1" and found["result"]["digest"]
-    again = worker.run("memory", "mlp-1", "default", Device("cpu"))
+    again = outcome(lambda: worker.run("memory", "mlp-1", "default", Device("cpu")))
     assert Figures(**again["result"]).mode == "default"
     torch._dynamo.reset()
-    assert worker.run("memory", "mlp-1", "nonsense", Device("cpu")) == {
+    assert outcome(lambda: worker.run("memory", "mlp-1", "nonsense", Device("cpu"))) == {
         "error": "KeyError: 'nonsense'"
     }
 
@@ -288,7 +289,7 @@ def test_a_failing_part_costs_only_itself(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setitem(script.STEPS, "link", broken)
     monkeypatch.setitem(script.STEPS, "memory", given)
-    monkeypatch.setattr(script, "_environment", lambda run: None)
+    monkeypatch.setitem(script.STEPS, "environment", lambda run: None)
     out = tmp_path / "new" / "engine.json"
     app = typer.Typer()
     app.command()(script.main)

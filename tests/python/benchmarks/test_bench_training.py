@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 from rich.console import Console  # noqa: E402
 
 from benchmarks.harness.device import Device, Memory  # noqa: E402
+from benchmarks.harness.jobs import Job  # noqa: E402
 from benchmarks.harness.measure import Effort  # noqa: E402
 from benchmarks.harness.modes import WARM_UP_CALLS  # noqa: E402
 from benchmarks.training import command as script  # noqa: E402
@@ -28,7 +29,7 @@ from benchmarks.training.models import MODELS, TINY, find  # noqa: E402
 from benchmarks.training.modes import MODES, Bench, Trainer, trained  # noqa: E402
 from benchmarks.training.record import Document, Result, Weight  # noqa: E402
 from benchmarks.training.run import run_training  # noqa: E402
-from benchmarks.training.suite import PARTS, STEPS, Plan, Suite, TrainingJob  # noqa: E402
+from benchmarks.training.suite import PARTS, STEPS, Plan, Suite  # noqa: E402
 from benchmarks.training.worker import Turns  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -119,12 +120,12 @@ def played(monkeypatch: pytest.MonkeyPatch, crash: bool, torch: str = "1") -> li
     """Jobs are a script that knows what to answer; returns what was asked of it."""
     asked: list[str] = []
 
-    def command(job: TrainingJob) -> list[str]:
+    def command(job: Job) -> list[str]:
         asked.append(job.name)
         code = WORKER.format(crash=crash, torch=torch)
         return [sys.executable, "-c", code, job.kind, job.model, job.mode]
 
-    monkeypatch.setattr(TrainingJob, "command", command)
+    monkeypatch.setattr(Job, "command", command)
     return asked
 
 
