@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pygraph.reporting import Report
+from pygraph.reporting import GraphReport, Report
 
 
 def read_report() -> Report:
@@ -26,9 +27,9 @@ class Counts:
         return cls(report.calls, report.replays, report.bytes_copied)
 
 
-def fallbacks(report: Report) -> list[dict[str, str]]:
+def fallbacks(graphs: Iterable[GraphReport]) -> list[dict[str, str]]:
     return [
         {"graph": graph.name, "reason": graph.blame or graph.state}
-        for graph in report.graphs
+        for graph in graphs
         if not graph.graphed
     ]

@@ -34,6 +34,7 @@ from benchmarks.harness import modes
 from benchmarks.harness.device import Device, Memory, drop_workspaces, nbytes
 from benchmarks.harness.isolate import isolated
 from benchmarks.harness.modes import MOST_WARM_UP_CALLS, WARM_UP_CALLS, Runner, Tensors
+from benchmarks.harness.reports import read_report
 from benchmarks.harness.threads import backward_thread
 from benchmarks.paper.workloads.workload import Program, Workload
 from pygraph.reporting import WARMING, GraphReport
@@ -58,7 +59,6 @@ class Iteration(Runner):
     it if they live longer than when they were captured (torch 2.11, cudagraph_trees.py)."""
     kept_gradients: list[Any] | None = None
     """Where they are if not in the parameters: a graph has places of its own for them."""
-    first_calls_s: list[float] = field(default_factory=list)
     graphs: frozenset[str] = frozenset()
     """pygraph: the names of this mode's compiled graphs in the report."""
 
@@ -110,8 +110,9 @@ def loss_of(outputs: Tensors) -> Any:
 
 
 def _iteration(mode: str, bench: Bench, module: Any) -> Iteration:
+    before = modes.before(mode)
     if not bench.workload.training:
-        return Iteration(mode, module, keep=module)
+        return Iteration(mode, module, before, keep=module)
     parameters = [each for each in bench.program.parameters() if each.requires_grad]
     complete = [False]
 
@@ -123,41 +124,25 @@ def _iteration(mode: str, bench: Bench, module: Any) -> Iteration:
         loss.backward()
         return tuple(each.detach() for each in (results if complete[0] else (loss,)))
 
-    before = backward_thread(mode)
+    before = backward_thread(mode, before)
     return Iteration(mode, step, before, keep=module, parameters=parameters, complete=complete)
-
-
-def _compiled(name: str, bench: Bench, **options: Any) -> Iteration:
-    module = isolated(bench.program, name.replace("-", "_"))
-    return _iteration(name, bench, torch.compile(module, **options))
 
 
 def _eager(bench: Bench) -> Iteration:
     return _iteration("eager", bench, bench.program)
 
 
-def _default(bench: Bench) -> Iteration:
-    # Without a GPU: AOTAutograd's graphs, operator by operator, as the twin has them too.
-    options = {} if bench.device.is_cuda else {"backend": "aot_eager"}
-    return _compiled("default", bench, **options)
+def _compiled(mode: str, **options: Any) -> Callable[[Bench], Iteration]:
+    """`options` of pygraph."""
 
+    def make(bench: Bench) -> Iteration:
+        given = modes.compiling(mode.removesuffix("-copies"), bench.device.is_cuda)
+        if options:
+            given["options"] = given["options"] | options
+        module = isolated(bench.program, mode.replace("-", "_"))
+        return _iteration(mode, bench, torch.compile(module, **given))
 
-def _reduce_overhead(bench: Bench) -> Iteration:
-    found = _compiled("reduce-overhead", bench, mode="reduce-overhead")
-    mark = torch.compiler.cudagraph_mark_step_begin
-    found.before = backward_thread(found.mode, mark) if bench.workload.training else mark
-    return found
-
-
-def _pygraph(mode: str, **options: Any) -> Callable[[Bench], Iteration]:
-    def prepare(bench: Bench) -> Iteration:
-        from pygraph.frontends.compile.backend import backend
-
-        given = options if bench.device.is_cuda else {**options, "device": "twin"}
-        # The callable, not its name: that also works where the package is not installed.
-        return _compiled(mode, bench, backend=backend, options=given or None)
-
-    return prepare
+    return make
 
 
 def _floor(bench: Bench) -> Iteration:
@@ -198,10 +183,10 @@ def _floor(bench: Bench) -> Iteration:
 
 MODES: dict[str, Callable[[Bench], Iteration]] = {
     "eager": _eager,
-    "default": _default,
-    "reduce-overhead": _reduce_overhead,
-    "pygraph": _pygraph("pygraph"),
-    "pygraph-copies": _pygraph("pygraph-copies", arguments="copied"),
+    "default": _compiled("default"),
+    "reduce-overhead": _compiled("reduce-overhead"),
+    "pygraph": _compiled("pygraph"),
+    "pygraph-copies": _compiled("pygraph-copies", arguments="copied"),
     "floor": _floor,
 }
 """In the order in which they are prepared."""
@@ -279,9 +264,7 @@ def _call(found: Iteration, bench: Bench, others: frozenset[str]) -> None:
 
 def _reports() -> list[GraphReport]:
     """pygraph: of all compiled graphs."""
-    from pygraph.runtime.registry import report
-
-    return list(report().graphs)
+    return list(read_report().graphs)
 
 
 def _names() -> frozenset[str]:

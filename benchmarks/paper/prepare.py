@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.harness import measure
 from benchmarks.harness.device import MIB, Memory, nbytes
-from benchmarks.harness.record import message
+from benchmarks.harness.record import fail, message
 from benchmarks.paper import modes
 from benchmarks.paper.modes import Bench, Iteration
 from benchmarks.paper.record import Result
@@ -205,7 +205,5 @@ def costs_itself(result: Result, bench: Bench) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        log.warning("%s, %s", result.workload, result.mode, exc_info=True)
-        result.correct = False
-        result.error = result.error or message(error)
+        fail(result, error)
         bench.prepared.pop(result.mode, None)

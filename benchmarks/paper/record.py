@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +123,7 @@ class Row:
     @classmethod
     def from_dict(cls, name: str, data: Mapping[str, Any]) -> Row:
         rest = {key: data[key] for key in ("about", "run", "seconds", "phases") if key in data}
-        known = {each.name for each in fields(Result)}  # a later version may have others
-        records = [
-            Result(**{key: value for key, value in each.items() if key in known})
-            for each in data.get("records", [])
-        ]
+        records = [record.restored(Result, each) for each in data.get("records", [])]
         return cls(name, records=records, error=data.get("error"), **rest)
 
     def to_dict(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from benchmarks.harness import load, measure
 from benchmarks.harness.device import Device, nbytes, young_heap
 from benchmarks.harness.modes import Tensors
 from benchmarks.harness.record import message
+from benchmarks.harness.reports import fallbacks
 from benchmarks.paper import modes
 from benchmarks.paper.check import Reference, judge, learn_eager
 from benchmarks.paper.modes import Bench, Iteration
@@ -168,11 +169,7 @@ def _note_graphs(result: Result, each: Iteration) -> None:
         result.graphs_found = len(reports)
         result.graphs_captured = sum(graph.proofs > 0 for graph in reports)
         result.graphs_deployed = sum(graph.graphed for graph in reports)
-        result.fallbacks = [
-            {"graph": graph.name, "reason": graph.blame or graph.state}
-            for graph in reports
-            if not graph.graphed
-        ]
+        result.fallbacks = fallbacks(reports)
         # Without what is zero or empty: a workload can have dozens of graphs.
         whole = [graph.to_dict() for graph in reports]
         result.extra["report"] = [{k: v for k, v in each.items() if v} for each in whole]

@@ -10,18 +10,17 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from benchmarks.harness.jobs import Job, Outcome, Running, in_turn, together
+from benchmarks.harness.record import shareable
 from benchmarks.harness.targets import Target
 from benchmarks.paper import costs
 from benchmarks.paper.progress import Progress
@@ -37,13 +36,11 @@ NO_LIMIT_S = 7 * 86400.0
 
 @dataclass(frozen=True)
 class PaperJob(Job):
-    """A call of benchmarks.paper.worker."""
-
     resumed: str = "{}"
+    worker: str = field(default="benchmarks.paper.worker", kw_only=True)
 
     def command(self) -> list[str]:
-        worker = [sys.executable, "-m", "benchmarks.paper.worker"]
-        return [*worker, self.kind, self.model, self.mode, "--resumed", self.resumed]
+        return [*super().command(), "--resumed", self.resumed]
 
 
 @dataclass(frozen=True)
@@ -157,7 +154,8 @@ class Suite:
             return sum(costs.of(name).memory_gib for name in names) <= self.memory_gib
 
         threads = max(1, 2 * (os.cpu_count() or 1) // self.plan.preparing)
-        together(jobs, self.deadline, done, self.plan.preparing, threads, extra, tick, fits)
+        most = self.plan.preparing
+        together(jobs, self.deadline, done, most, threads, extra=extra, tick=tick, fits=fits)
 
     def _store(self, outcome: Outcome, doing: str = "") -> None:
         """`doing`: what it was at when it ended."""
@@ -165,8 +163,7 @@ class Suite:
         if outcome.error is not None:
             if outcome.error.startswith("not run"):
                 return  # there is nothing to tell: another run goes on with it
-            # A path's last part is enough, and can be shared.
-            error = re.sub(r"/[^\s'\"]*/", "", outcome.error) + (f" ({doing})" if doing else "")
+            error = shareable(outcome.error) + (f" ({doing})" if doing else "")
             row = Row(name, about_of(WORKLOADS[name]), error=error)
         else:
             row = Row.from_dict(name, outcome.result["row"])

@@ -44,7 +44,7 @@ def weigh_training(training: Training, mode: str, device: Device, shared: bool) 
     if mode == "pygraph":
         report = read_report()
         found.graphs = sum(graph.graphed for graph in report.graphs)
-        found.fallbacks = fallbacks(report)
+        found.fallbacks = fallbacks(report.graphs)
     return found
 
 

@@ -200,7 +200,7 @@ def _bound(result: Result, default: Trainer, bench: Bench) -> None:
 def note_graphs(result: Result, before: Counts, after: Report, steps: int) -> None:
     """What pygraph's report says of the steps since `before`."""
     result.graphs = sum(graph.graphed for graph in after.graphs)
-    result.fallbacks = fallbacks(after)
+    result.fallbacks = fallbacks(after.graphs)
     result.bytes_copied = (after.bytes_copied - before.bytes_copied) / steps
     result.bytes_copied_before = before.bytes_copied
     calls = after.calls - before.calls

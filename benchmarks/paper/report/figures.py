@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.harness.measure import geomean
 from benchmarks.paper.record import Result, Row
-from benchmarks.paper.report.published import ORDER
+from benchmarks.paper.workloads.catalogue import WORKLOADS
 
 EAGER, DEFAULT, TORCH, OWN, FLOOR = "eager", "default", "reduce-overhead", "pygraph", "floor"
 MODES = (EAGER, DEFAULT, TORCH, OWN, FLOOR)
@@ -22,11 +22,8 @@ Ratio = Callable[[Row], float | None]
 def rows_of(content: Mapping[str, Any]) -> dict[str, Row]:
     """Of a stored document, in the paper's order; what the paper does not have comes last."""
     found = content.get("workloads", {})
-    names = [
-        *(name for name in ORDER if name in found),
-        *(each for each in found if each not in ORDER),
-    ]
-    return {name: Row.from_dict(name, found[name]) for name in names}
+    names = dict.fromkeys((*WORKLOADS, *found))
+    return {name: Row.from_dict(name, found[name]) for name in names if name in found}
 
 
 def environment(content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -75,7 +75,7 @@ def sections(content: Mapping[str, Any]) -> list[Section]:
             "Bytes copied",
             [
                 "Per iteration, to bring arguments in place or results out, as in the paper's "
-                f"table 3. The paper's compiler copies at most {published.MOST_BYTES.text} of "
+                f"table 3. The paper's compiler copies at most {published.MOST_BYTES} B of "
                 "parameters per replay. Beside them: indices that the host reads in front of an "
                 "early launch, to see that they are within bounds. The graph reads the caller's.",
                 tables.copied(rows),
@@ -158,8 +158,8 @@ def summary(rows: Rows) -> list[str]:
                 line += f"; {exact.value:.2f} on the {exact.count} whose floor is a graph"
             lines.append(line)
     lines.append(
-        f"The paper: {published.GEOMEAN.text} times as fast as PyTorch 2 with CUDA graphs "
-        f"({published.GEOMEAN.where}; {published.CONDITIONS}; {published.PAPER})"
+        f"The paper: {published.GEOMEAN} times as fast as PyTorch 2 with CUDA graphs "
+        f"(figure 7; {published.CONDITIONS}; {published.PAPER})"
     )
     return lines
 

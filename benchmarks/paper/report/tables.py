@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.paper.record import Row
@@ -42,6 +42,13 @@ def _figure(
     return Column(head, lambda row: show(figure(row, mode, field)), feet)
 
 
+def _by_mode(
+    modes: Iterable[str], field: str, show: Callable[[Any], str], group: str = ""
+) -> list[Column]:
+    """A column for each mode, below the name of their group if they have one."""
+    return [_figure(f"{group}: {m}" if group else m, m, field, show) for m in modes]
+
+
 def _latency(mode: str) -> Column:
     """A floor that is a bound is marked."""
 
@@ -75,17 +82,13 @@ def _mean(rows: Rows, value: Ratio) -> str:
 
 
 def _published(head: str, field: str, feet: Sequence[str] = ()) -> Column:
-    def show(row: Row) -> str:
-        known = getattr(published.of(row.name), field)
-        return known.text if known else NOTHING
-
-    return Column(head, show, feet)
+    return Column(head, lambda row: getattr(published.of(row.name), field) or NOTHING, feet)
 
 
 def latency(rows: Rows, runs: int = 1) -> Table:
     """With the run that a row comes from where there are several."""
     columns = [NAME, BATCH, *map(_latency, MODES), *_speed_ups(rows)]
-    columns.append(_published("published", "speed_up", [f"{published.GEOMEAN.text} (25)"]))
+    columns.append(_published("published", "speed_up", [f"{published.GEOMEAN} (25)"]))
     if runs > 1:
         columns.append(Column("run", lambda row: str(row.run + 1)))
     return made(rows.values(), columns, MEAN)
@@ -168,7 +171,7 @@ def copied(rows: Rows) -> Table:
         return blocks.amount(own.extra.get("indices_read") if own is not None else None)
 
     modes = (*COMPILED, *figures.ablations(rows))
-    columns = [_figure(mode, mode, "bytes_copied", blocks.amount) for mode in modes]
+    columns = _by_mode(modes, "bytes_copied", blocks.amount)
     columns += [Column("indices read on the host", read)]
     columns += [_published("published: PyTorch", "bytes_torch")]
     return made(rows.values(), [NAME, *columns])
@@ -190,18 +193,15 @@ def compile_cost(rows: Rows) -> Table:
     def ratio(mode: str, theirs: str) -> Column:
         return _with_mean(f"{OWN} / {mode}", over(OWN, mode, "compile_s"), rows, theirs)
 
-    def cold(mode: str) -> Column:
-        return _figure(f"no caches: {mode}", mode, "cold_compile_s", blocks.seconds)
-
-    columns = [NAME, *(_figure(mode, mode, "compile_s", blocks.seconds) for mode in COMPILED)]
-    columns += [ratio(DEFAULT, ""), ratio(TORCH, published.COMPILE.text), *map(cold, REFERENCES)]
+    columns = [NAME, *_by_mode(COMPILED, "compile_s", blocks.seconds)]
+    columns += [ratio(DEFAULT, ""), ratio(TORCH, published.COMPILE)]
+    columns += _by_mode(REFERENCES, "cold_compile_s", blocks.seconds, "no caches")
     return made(rows.values(), columns, MEAN, "published")
 
 
 def memory(rows: Rows) -> Table:
     def of(what: str) -> list[Column]:
-        show = blocks.mebibytes
-        return [_figure(f"{what}: {mode}", mode, f"{what}_mib", show) for mode in COMPILED]
+        return _by_mode(COMPILED, f"{what}_mib", blocks.mebibytes, what)
 
     ratio = _with_mean(f"peak: {OWN} / {DEFAULT}", PEAK, rows)
     columns = [NAME, *of("peak"), ratio, *of("reserved"), *of("held")]
@@ -215,7 +215,7 @@ def distance(rows: Rows) -> Table:
         [
             *(NAME, _latency(FLOOR), *(_to_floor(mode, rows) for mode in (TORCH, OWN))),
             _figure("kernel time", OWN, "kernel_us", blocks.microseconds),
-            *(_figure(f"idle: {m}", m, "idle_share", blocks.percent) for m in (TORCH, OWN)),
+            *_by_mode((TORCH, OWN), "idle_share", blocks.percent, "idle"),
         ],
         MEAN,
     )

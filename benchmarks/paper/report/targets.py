@@ -100,7 +100,7 @@ def _never_slower(names: Sequence[str], rows: Sequence[Row]) -> Target:
 
 def _bytes(names: Sequence[str], rows: Sequence[Row]) -> Target:
     found = figures.entries(rows, lambda row: figures.figure(row, OWN, "bytes_copied"))
-    limit = published.MOST_BYTES.value
+    limit = published.MOST_BYTES
     over = [each.name for each in found if each.value >= limit]
     detail = f"most {found[0].value:,.0f} B ({found[0].name})" if found else ""
     if len(over) > 1:

@@ -72,7 +72,7 @@ def test_copied_arguments_are_counted() -> None:
 
 
 def test_indices_that_the_host_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(modes.MODES, "pygraph", modes._pygraph("pygraph", launch="always"))
+    monkeypatch.setitem(modes.MODES, "pygraph", modes._compiled("pygraph", launch="always"))
 
     def ids(generator: torch.Generator, device: Any) -> Any:
         return (torch.randint(50, (4,), generator=generator),)
