@@ -136,18 +136,18 @@ def bench(
         paper.listing(console)
         return
     request = paper.Request(
-        workloads,
-        modes,
-        out,
-        report,
-        torchbench,
-        again,
-        device,
-        tiny,
-        preparing,
-        seconds,
-        limit,
-        NO_LIMIT_S if budget is None else budget,
+        workloads=workloads,
+        modes=modes,
+        out=out,
+        report=report,
+        torchbench=torchbench,
+        again=again,
+        device=device,
+        tiny=tiny,
+        preparing=preparing,
+        seconds=seconds,
+        limit_s=limit,
+        budget_s=NO_LIMIT_S if budget is None else budget,
     )
     try:
         if report_only:

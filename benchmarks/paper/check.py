@@ -18,7 +18,7 @@ and in training the gradients, are compared:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -160,11 +160,11 @@ def _widest(all_of_them: Sequence[Apart]) -> Apart:
 
 def learn_eager(reference: Reference, bench: Bench) -> None:
     """Eager's results, its rounding, and how far it moves from seed to seed."""
-    eager = bench.prepared["eager"]
+    eager = bench.runners["eager"]
     reference.eager = [outcome(eager, each, SEED + n) for n, each in enumerate(reference.inputs)]
     first = reference.eager[0]
-    least = LEAST[bool(bench.program.autocast)]
-    with precisely(bench.program):
+    least = LEAST[bool(bench.model.autocast)]
+    with precisely(bench.model):
         precise = outcome(eager, reference.inputs[0], SEED)
     reference.rounding = _as_far(bench, precise, first)
     seeds = Apart()
@@ -186,7 +186,7 @@ def _as_far(bench: Bench, precise: Outcome, first: Outcome) -> Apart:
 
 def judge(mode: str, reference: Reference, bench: Bench) -> Verdict:
     """Runs the mode on all inputs of the check, in order and again in reverse."""
-    iteration, verdict = bench.prepared[mode], Verdict()
+    iteration, verdict = bench.runners[mode], Verdict()
     before = iteration.counted("replays")
     order = [*range(len(reference.inputs)), *reversed(range(len(reference.inputs)))]
     found: list[Outcome | None] = [None] * len(reference.inputs)
@@ -223,15 +223,21 @@ def _against_eager(verdict: Verdict, error: Apart, reference: Reference, mode: s
     if mode == "eager" or not reference.eager:
         return
     verdict.relative_error, verdict.gradient_error = error.outputs, error.gradients
-    for what, found, most in (
-        ("results", error.outputs, reference.tolerance.outputs),
-        ("gradients", error.gradients, reference.tolerance.gradients),
+    for what, found, most in _beyond(error, reference.tolerance):
+        verdict.reason = f"{what}: relative error {found:.2e} against eager, over {most:.2e}"
+        if mode == "default" and reference.default_spread:
+            verdict.reason += f"; two runs of it are {reference.default_spread:.2e} apart"
+        return
+
+
+def _beyond(found: Apart, most: Apart, factor: float = 1.0) -> Iterator[tuple[str, float, float]]:
+    """What is farther off than that many times the most; not a number is."""
+    for what, a, b in (
+        ("results", found.outputs, most.outputs),
+        ("gradients", found.gradients, most.gradients),
     ):
-        if not found <= most:
-            verdict.reason = f"{what}: relative error {found:.2e} against eager, over {most:.2e}"
-            if mode == "default" and reference.default_spread:
-                verdict.reason += f"; two runs of it are {reference.default_spread:.2e} apart"
-            return
+        if not a <= factor * b:
+            yield what, a, b
 
 
 def _is_fresh(bench: Bench, n: int, result: Outcome, reference: Reference) -> bool:
@@ -264,12 +270,8 @@ def _against_uncaptured(
         equal = equal and same_bits(graphed, runs[0])
     verdict.bit_equal_to_uncaptured = equal
     verdict.distance_to_uncaptured, verdict.uncaptured_spread = off.largest, spread.largest
-    for what, distance_, own in (
-        ("results", off.outputs, spread.outputs),
-        ("gradients", off.gradients, spread.gradients),
-    ):
-        if not distance_ <= SPREAD_FACTOR * own and not equal:
-            verdict.reason = verdict.reason or (
-                f"{what}: {distance_:.2e} off the same code without graphs, whose own runs are "
-                f"{own:.2e} apart"
-            )
+    for what, distance, own in () if equal else _beyond(off, spread, SPREAD_FACTOR):
+        verdict.reason = verdict.reason or (
+            f"{what}: {distance:.2e} off the same code without graphs, whose own runs are "
+            f"{own:.2e} apart"
+        )

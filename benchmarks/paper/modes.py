@@ -36,7 +36,7 @@ from benchmarks.harness.isolate import isolated
 from benchmarks.harness.modes import MOST_WARM_UP_CALLS, WARM_UP_CALLS, Runner, Tensors
 from benchmarks.harness.reports import read_report
 from benchmarks.harness.threads import backward_thread
-from benchmarks.paper.workloads.workload import Program, Workload
+from benchmarks.paper.workloads.workload import Workload
 from pygraph.reporting import WARMING, GraphReport
 
 SETTLING_PASSES = 2
@@ -86,15 +86,10 @@ class Iteration(Runner):
 
 
 @dataclass
-class Bench:
+class Bench(modes.Bench):
     """What every mode is prepared from."""
 
-    workload: Workload
-    program: Program
-    inputs: Sequence[Tensors]
-    device: Device
-    prepared: dict[str, Iteration] = field(default_factory=dict)
-    """Those that were prepared before, in order."""
+    workload: Workload = field(kw_only=True)
     clock: Callable[[], float] = time.perf_counter
     """Seconds, for what preparing takes."""
     memory: dict[str, Memory] = field(default_factory=dict)
@@ -113,7 +108,7 @@ def _iteration(mode: str, bench: Bench, module: Any) -> Iteration:
     before = modes.before(mode)
     if not bench.workload.training:
         return Iteration(mode, module, before, keep=module)
-    parameters = [each for each in bench.program.parameters() if each.requires_grad]
+    parameters = [each for each in bench.model.parameters() if each.requires_grad]
     complete = [False]
 
     def step(*inputs: Any) -> Tensors:
@@ -129,7 +124,7 @@ def _iteration(mode: str, bench: Bench, module: Any) -> Iteration:
 
 
 def _eager(bench: Bench) -> Iteration:
-    return _iteration("eager", bench, bench.program)
+    return _iteration("eager", bench, bench.model)
 
 
 def _compiled(mode: str, **options: Any) -> Callable[[Bench], Iteration]:
@@ -139,14 +134,14 @@ def _compiled(mode: str, **options: Any) -> Callable[[Bench], Iteration]:
         given = modes.compiling(mode.removesuffix("-copies"), bench.device.is_cuda)
         if options:
             given["options"] = given["options"] | options
-        module = isolated(bench.program, mode.replace("-", "_"))
+        module = isolated(bench.model, mode.replace("-", "_"))
         return _iteration(mode, bench, torch.compile(module, **given))
 
     return make
 
 
 def _floor(bench: Bench) -> Iteration:
-    default = bench.prepared["default"]
+    default = bench.runners["default"]
     static = tuple(tensor.clone() for tensor in bench.inputs[0])
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -212,7 +207,7 @@ def begin(mode: str, bench: Bench) -> Iteration:
     if mode != "floor":
         _call(found, bench, before)
     found.extra["skips"] = _skips() - skipped
-    bench.prepared[mode] = found
+    bench.runners[mode] = found
     return found
 
 

@@ -26,8 +26,9 @@ from traceback import extract_tb
 from typing import Any
 
 from benchmarks.harness import measure
-from benchmarks.harness.device import MIB, Memory, nbytes
+from benchmarks.harness.device import Memory
 from benchmarks.harness.record import fail, message
+from benchmarks.harness.weigh import own_memory
 from benchmarks.paper import modes
 from benchmarks.paper.modes import Bench, Iteration
 from benchmarks.paper.record import Result
@@ -68,7 +69,7 @@ class FloorImpossible(Exception):
 def prepare(
     bench: Bench, results: dict[str, Result], options: Options, phases: measure.Phases
 ) -> None:
-    """Those that are ready are in bench.prepared; why others are not is in their results. Raises
+    """Those that are ready are in bench.runners; why others are not is in their results. Raises
     FloorImpossible."""
     if options.floor_error is not None and "floor" in results:
         results["floor"].error = options.floor_error
@@ -103,7 +104,7 @@ def _capture_floor(bench: Bench, results: dict[str, Result], phases: measure.Pha
     limit = results["floor"]
     if limit.error is not None:
         return
-    if "default" not in bench.prepared:
+    if "default" not in bench.runners:
         limit.error = "no floor without the default mode, whose iteration it captures"
         return
     _note_memory(limit, bench)
@@ -162,7 +163,7 @@ def _finish(result: Result, bench: Bench, phases: measure.Phases) -> None:
             if result.mode not in bench.memory:
                 _note_memory(result, bench)
         with phases.time(f"capture {result.mode}"):
-            prepared = bench.prepared[result.mode]
+            prepared = bench.runners[result.mode]
             modes.finish(prepared, bench)
         with phases.time("weigh"):
             weigh(result, prepared, bench, bench.memory[result.mode])
@@ -185,16 +186,15 @@ def weigh(result: Result, prepared: Iteration, bench: Bench, before: Memory) -> 
     prepared.forget()
     device.tidy()
     idle = device.memory()
-    own = nbytes([*bench.program.parameters(), *bench.program.buffers()])
-    own += sum(nbytes(each) for each in bench.inputs)
+    own = own_memory(bench)
     if None in (before.idle, busy.idle, idle.idle):
         result.extra["memory_note"] = "no figures: this torch does not tell what private pools hold"
         return
     unused = (busy.idle or 0.0) - (before.idle or 0.0)
     peak = busy.peak_allocated - before.allocated + max(0.0, unused)
-    result.peak_mib = own / MIB + max(0.0, peak)
+    result.peak_mib = own + max(0.0, peak)
     reserved = max(peak, busy.peak_reserved - before.reserved)
-    result.reserved_mib = own / MIB + max(0.0, reserved)
+    result.reserved_mib = own + max(0.0, reserved)
     held = idle.allocated + (idle.idle or 0.0) - before.allocated - (before.idle or 0.0)
     result.held_mib = max(0.0, held)
 
@@ -206,4 +206,4 @@ def costs_itself(result: Result, bench: Bench) -> Iterator[None]:
         yield
     except Exception as error:
         fail(result, error)
-        bench.prepared.pop(result.mode, None)
+        bench.runners.pop(result.mode, None)

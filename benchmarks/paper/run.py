@@ -88,7 +88,7 @@ def _run(
     row.about["input_bytes"] = nbytes(bench.inputs[0])
     with young_heap():
         prepare(bench, results, options, phases)
-        for mode in [mode for mode in results if mode in bench.prepared]:
+        for mode in [mode for mode in results if mode in bench.runners]:
             options.tell(f"check {mode}")
             with phases.time("check"):
                 _check(results[mode], reference, bench)
@@ -118,7 +118,7 @@ def build(workload: Workload, device: Device, tiny: bool, most: int = BUFFERS) -
         many = min(most, max(LEAST_BUFFERS, int(room / max(1, nbytes(inputs[0])))))
     inputs += [workload.make_inputs(1000 + n, device.torch, tiny) for n in range(1, many)]
     device.synchronize()
-    return Bench(workload, program, inputs, device)
+    return Bench(program, inputs, device, workload=workload)
 
 
 def _checked(bench: Bench, tiny: bool) -> Sequence[Tensors]:
@@ -131,7 +131,7 @@ def _checked(bench: Bench, tiny: bool) -> Sequence[Tensors]:
 
 
 def _check(result: Result, reference: Reference, bench: Bench) -> None:
-    prepared = bench.prepared[result.mode]
+    prepared = bench.runners[result.mode]
     with costs_itself(result, bench):
         if result.mode == "eager":
             learn_eager(reference, bench)
@@ -139,12 +139,12 @@ def _check(result: Result, reference: Reference, bench: Bench) -> None:
         result.correct, result.error = verdict.correct, verdict.reason
         result.verdict = asdict(verdict)
     if not result.correct:
-        bench.prepared.pop(result.mode, None)
+        bench.runners.pop(result.mode, None)
         prepared.forget()
 
 
 def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> None:
-    prepared = [bench.prepared[mode] for mode in results if mode in bench.prepared]
+    prepared = [bench.runners[mode] for mode in results if mode in bench.runners]
     bench.device.tidy()
     before = {(each.mode, what): each.counted(what) for each in prepared for what in COUNTED}
     samples = measure.measure(prepared, bench.inputs, bench.device, effort)
@@ -183,7 +183,7 @@ def _profile(bench: Bench, results: dict[str, Result]) -> None:
     if not bench.device.is_cuda:
         return
     for mode, result in results.items():
-        each = bench.prepared.get(mode)
+        each = bench.runners.get(mode)
         if each is None:
             continue
         try:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,8 +53,8 @@ class Given:
     tiny: bool
     seconds: float
     rounds: int
-    turn: Turn | None
-    resumed: dict[str, Any]
+    turn: Turn | None = None
+    resumed: dict[str, Any] = field(default_factory=dict)
     """What an earlier process found out, which had to be given up: `again` of its result."""
 
 
