@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pygraph.demo import small_models, what_next
+from pygraph.frontends.compile.backend import backend
 from pygraph.runtime import registry
 
 CHECKED = 4
@@ -30,7 +32,7 @@ OURS = "pygraph"
 WAYS: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"mode": "reduce-overhead"},
-    OURS: {"backend": "pygraph"},
+    OURS: {"backend": backend},  # not its name: that needs an installed package
 }
 
 
@@ -120,6 +122,7 @@ def as_table(name: str, found: list[Shown]) -> Table:
 def show_on_gpu(name: str, console: Console) -> int:
     """The whole demonstration; the exit code: 0 if all was right and PyGraph made a graph."""
     console.print(Text(f"{torch.cuda.get_device_name()}, torch {torch.__version__}"))
+    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     model, fresh_on_cpu = small_models.build(name)
     model = model.cuda()
     found = []
