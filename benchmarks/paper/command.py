@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from benchmarks.harness.device import Device
@@ -103,8 +104,6 @@ def write_reports(request: Request) -> list[str]:
 
 def listing(console: Console) -> None:
     """The workloads, and what each lacks on this machine."""
-    from rich.table import Table
-
     table = Table(title="the paper's workloads", title_justify="left")
     for name in ("name", "model", "suite", "mode", "batch", "made from", "missing here"):
         table.add_column(name, justify="right" if name == "batch" else "left")

@@ -78,8 +78,12 @@ def prepare(
         options.tell(f"compile {result.mode}")
         if result.mode == "floor":
             _capture_floor(bench, results, phases)
-        else:
-            _begin(result, bench, phases)
+            continue
+        with costs_itself(result, bench):
+            if result.mode == "reduce-overhead":
+                _note_memory(result, bench)
+            with phases.time(f"compile {result.mode}"):
+                modes.begin(result.mode, bench).forget()
     for result in reversed(_in_order(results)):
         options.tell(f"capture {result.mode}")
         _finish(result, bench, phases)
@@ -139,14 +143,6 @@ def _in_order(results: dict[str, Result]) -> list[Result]:
     """The order of compiling; the next step goes through it backwards. Torch's graphs come last,
     and so are the first to be captured: their first call takes memory that they keep."""
     return sorted(results.values(), key=lambda result: ORDER.index(result.mode))
-
-
-def _begin(result: Result, bench: Bench, phases: measure.Phases) -> None:
-    with costs_itself(result, bench):
-        if result.mode == "reduce-overhead":
-            _note_memory(result, bench)
-        with phases.time(f"compile {result.mode}"):
-            modes.begin(result.mode, bench).forget()
 
 
 def _note_memory(result: Result, bench: Bench) -> None:

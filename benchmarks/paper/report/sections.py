@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.paper.report import blocks, figures, published, tables
@@ -33,13 +33,17 @@ def sections(content: Mapping[str, Any]) -> list[Section]:
     """Everything that the file says, in the order it is read."""
     rows = figures.rows_of(content)
     bounds: list[Block] = [BOUND_IS] if any(map(figures.is_bound, rows.values())) else []
+    requirements: list[Block] = ["Not judged yet."]
+    if judged := content.get("targets"):
+        said = "Open: what was measured allows no verdict, or none is asked for."
+        requirements = [said, tables.targets(judged)]
     failed = [
         f"{row.name}: {shortened(row.error)}" for row in rows.values() if row.error is not None
     ]
     return [
         Section("Measured on", _measured(content, rows)),
         Section("In short", [Items(summary(rows))]),
-        Section("Requirements", _targets(content.get("targets", []))),
+        Section("Requirements", requirements),
         Section(
             "Latency",
             [
@@ -162,13 +166,6 @@ def summary(rows: Rows) -> list[str]:
         f"(figure 7; {published.CONDITIONS}; {published.PAPER})"
     )
     return lines
-
-
-def _targets(found: Sequence[Mapping[str, Any]]) -> list[Block]:
-    if not found:
-        return ["Not judged yet."]
-    said = "Open: what was measured allows no verdict, or none is asked for."
-    return [said, tables.targets(found)]
 
 
 def _ablation(rows: Rows) -> list[Block]:
