@@ -96,13 +96,13 @@ def modes(model: torch.nn.Module, device: Device, training: bool) -> list[Mode]:
     ways["at-once"] = {**ours, "options": {**ours["options"], "programs_at_once": 1 << 10}}
     found = []
     for name, options in ways.items():
-        own = copy.deepcopy(model)
+        own, marked = copy.deepcopy(model), before(name)
         compiled = torch.compile(isolated(own, name.replace("-", "_")), dynamic=True, **options)
 
         def call(
-            x: torch.Tensor, own: Any = own, compiled: Any = compiled, name: str = name
+            x: torch.Tensor, own: Any = own, compiled: Any = compiled, mark: Any = marked
         ) -> torch.Tensor:
-            if (mark := before(name)) is not None:
+            if mark is not None:
                 mark()
             with torch.set_grad_enabled(training):
                 loss: torch.Tensor = compiled(x)

@@ -1,4 +1,4 @@
-"""`pygraph demo`: what PyGraph does on this machine.
+"""`./run demo`: what PyGraph does on this machine.
 
 With a GPU every model is run in every mode, checked, timed and written down, those first that
 compile in seconds. Without one a small model runs on the CPU twin, and some of the models are

@@ -1,4 +1,4 @@
-"""Did pygraph get slower? Two records of `pygraph demo`, compared.
+"""Did pygraph get slower? Two records of `./run demo`, compared.
 
     ./run regress OLD.json NEW.json
 
@@ -69,8 +69,8 @@ def ratios(records: Sequence[Mapping[str, Any]], metric: str = METRICS[0]) -> di
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a file that `pygraph demo` wrote; NotARecord for any other."""
-    needed = "needed is the JSON file that `pygraph demo` writes on a GPU"
+    """The records of a file that `./run demo` wrote; NotARecord for any other."""
+    needed = "needed is the JSON file that `./run demo` writes on a GPU"
     content = read_json(path, needed)
     records = content.get("records") if isinstance(content, dict) else None
     if not isinstance(records, list):
