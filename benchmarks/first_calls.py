@@ -22,13 +22,13 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks/, from anywhere
 
-from benchmarks.first_light.models import Unavailable
 from benchmarks.harness import record
 from benchmarks.harness.device import Device, young_heap
 from benchmarks.harness.environment import environment
 from benchmarks.paper import modes
 from benchmarks.paper.run import build
 from benchmarks.paper.workloads import catalogue
+from pygraph.demo.models import Unavailable
 
 INTERVAL = 0.003
 LEAST = 0.05

@@ -13,13 +13,12 @@ of the whole iteration on an input that never moves.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,12 +29,12 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks/, from anywhere
 
+from benchmarks.engine.memory import digest
 from benchmarks.harness import compare, measure, modes, record
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import environment
 from benchmarks.harness.modes import Bench, Runner, Tensors
 from benchmarks.harness.timed import Timed
-from pygraph.frontends.compile.backend import backend
 from pygraph.runtime.registry import report
 
 FORMS = ("whole", "layer")
@@ -82,25 +81,11 @@ class Stack(nn.Module):
 
 
 def runner(form: str, mode: str, bench: Bench) -> Runner:
-    if mode == "floor":
-        return modes.MODES[mode](bench)
-    how: dict[str, Any] = {}
-    before = None
-    if mode == "reduce-overhead":
-        how, before = {"mode": mode}, torch.compiler.cudagraph_mark_step_begin
-    elif mode == "pygraph":
-        how = {"backend": backend, "options": {} if bench.device.is_cuda else {"device": "twin"}}
     if form == "whole":
-        return Runner(mode, torch.compile(bench.model, **how), before)
+        return modes.MODES[mode](bench)
+    how = modes.compiling(mode, bench.device.is_cuda)
     bench.model.apply_layer = torch.compile(apply_layer, **how)
-    return Runner(mode, bench.model, before)
-
-
-def digest(outputs: Sequence[Tensors]) -> str:
-    found = hashlib.sha256()
-    for output in (each for outputs_of_a_call in outputs for each in outputs_of_a_call):
-        found.update(bytes(output.contiguous().view(torch.uint8).cpu().flatten().tolist()))
-    return found.hexdigest()
+    return Runner(mode, bench.model, modes.before(mode))
 
 
 def measured(form: str, mode: str, device: Device, tiny: bool) -> dict[str, Any]:
@@ -125,7 +110,7 @@ def measured(form: str, mode: str, device: Device, tiny: bool) -> dict[str, Any]
             "compile_s": None if mode == "floor" else found.compile_s,
             "relative_error": verdict.relative_error,
             "reason": verdict.reason,
-            "digest": digest([found.compute(each) for each in inputs]),
+            "digest": digest(result for each in inputs for result in found.compute(each)),
         }
         del expected
         device.tidy()

@@ -13,13 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.first_light.models import WORKLOADS, Program, Tensors, Workload
+from pygraph.demo.models import WORKLOADS, Program, Sample, Workload, chosen, images, tokens
 from pygraph.demo.small_models import UNet
 
 LARGE: dict[str, Workload] = {}
 """In the order in which they are measured."""
-
-Sample = Callable[[torch.Generator], Tensors]
 
 
 class _Masked(nn.Module):
@@ -41,15 +39,7 @@ def _register(name: str, batch: int, library: str, sample: Sample) -> Callable[.
     return add
 
 
-def _tokens(batch: int, length: int, vocabulary: int) -> Sample:
-    return lambda generator: (torch.randint(vocabulary, (batch, length), generator=generator),)
-
-
-def _images(batch: int, size: int) -> Sample:
-    return lambda generator: (torch.randn(batch, 3, size, size, generator=generator),)
-
-
-@_register("bert-large", 32, "transformers", _tokens(32, 512, 30522))
+@_register("bert-large", 32, "transformers", tokens(32, 512, 30522))
 def _bert() -> nn.Module:
     from transformers import BertConfig, BertForQuestionAnswering
 
@@ -59,9 +49,9 @@ def _bert() -> nn.Module:
     return Program(BertForQuestionAnswering(config), ("start_logits", "end_logits"))
 
 
-def _tokens_and_mask(generator: torch.Generator) -> Tensors:
+def _tokens_and_mask(generator: torch.Generator) -> Any:
     # With a mask: without one, GPT-2 looks for packed sequences, whose number depends on values.
-    return (*_tokens(8, 1024, 50257)(generator), torch.ones(8, 1024, dtype=torch.int64))
+    return (*tokens(8, 1024, 50257)(generator), torch.ones(8, 1024, dtype=torch.int64))
 
 
 @_register("gpt2-medium", 8, "transformers", _tokens_and_mask)
@@ -72,17 +62,17 @@ def _gpt2() -> nn.Module:
     return Program(_Masked(GPT2LMHeadModel(config)), ("logits",))
 
 
-@_register("unet", 8, "torch", _images(8, 512))
+@_register("unet", 8, "torch", images(8, 512))
 def _unet() -> nn.Module:
     return Program(UNet(width=64))
 
 
-@_register("densenet121-64", 64, "torchvision", _images(64, 224))
+@_register("densenet121-64", 64, "torchvision", images(64, 224))
 def _densenet() -> nn.Module:
     return Program(import_module("torchvision.models").densenet121())
 
 
-@_register("mobilebert-128", 128, "transformers", _tokens(128, 128, 30522))
+@_register("mobilebert-128", 128, "transformers", tokens(128, 128, 30522))
 def _mobilebert() -> nn.Module:
     from transformers import MobileBertConfig, MobileBertForQuestionAnswering
 
@@ -90,7 +80,7 @@ def _mobilebert() -> nn.Module:
     return Program(model, ("start_logits", "end_logits"))
 
 
-@_register("vit-large", 64, "timm", _images(64, 224))
+@_register("vit-large", 64, "timm", images(64, 224))
 def _vit() -> nn.Module:
     timm = import_module("timm")
     return Program(timm.create_model("vit_large_patch16_224", pretrained=False))
@@ -103,8 +93,4 @@ def named(name: str) -> Workload:
 
 def find(names: str | None) -> list[Workload]:
     """The workloads of a list with commas, the small ones too; every name must be known."""
-    chosen = [name.strip() for name in names.split(",")] if names else list(LARGE)
-    for name in chosen:
-        if name not in LARGE and name not in WORKLOADS:
-            raise KeyError(f"no model {name!r}: there are {', '.join({**LARGE, **WORKLOADS})}")
-    return [named(name) for name in chosen]
+    return [named(name) for name in chosen(names or ",".join(LARGE), [*LARGE, *WORKLOADS])]

@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.first_light.models import Workload
 from benchmarks.harness import modes
 from benchmarks.harness.device import Device, drop_workspaces
 from benchmarks.harness.isolate import isolated
+from pygraph.demo.models import Workload
 
 LINKS = 4
 CAPTURES = 3

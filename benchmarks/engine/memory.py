@@ -23,11 +23,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.first_light.models import Workload
-from benchmarks.first_light.run import WEIGHED_CALLS, own_memory, weigh
 from benchmarks.harness import modes
 from benchmarks.harness.device import MIB, Device, Memory
-from benchmarks.harness.record import Record
+from benchmarks.harness.weigh import WEIGHED_CALLS, Peaks, own_memory, weigh
+from pygraph.demo.models import Workload
 
 INPUTS = WEIGHED_CALLS
 LARGE_BLOCK_MIB = 20.0
@@ -44,7 +43,7 @@ class Figures:
     own_mib: float = 0.0
     """The model and all inputs."""
     peak_mib: float | None = None
-    """In the steady state, `own_mib` included; a private pool counts whole (see `run.weigh`)."""
+    """In the steady state, `own_mib` included; private pools count whole (harness/weigh.py)."""
     reserved_mib: float | None = None
     torch_peak_mib: float = 0.0
     """torch.cuda.max_memory_allocated() of the same calls."""
@@ -173,11 +172,11 @@ def _note_first(found: Figures, before: Memory, first: Memory, least: LeastFree)
 
 
 def _note_steady(found: Figures, runner: modes.Runner, bench: modes.Bench, before: Memory) -> None:
-    record = Record(found.workload, found.batch, found.mode)
-    weigh(record, runner, bench, before)
-    found.peak_mib, found.reserved_mib = record.peak_mib, record.reserved_mib
-    found.private_mib = record.extra.get("private_mib")
-    found.note = record.extra.get("memory_note")
+    peaks = Peaks()
+    weigh(peaks, runner, bench, before)
+    found.peak_mib, found.reserved_mib = peaks.peak_mib, peaks.reserved_mib
+    found.private_mib = peaks.extra.get("private_mib")
+    found.note = peaks.extra.get("memory_note")
 
 
 def _note_idle(found: Figures, before: Memory, steady: Memory, rest: Memory, idle: Memory) -> None:

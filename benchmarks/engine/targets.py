@@ -6,37 +6,13 @@ Everything here is arithmetic on stored figures, so that a record can be judged 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.engine.linktime import LIMIT
 from benchmarks.engine.memory import Figures, packing
 from benchmarks.engine.tight import CALLS, STREAM_MIB, Tight
-
-PEAK_LIMIT = 1.02
-"""pygraph's peak over that of the default mode."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """One requirement. `met` is None where what it needs was not measured."""
-
-    name: str
-    requirement: str
-    met: bool | None
-    value: float | None = None
-    limit: float | None = None
-    detail: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def by_mode(figures: Sequence[Figures]) -> dict[str, dict[str, Figures]]:
-    found: dict[str, dict[str, Figures]] = {}
-    for each in figures:
-        found.setdefault(each.workload, {})[each.mode] = each
-    return found
+from benchmarks.harness.record import by_mode
+from benchmarks.harness.targets import PEAK_LIMIT, Target
 
 
 def activations_ratio(default: Figures, pygraph: Figures) -> float | None:

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from benchmarks.engine.memory import LeastFree, digest
-from benchmarks.first_light.models import Workload
 from benchmarks.harness import modes
 from benchmarks.harness.device import MIB, Device
 from benchmarks.harness.isolate import isolated
+from pygraph.demo.models import Workload
 
 ROOM = 1.5
 """Free memory, as a multiple of what an uncaptured call takes from the driver."""

@@ -1,18 +1,7 @@
-"""One measurement in a process of its own.
-
-    python -m benchmarks.engine.worker KIND [MODEL [MODE]] --out FILE [--gate]
-
-With --gate it imports everything, waits for a line on its standard input, and only then touches the
-GPU: the next measurement can start up while the one before is still running. The file gets
-{"result": ...} or {"error": "..."}; a process that dies leaves none.
-"""
+"""One measurement of the engine's record in a process of its own; see harness/worker.py."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import traceback
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -25,10 +14,11 @@ from benchmarks.engine.large import named
 from benchmarks.engine.linktime import measure_link
 from benchmarks.engine.memory import measure_memory
 from benchmarks.engine.tight import measure_tight
-from benchmarks.first_light.models import Workload
-from benchmarks.harness import modes, record
+from benchmarks.harness import modes
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import environment
+from benchmarks.harness.worker import serve
+from pygraph.demo.models import Workload
 
 
 def compile_only(workload: Workload, mode: str, device: Device) -> dict[str, Any]:
@@ -36,9 +26,7 @@ def compile_only(workload: Workload, mode: str, device: Device) -> dict[str, Any
     with torch.no_grad():
         model = workload.make_model(device.torch)
         inputs = workload.make_inputs(0, device.torch)
-        runner = modes.MODES[mode](modes.Bench(model, [inputs], device))
-        runner.step(*inputs)
-        device.synchronize()
+        modes.begin(modes.MODES[mode], modes.Bench(model, [inputs], device))
     return {"workload": workload.name, "mode": mode}
 
 
@@ -55,24 +43,10 @@ def _with_verdict(tight: Any) -> dict[str, Any]:
     return {**asdict(tight), "captured_for_free": tight.captured_for_free}
 
 
-def preload(workload: Workload) -> None:
-    """Import what the model needs, by building it without memory."""
-    import torch._inductor.compile_fx
-
-    with contextlib.suppress(Exception), torch.device("meta"):
-        workload.build()
-
-
-def run(kind: str, model: str, mode: str, device: Device) -> dict[str, Any]:
-    """The file's content; never raises for what a measurement does."""
+def run(kind: str, model: str, mode: str, device: Device) -> Any:
+    """Raises what a measurement raises."""
     torch.set_float32_matmul_precision("highest")
-    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-    try:
-        return {"result": KINDS[kind](named(model), mode, device)}
-    except Exception as error:
-        traceback.print_exc()
-        lines = str(error).splitlines()
-        return {"error": ": ".join([type(error).__name__, *lines[:1]])}
+    return KINDS[kind](named(model), mode, device)
 
 
 def main(
@@ -83,11 +57,7 @@ def main(
     gate: bool = False,
     device: str = "cuda",
 ) -> None:
-    if gate:
-        preload(named(model))
-        if not sys.stdin.readline():
-            raise typer.Exit(3)  # whoever started this is gone
-    record.write(out, run(kind, model, mode, Device(device)))
+    serve(out, lambda: run(kind, model, mode, Device(device)), gate, named(model).build)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.record import Record
-from benchmarks.harness.table import by_model, ratio
+from benchmarks.first_light.record import Record
+from benchmarks.first_light.table import ratio
+from benchmarks.harness.record import by_mode
 
 COLOURS = {
     "eager": "#b8bec7",
@@ -28,7 +29,7 @@ def draw(records: Sequence[Record], environment: Mapping[str, Any], path: Path) 
 
     models = {
         name: modes
-        for name, modes in by_model(records).items()
+        for name, modes in by_mode(records).items()
         if "default" in modes and modes["default"].timed
     }
     present = [mode for mode in COLOURS if any(mode in modes for modes in models.values())]

@@ -1,4 +1,4 @@
-"""`pygraph demo`: what PyGraph does on this machine.
+"""`./run demo`: what PyGraph does on this machine.
 
 With a GPU every model is run in every mode, checked, timed and written down, those first that
 compile in seconds. Without one a small model runs on the CPU twin, and some of the models are
@@ -19,21 +19,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from benchmarks.first_light import chart
-from benchmarks.first_light.models import MEASURED, WORKLOADS, Workload
+from benchmarks.first_light import chart, table
+from benchmarks.first_light.record import Record, document
 from benchmarks.first_light.run import Options, run_workload
-from benchmarks.harness import modes, record, table
+from benchmarks.harness import modes, record
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import command_line, environment
 from benchmarks.harness.measure import Effort, Phases
-from benchmarks.harness.record import Record
 from pygraph.demo import what_next
+from pygraph.demo.models import MEASURED, WORKLOADS, Workload
+from pygraph.demo.output import terminal
 from pygraph.reporting import Report
 
 OUT = Path("demo-out")
 NAME = "first-light"
 BUDGET_S = 60.0
-WIDTH = 160
 
 EARLY = ("mlp-8", "alexnet")
 """Measured before the others: they compile in seconds, and so show a speed-up soon. Tables and
@@ -64,12 +64,6 @@ class Request:
         return Effort(seconds / 4, rounds=3, least=5) if self.quick else Effort(seconds)
 
 
-def terminal() -> Console:
-    """A console, wide enough for the tables where its output goes to a file."""
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)
-
-
 def demo(request: Request, console: Console | None = None) -> int:
     """Show what there is to see; 0 if nothing failed."""
     console = console or terminal()
@@ -94,7 +88,7 @@ def _with_gpu(request: Request, console: Console) -> int:
     def save(records: Sequence[Record]) -> None:
         names = dict.fromkeys(each.workload for each in records)
         spent = {name: phases[name] for name in names if name in phases}
-        content.update(record.document(records, found, command_line(), spent))
+        content.update(document(records, found, command_line(), spent))
         record.write(data, content)
 
     records = _run_all(request, device, console, save, phases)

@@ -1,6 +1,6 @@
-"""Did pygraph get slower? Two records of `pygraph demo`, compared.
+"""Did pygraph get slower? Two records of `./run demo`, compared.
 
-    python -m benchmarks.first_light.regress OLD.json NEW.json
+    ./run regress OLD.json NEW.json
 
 Machines of one kind differ by up to 1.4x, so times of two runs say nothing. What is compared are
 ratios within a run: pygraph's time over that of the same run's incumbents, torch.compile's default
@@ -69,8 +69,8 @@ def ratios(records: Sequence[Mapping[str, Any]], metric: str = METRICS[0]) -> di
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a file that `pygraph demo` wrote; NotARecord for any other."""
-    needed = "needed is the JSON file that `pygraph demo` writes on a GPU"
+    """The records of a file that `./run demo` wrote; NotARecord for any other."""
+    needed = "needed is the JSON file that `./run demo` writes on a GPU"
     content = read_json(path, needed)
     records = content.get("records") if isinstance(content, dict) else None
     if not isinstance(records, list):
@@ -143,8 +143,8 @@ def main(
     metric: Annotated[str, typer.Option(help=f"One of {', '.join(METRICS)}.")] = METRICS[0],
     limit: Annotated[float, typer.Option(min=0.0, help="Growth of a ratio that is noise.")] = LIMIT,
 ) -> None:
-    """Compare two records of `pygraph demo` by ratios within each run."""
-    from benchmarks.first_light.demo import terminal
+    """Compare two records of `./run demo` by ratios within each run."""
+    from pygraph.demo.output import terminal
 
     if metric not in METRICS:
         raise typer.BadParameter(f"no metric {metric!r}: there are {', '.join(METRICS)}")
@@ -165,7 +165,3 @@ def main(
     else:
         console.print(Text(f"none of {len(rows)} models is slower by more than {limit:.0%}"))
     raise typer.Exit(1 if bad or not rows else 0)
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,16 +1,12 @@
 """One model in all modes: prepare, check, weigh, time.
 
 All modes of a model are prepared before any is timed, and they stay alive together, so that the
-rounds of the clocks can visit each in turn. Memory is weighed right after a mode was prepared, as
-growth over what was there before it, so that modes do not count for each other. Both readings are
-taken when all garbage is gone and cuBLAS's workspaces with it: what frees those in between
-(capturing does) would otherwise seem to need less than nothing.
+rounds of the clocks can visit each in turn.
 """
 
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -18,11 +14,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.first_light.models import Unavailable, Workload
+from benchmarks.first_light.record import Record
 from benchmarks.harness import compare, measure, modes
-from benchmarks.harness.device import MIB, Device, Memory, nbytes, young_heap
-from benchmarks.harness.record import Record
-from pygraph.reporting import Report
+from benchmarks.harness.device import Device, young_heap
+from benchmarks.harness.record import fail
+from benchmarks.harness.reports import read_report
+from benchmarks.harness.weigh import weigh
+from pygraph.demo.models import Workload
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +28,6 @@ ROTATED = 16
 """Inputs that the timed loops rotate through."""
 CHECKED = 4
 """Inputs that correctness is checked on, other ones than those."""
-WEIGHED_CALLS = 5
-ROUGHLY_NONE = 1.0
-"""MiB that a reading may be off, by rounding and small blocks."""
 
 Progress = Callable[[str], None]
 
@@ -64,7 +59,9 @@ def run_workload(
         with torch.no_grad():
             _run(workload, device, options, records, progress, phases)
     except Exception as error:
-        _fail([record for record in records.values() if not record.timed], error)
+        for record in records.values():
+            if not record.timed:
+                fail(record, error)
     finally:
         with phases.time("clear"):
             _clear(device)
@@ -133,74 +130,23 @@ def _prepare(
         record.extra |= runner.extra
         record.extra |= {"tolerance": expected.tolerance, "eager_error": expected.eager_error}
     except Exception as error:
-        _fail([record], error)
+        fail(record, error)
     if not record.correct:
         bench.runners.pop(record.mode, None)
 
 
-def weigh(record: Record, runner: modes.Runner, bench: modes.Bench, before: Memory) -> None:
-    """Peaks of some calls in the steady state: the model, its inputs and what this mode added."""
-    device = bench.device
-    device.tidy()
-    device.restart_peaks()
-    for n in range(WEIGHED_CALLS):
-        if runner.before is not None:
-            runner.before()
-        outputs = runner.step(*bench.inputs[n])
-        device.synchronize()
-        if n + 1 < WEIGHED_CALLS:
-            outputs = ()
-    # Read while the outputs live: in a private pool they are not idle, and not counted twice.
-    after = device.memory()
-    del outputs
-    note_memory(record, before, after, own_memory(bench))
-
-
-def note_memory(record: Record, before: Memory, after: Memory, own: float) -> None:
-    """From the readings to the figures; what cannot be is left out, with a note."""
-    peak = after.peak_allocated - before.allocated
-    reserved = max(peak, after.peak_reserved - before.reserved)
-    driver = after.in_use - before.in_use
-    note = None
-    if before.idle is None or after.idle is None or before.private is None or after.private is None:
-        note = "no peak: this torch does not tell what private pools hold"
-    else:
-        peak += max(0.0, after.idle - before.idle)
-        reserved = max(peak, reserved)
-        record.extra["private_mib"] = max(0.0, after.private - before.private)
-        if peak < -ROUGHLY_NONE:
-            note = f"no peak: {-peak:.0f} MiB less than before this mode, something else was freed"
-    record.peak_mib = own + max(0.0, peak) if note is None else None
-    record.reserved_mib = own + max(0.0, reserved) if reserved >= -ROUGHLY_NONE else None
-    record.extra["driver_mib"] = own + driver if driver >= -ROUGHLY_NONE else None
-    if note:
-        record.extra["memory_note"] = note
-
-
-def own_memory(bench: modes.Bench) -> float:
-    tensors = [*bench.model.parameters(), *bench.model.buffers()]
-    tensors += [tensor for inputs in bench.inputs for tensor in inputs]
-    return nbytes(tensors) / MIB
-
-
 def _time(records: dict[str, Record], bench: modes.Bench, options: Options) -> None:
     runners = list(bench.runners.values())
-    copied = _report().bytes_copied if "pygraph" in bench.runners else 0
+    copied = read_report().bytes_copied if "pygraph" in bench.runners else 0
     samples = measure.measure(runners, bench.inputs, bench.device, options.effort)
     for runner in runners:
         record = records[runner.mode]
         record.take(samples[runner.mode])
         record.bytes_copied = runner.bytes_per_call
         if runner.mode == "pygraph":
-            report = _report()
+            report = read_report()
             record.bytes_copied = (report.bytes_copied - copied) / samples[runner.mode].calls
             record.extra["report"] = report.to_dict()
-
-
-def _report() -> Report:
-    from pygraph.runtime.registry import report
-
-    return report()
 
 
 def _caches(cold: bool) -> AbstractContextManager[Any]:
@@ -211,17 +157,6 @@ def _caches(cold: bool) -> AbstractContextManager[Any]:
     # The name changed between the versions that we support.
     fresh = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
     return fresh()
-
-
-def _fail(records: Sequence[Record], error: Exception) -> None:
-    log.debug("%s", "".join(traceback.format_exception(error)))
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    message = ": ".join([type(error).__name__, *lines[:1]])
-    if isinstance(error, Unavailable):
-        message = str(error)
-    for record in records:
-        record.correct = False
-        record.error = record.error or message
 
 
 def _clear(device: Device) -> None:

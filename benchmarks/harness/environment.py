@@ -9,11 +9,12 @@ import datetime
 import importlib.metadata
 import platform
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from pygraph.demo.output import command_line as command_line
 
 LIBRARIES = ("triton", "transformers", "torchvision", "timm")
 
@@ -60,9 +61,3 @@ def _driver() -> str | None:
         return None
     lines = done.stdout.split()
     return lines[0] if lines else None
-
-
-def command_line() -> str:
-    """How this process was started, its paths reduced to their last part."""
-    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
-    return " ".join(["pygraph", *words])

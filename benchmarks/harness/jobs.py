@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,19 +24,21 @@ LOGGED = 20_000
 
 @dataclass(frozen=True)
 class Job:
-    """A call of benchmarks.engine.worker."""
+    """A call of a worker, such as benchmarks.engine.worker."""
 
     kind: str
     model: str = "unet"
     mode: str = "default"
     limit_s: float = 120.0
+    worker: str = field(default="", kw_only=True)
+    """Its module; see worker.py."""
 
     @property
     def name(self) -> str:
         return " ".join((self.kind, self.model, self.mode))
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "benchmarks.engine.worker", self.kind, self.model, self.mode]
+        return [sys.executable, "-m", self.worker, self.kind, self.model, self.mode]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ floor             one whole compiled iteration (default's) captured in a single 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch._dynamo
 
 from benchmarks.harness.device import Device, drop_workspaces, nbytes
 from benchmarks.harness.isolate import isolated
+from pygraph.demo.models import chosen
 from pygraph.reporting import WARMING
 
 Tensors = tuple[Any, ...]
@@ -45,17 +47,24 @@ class Runner:
     bytes_per_call: int = 0
     """Copied to bring the inputs in place."""
     compile_s: float = 0.0
+    """Up to the steady state, the first calls included."""
+    first_calls_s: list[float] = field(default_factory=list)
+    """Of those."""
     extra: dict[str, Any] = field(default_factory=dict)
     keep: Any = None
     """What has to live as long as the runner does."""
 
-    def compute(self, inputs: Tensors) -> Tensors:
-        """The outputs for these inputs, in memory of their own."""
+    def run(self, inputs: Tensors) -> Any:
+        """A step on these inputs as a program would take it; results live until the next one."""
         if self.load is not None:
             self.load(inputs)
         if self.before is not None:
             self.before()
-        return tuple(output.clone() for output in self.step(*inputs))
+        return self.step(*inputs)
+
+    def compute(self, inputs: Tensors) -> Tensors:
+        """The outputs for these inputs, in memory of their own."""
+        return tuple(output.clone() for output in self.run(inputs))
 
 
 @dataclass
@@ -65,41 +74,51 @@ class Bench:
     model: Any
     inputs: Sequence[Tensors]
     device: Device
-    runners: dict[str, Runner] = field(default_factory=dict)
+    runners: dict[str, Any] = field(default_factory=dict)
     """Those that were prepared before, in order."""
+
+
+def compiling(mode: str, on_gpu: bool = True) -> dict[str, Any]:
+    """What torch.compile is called with. Without a GPU PyGraph's graphs are the twin's, and default
+    runs AOTAutograd's graphs operator by operator, as the twin has them too."""
+    if mode == "reduce-overhead":
+        return {"mode": mode}
+    if mode == "pygraph":
+        from pygraph.frontends.compile.backend import backend
+
+        # The callable, not its name: that also works where the package is not installed.
+        return {"backend": backend, "options": {} if on_gpu else {"device": "twin"}}
+    return {} if on_gpu else {"backend": "aot_eager"}
+
+
+def before(mode: str) -> Callable[[], None] | None:
+    return torch.compiler.cudagraph_mark_step_begin if mode == "reduce-overhead" else None
+
+
+def copied(mode: str, bench: Bench) -> int:
+    """Parameters are static; what the caller brings is copied by torch's graphs on every call."""
+    return nbytes(bench.inputs[0]) if mode == "reduce-overhead" else 0
+
+
+def compiled(mode: str) -> Callable[[Bench], Runner]:
+    def make(bench: Bench) -> Runner:
+        if mode == "pygraph":
+            from pygraph.runtime.registry import reset
+
+            reset()
+        model = isolated(bench.model, mode.replace("-", "_"))
+        step = torch.compile(model, **compiling(mode, bench.device.is_cuda))
+        return Runner(mode, step, before(mode), bytes_per_call=copied(mode, bench))
+
+    return make
 
 
 def _eager(bench: Bench) -> Runner:
     return Runner("eager", bench.model)
 
 
-def _default(bench: Bench) -> Runner:
-    return Runner("default", torch.compile(isolated(bench.model, "default")))
-
-
-def _reduce_overhead(bench: Bench) -> Runner:
-    model = isolated(bench.model, "reduce_overhead")
-    return Runner(
-        "reduce-overhead",
-        torch.compile(model, mode="reduce-overhead"),
-        before=torch.compiler.cudagraph_mark_step_begin,
-        # Parameters are static; what the caller brings is copied into place on every call.
-        bytes_per_call=nbytes(bench.inputs[0]),
-    )
-
-
-def _pygraph(bench: Bench) -> Runner:
-    from pygraph.frontends.compile.backend import backend
-    from pygraph.runtime.registry import reset
-
-    reset()
-    model = isolated(bench.model, "pygraph")
-    # The callable, not its name: that also works where the package is not installed.
-    return Runner("pygraph", torch.compile(model, backend=backend))
-
-
 def _floor(bench: Bench) -> Runner:
-    default = bench.runners.get("default") or warm_up(_default(bench), bench)
+    default = bench.runners.get("default") or warm_up(compiled("default")(bench), bench)
     static = tuple(tensor.clone() for tensor in bench.inputs[0])
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -125,9 +144,9 @@ def _floor(bench: Bench) -> Runner:
 
 MODES: dict[str, Callable[[Bench], Runner]] = {
     "eager": _eager,
-    "default": _default,
-    "reduce-overhead": _reduce_overhead,
-    "pygraph": _pygraph,
+    "default": compiled("default"),
+    "reduce-overhead": compiled("reduce-overhead"),
+    "pygraph": compiled("pygraph"),
     "floor": _floor,
 }
 
@@ -135,26 +154,38 @@ COMPILED = ("default", "reduce-overhead", "pygraph", "floor")
 """The modes that run Inductor's kernels, so that their results can be compared bit for bit."""
 
 
-def find(names: str | None) -> list[str]:
+def find(names: str | None, there: Sequence[str] = tuple(MODES)) -> list[str]:
     """The modes of a list with commas, in the order in which they are prepared."""
-    chosen = {name.strip() for name in names.split(",")} if names else set(MODES)
-    for name in chosen - set(MODES):
-        raise KeyError(f"no mode {name!r}: there are {', '.join(MODES)}")
-    return [mode for mode in MODES if mode in chosen]
+    wanted = chosen(names, there, "mode")
+    return [mode for mode in there if mode in wanted]
+
+
+def begin(make: Callable[[Any], Any], bench: Bench) -> Any:
+    """A runner whose first call was made: compiled, and nothing captured yet."""
+    started = time.perf_counter()
+    runner = make(bench)
+    runner.compile_s = time.perf_counter() - started
+    _first_call(runner, bench)
+    return runner
 
 
 def warm_up(runner: Runner, bench: Bench) -> Runner:
-    """Call until nothing is compiled or captured any more, and take the time of all of it."""
-    started = time.perf_counter()
-    for call in range(MOST_WARM_UP_CALLS):
-        if call >= WARM_UP_CALLS and not _warming(runner):
-            break
-        if runner.before is not None:
-            runner.before()
-        runner.step(*bench.inputs[call % len(bench.inputs)])
-        bench.device.synchronize()
-    runner.compile_s += time.perf_counter() - started
+    """Call until nothing is compiled or captured any more."""
+    while len(runner.first_calls_s) < WARM_UP_CALLS or (
+        len(runner.first_calls_s) < MOST_WARM_UP_CALLS and _warming(runner)
+    ):
+        _first_call(runner, bench)
     return runner
+
+
+def _first_call(runner: Runner, bench: Bench) -> None:
+    started = time.perf_counter()
+    if runner.before is not None:
+        runner.before()
+    runner.step(*bench.inputs[len(runner.first_calls_s) % len(bench.inputs)])
+    bench.device.synchronize()
+    runner.first_calls_s.append(time.perf_counter() - started)
+    runner.compile_s += runner.first_calls_s[-1]
 
 
 def _warming(runner: Runner) -> bool:
@@ -165,15 +196,22 @@ def _warming(runner: Runner) -> bool:
     return any(graph.state == WARMING for graph in report().graphs)
 
 
+@contextmanager
+def noting_skips(extra: dict[str, Any]) -> Iterator[None]:
+    """What Inductor counts meanwhile about its own graphs, such as those that it left out."""
+    counters = torch._dynamo.utils.counters["inductor"]
+    before = dict(counters)
+    yield
+    for name, count in counters.items():
+        if "cudagraph" in name and count != before.get(name, 0):
+            extra[name] = extra.get(name, 0) + count - before.get(name, 0)
+
+
 def prepare(mode: str, bench: Bench) -> Runner:
     """A runner in its steady state; whatever a mode raises is the caller's to record."""
-    before = dict(torch._dynamo.utils.counters["inductor"])
-    started = time.perf_counter()
-    runner = MODES[mode](bench)
-    runner.compile_s = time.perf_counter() - started
-    warm_up(runner, bench)
-    for name, count in torch._dynamo.utils.counters["inductor"].items():
-        if "cudagraph" in name and count != before.get(name, 0):
-            runner.extra[name] = count - before.get(name, 0)
+    extra: dict[str, Any] = {}
+    with noting_skips(extra):
+        runner = warm_up(begin(MODES[mode], bench), bench)
+    runner.extra |= extra
     bench.runners[mode] = runner
     return runner

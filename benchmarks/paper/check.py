@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness.compare import ROUNDING
+from benchmarks.harness import compare
+from benchmarks.harness.compare import ROUNDING, relative_error
 from benchmarks.harness.modes import Tensors
 from benchmarks.paper.modes import Bench, Iteration
 from benchmarks.training.models import precisely
@@ -40,7 +41,6 @@ SEED_FACTOR = 3.0
 DELAY_CYCLES = 20_000_000
 """In front of every second run, so that its kernels stand as close as those of a graph: the order
 of atomics depends on it."""
-CHUNK = 2**26
 
 
 @dataclass
@@ -80,9 +80,6 @@ class Verdict:
     uncaptured_spread: float | None = None
     replays: int | None = None
     """pygraph: calls that graphs served while it was judged."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass
@@ -127,60 +124,21 @@ def outcome(iteration: Iteration, inputs: Tensors, seed: int, dense: bool = Fals
     return Outcome(outputs, gradients)
 
 
-def distance(found: Tensors, expected: Tensors) -> float:
-    """Over all tensors together, relative to `expected`; infinite where shapes, types or the places
-    of what is not finite differ. In chunks: results can have billions of elements."""
-    if len(found) != len(expected):
-        return math.inf
-    apart = size = 0.0
-    for a, b in zip(found, expected, strict=True):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return math.inf
-        for x, y in _chunks(a, b):
-            finite = torch.isfinite(y)
-            if not torch.equal(torch.isfinite(x), finite):
-                return math.inf
-            apart += float((x - y)[finite].square().sum())
-            size += float(y[finite].square().sum())
-    if apart == 0.0:
-        return 0.0
-    return math.inf if size == 0.0 else math.sqrt(apart / size)
-
-
 def gradient_distance(found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """As `distance`. A gradient that is missing is one of zeros: compiled code makes zeros for
-    parameters that eager finds to have no part in the results."""
-    pairs = list(zip(found, expected, strict=True))
-    pairs = [(a, b) for a, b in pairs if a is not None or b is not None]
-    return distance(
+    """A gradient that is missing is one of zeros: compiled code makes zeros for parameters that
+    eager finds to have no part in the results."""
+    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if a is not None or b is not None]
+    return relative_error(
         tuple(torch.zeros_like(b) if a is None else a for a, b in pairs),
         tuple(torch.zeros_like(a) if b is None else b for a, b in pairs),
     )
 
 
-def _chunks(a: Any, b: Any) -> Iterator[tuple[Any, Any]]:
-    flat = a.reshape(-1), b.reshape(-1)
-    for start in range(0, a.numel(), CHUNK):
-        x, y = (each[start : start + CHUNK].double() for each in flat)
-        yield x, y
-
-
 def same_bits(found: Outcome, expected: Outcome) -> bool:
-    ours = [*found.outputs, *found.gradients]
-    theirs = [*expected.outputs, *expected.gradients]
-    return len(ours) == len(theirs) and all(
-        (a is None and b is None) or (a is not None and b is not None and _same(a, b))
-        for a, b in zip(ours, theirs, strict=True)
-    )
-
-
-def _same(a: Any, b: Any) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
-
-
-def _bits(tensor: Any) -> Any:
-    flat = tensor.contiguous().view(-1)
-    return flat.view(torch.uint8) if flat.numel() else flat
+    both = [(*each.outputs, *each.gradients) for each in (found, expected)]
+    there = [[tensor is not None for tensor in each] for each in both]
+    ours, theirs = (tuple(tensor for tensor in each if tensor is not None) for each in both)
+    return there[0] == there[1] and compare.same_bits(ours, theirs)
 
 
 def apart(bench: Bench, found: Outcome, expected: Outcome, whole: bool = True) -> Apart:
@@ -189,7 +147,8 @@ def apart(bench: Bench, found: Outcome, expected: Outcome, whole: bool = True) -
     ours, theirs = found.outputs, expected.outputs
     if select is not None:
         ours, theirs = select(ours), select(theirs)
-    return Apart(distance(ours, theirs), gradient_distance(found.gradients, expected.gradients))
+    gradients = gradient_distance(found.gradients, expected.gradients)
+    return Apart(relative_error(ours, theirs), gradients)
 
 
 def _widest(all_of_them: Sequence[Apart]) -> Apart:
@@ -201,11 +160,11 @@ def _widest(all_of_them: Sequence[Apart]) -> Apart:
 
 def learn_eager(reference: Reference, bench: Bench) -> None:
     """Eager's results, its rounding, and how far it moves from seed to seed."""
-    eager = bench.prepared["eager"]
+    eager = bench.runners["eager"]
     reference.eager = [outcome(eager, each, SEED + n) for n, each in enumerate(reference.inputs)]
     first = reference.eager[0]
-    least = LEAST[bool(bench.program.autocast)]
-    with precisely(bench.program):
+    least = LEAST[bool(bench.model.autocast)]
+    with precisely(bench.model):
         precise = outcome(eager, reference.inputs[0], SEED)
     reference.rounding = _as_far(bench, precise, first)
     seeds = Apart()
@@ -227,8 +186,8 @@ def _as_far(bench: Bench, precise: Outcome, first: Outcome) -> Apart:
 
 def judge(mode: str, reference: Reference, bench: Bench) -> Verdict:
     """Runs the mode on all inputs of the check, in order and again in reverse."""
-    iteration, verdict = bench.prepared[mode], Verdict()
-    before = sum(graph.replays for graph in iteration.reports()) if iteration.graphs else 0
+    iteration, verdict = bench.runners[mode], Verdict()
+    before = iteration.counted("replays")
     order = [*range(len(reference.inputs)), *reversed(range(len(reference.inputs)))]
     found: list[Outcome | None] = [None] * len(reference.inputs)
     errors, to_default, equal, fresh = [Apart()], [Apart()], True, True
@@ -252,7 +211,7 @@ def judge(mode: str, reference: Reference, bench: Bench) -> Verdict:
         verdict.distance_to_default = _widest(to_default).largest
     _against_eager(verdict, _widest(errors), reference, mode)
     if iteration.graphs:
-        verdict.replays = sum(graph.replays for graph in iteration.reports()) - before
+        verdict.replays = iteration.counted("replays") - before
         _against_uncaptured(verdict, iteration, reference, bench)
     if not fresh:
         verdict.reason = verdict.reason or "a result is that of other inputs"
@@ -264,15 +223,21 @@ def _against_eager(verdict: Verdict, error: Apart, reference: Reference, mode: s
     if mode == "eager" or not reference.eager:
         return
     verdict.relative_error, verdict.gradient_error = error.outputs, error.gradients
-    for what, found, most in (
-        ("results", error.outputs, reference.tolerance.outputs),
-        ("gradients", error.gradients, reference.tolerance.gradients),
+    for what, found, most in _beyond(error, reference.tolerance):
+        verdict.reason = f"{what}: relative error {found:.2e} against eager, over {most:.2e}"
+        if mode == "default" and reference.default_spread:
+            verdict.reason += f"; two runs of it are {reference.default_spread:.2e} apart"
+        return
+
+
+def _beyond(found: Apart, most: Apart, factor: float = 1.0) -> Iterator[tuple[str, float, float]]:
+    """What is farther off than that many times the most; not a number is."""
+    for what, a, b in (
+        ("results", found.outputs, most.outputs),
+        ("gradients", found.gradients, most.gradients),
     ):
-        if not found <= most:
-            verdict.reason = f"{what}: relative error {found:.2e} against eager, over {most:.2e}"
-            if mode == "default" and reference.default_spread:
-                verdict.reason += f"; two runs of it are {reference.default_spread:.2e} apart"
-            return
+        if not a <= factor * b:
+            yield what, a, b
 
 
 def _is_fresh(bench: Bench, n: int, result: Outcome, reference: Reference) -> bool:
@@ -305,12 +270,8 @@ def _against_uncaptured(
         equal = equal and same_bits(graphed, runs[0])
     verdict.bit_equal_to_uncaptured = equal
     verdict.distance_to_uncaptured, verdict.uncaptured_spread = off.largest, spread.largest
-    for what, distance_, own in (
-        ("results", off.outputs, spread.outputs),
-        ("gradients", off.gradients, spread.gradients),
-    ):
-        if not distance_ <= SPREAD_FACTOR * own and not equal:
-            verdict.reason = verdict.reason or (
-                f"{what}: {distance_:.2e} off the same code without graphs, whose own runs are "
-                f"{own:.2e} apart"
-            )
+    for what, distance, own in () if equal else _beyond(off, spread, SPREAD_FACTOR):
+        verdict.reason = verdict.reason or (
+            f"{what}: {distance:.2e} off the same code without graphs, whose own runs are "
+            f"{own:.2e} apart"
+        )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from benchmarks.harness.device import Device
@@ -15,7 +16,7 @@ from benchmarks.harness.table import target_table
 from benchmarks.paper import modes
 from benchmarks.paper.record import Document
 from benchmarks.paper.report.compare import read
-from benchmarks.paper.report.files import write_report
+from benchmarks.paper.report.html import write_report
 from benchmarks.paper.suite import NO_LIMIT_S, Plan, Suite
 from benchmarks.paper.workloads import catalogue, sources
 
@@ -43,16 +44,8 @@ class Request:
     def plan(self) -> Plan:
         chosen = tuple(each.name for each in catalogue.find(self.workloads))
         wanted = tuple(modes.find(self.modes, Device(self.device))) if self.modes else ()
-        return Plan(
-            chosen,
-            wanted,
-            self.device,
-            self.tiny,
-            self.preparing,
-            self.seconds,
-            self.limit_s,
-            self.budget_s,
-        )
+        same = {each.name: getattr(self, each.name) for each in fields(Plan)}
+        return Plan(**same | {"workloads": chosen, "modes": wanted})
 
 
 def bench(request: Request, console: Console) -> int:
@@ -88,14 +81,14 @@ def _sources(request: Request, plan: Plan, document: Document, console: Console)
 
 def show(suite: Suite, request: Request, console: Console) -> int:
     """The targets, what went wrong, and the report's files."""
-    targets = suite.targets()
-    if targets:
+    if targets := suite.targets():
         console.print(target_table(targets))
-    for problem in suite.problems():
+    problems = suite.problems()
+    for problem in problems:
         console.print(Text(problem, style="red"))
     if suite.document.rows:
         console.print(f"written: {', '.join(write_reports(request))}")
-    return 1 if suite.problems() else 0
+    return 1 if problems else 0
 
 
 def write_reports(request: Request) -> list[str]:
@@ -105,15 +98,12 @@ def write_reports(request: Request) -> list[str]:
     content = read(request.out)
     place = request.report or request.out.with_suffix("")
     files = [place.with_name(f"{place.name}{ending}") for ending in (".md", ".html")]
-    place.parent.mkdir(parents=True, exist_ok=True)
     write_report(content, *files)
     return [request.out.name, *(file.name for file in files)]
 
 
 def listing(console: Console) -> None:
     """The workloads, and what each lacks on this machine."""
-    from rich.table import Table
-
     table = Table(title="the paper's workloads", title_justify="left")
     for name in ("name", "model", "suite", "mode", "batch", "made from", "missing here"):
         table.add_column(name, justify="right" if name == "batch" else "left")

@@ -25,15 +25,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch._dynamo
 
+from benchmarks.harness import modes
 from benchmarks.harness.device import Device, Memory, drop_workspaces, nbytes
 from benchmarks.harness.isolate import isolated
 from benchmarks.harness.modes import MOST_WARM_UP_CALLS, WARM_UP_CALLS, Runner, Tensors
+from benchmarks.harness.reports import read_report
 from benchmarks.harness.threads import backward_thread
-from benchmarks.paper.workloads.workload import Program, Workload
+from benchmarks.paper.workloads.workload import Workload
 from pygraph.reporting import WARMING, GraphReport
 
 SETTLING_PASSES = 2
@@ -56,18 +59,8 @@ class Iteration(Runner):
     it if they live longer than when they were captured (torch 2.11, cudagraph_trees.py)."""
     kept_gradients: list[Any] | None = None
     """Where they are if not in the parameters: a graph has places of its own for them."""
-    first_calls_s: list[float] = field(default_factory=list)
     graphs: frozenset[str] = frozenset()
     """pygraph: the names of this mode's compiled graphs in the report."""
-
-    def run(self, inputs: Tensors) -> Tensors:
-        """An iteration as a program would take it; results live until the next one."""
-        if self.load is not None:
-            self.load(inputs)
-        if self.before is not None:
-            self.before()
-        outputs: Tensors = self.step(*inputs)
-        return outputs
 
     def gradients(self) -> tuple[Any, ...]:
         """As the last iteration left them, by parameter; None where there is none."""
@@ -83,21 +76,20 @@ class Iteration(Runner):
 
     def reports(self) -> list[GraphReport]:
         """pygraph: of this mode's compiled graphs alone, with the counters of this moment."""
-        from pygraph.runtime.registry import report
+        if not self.graphs:
+            return []
+        return [graph for graph in _reports() if graph.name in self.graphs]
 
-        return [graph for graph in report().graphs if graph.name in self.graphs]
+    def counted(self, counter: str) -> int:
+        """pygraph: a counter of the report, over this mode's graphs."""
+        return sum(getattr(graph, counter) for graph in self.reports())
 
 
 @dataclass
-class Bench:
+class Bench(modes.Bench):
     """What every mode is prepared from."""
 
-    workload: Workload
-    program: Program
-    inputs: Sequence[Tensors]
-    device: Device
-    prepared: dict[str, Iteration] = field(default_factory=dict)
-    """Those that were prepared before, in order."""
+    workload: Workload = field(kw_only=True)
     clock: Callable[[], float] = time.perf_counter
     """Seconds, for what preparing takes."""
     memory: dict[str, Memory] = field(default_factory=dict)
@@ -113,9 +105,10 @@ def loss_of(outputs: Tensors) -> Any:
 
 
 def _iteration(mode: str, bench: Bench, module: Any) -> Iteration:
+    before = modes.before(mode)
     if not bench.workload.training:
-        return Iteration(mode, module, keep=module)
-    parameters = [each for each in bench.program.parameters() if each.requires_grad]
+        return Iteration(mode, module, before, keep=module)
+    parameters = [each for each in bench.model.parameters() if each.requires_grad]
     complete = [False]
 
     def step(*inputs: Any) -> Tensors:
@@ -126,45 +119,29 @@ def _iteration(mode: str, bench: Bench, module: Any) -> Iteration:
         loss.backward()
         return tuple(each.detach() for each in (results if complete[0] else (loss,)))
 
-    before = backward_thread(mode)
+    before = backward_thread(mode, before)
     return Iteration(mode, step, before, keep=module, parameters=parameters, complete=complete)
 
 
-def _compiled(name: str, bench: Bench, **options: Any) -> Iteration:
-    module = isolated(bench.program, name.replace("-", "_"))
-    return _iteration(name, bench, torch.compile(module, **options))
-
-
 def _eager(bench: Bench) -> Iteration:
-    return _iteration("eager", bench, bench.program)
+    return _iteration("eager", bench, bench.model)
 
 
-def _default(bench: Bench) -> Iteration:
-    # Without a GPU: AOTAutograd's graphs, operator by operator, as the twin has them too.
-    options = {} if bench.device.is_cuda else {"backend": "aot_eager"}
-    return _compiled("default", bench, **options)
+def _compiled(mode: str, **options: Any) -> Callable[[Bench], Iteration]:
+    """`options` of pygraph."""
 
+    def make(bench: Bench) -> Iteration:
+        given = modes.compiling(mode.removesuffix("-copies"), bench.device.is_cuda)
+        if options:
+            given["options"] = given["options"] | options
+        module = isolated(bench.model, mode.replace("-", "_"))
+        return _iteration(mode, bench, torch.compile(module, **given))
 
-def _reduce_overhead(bench: Bench) -> Iteration:
-    found = _compiled("reduce-overhead", bench, mode="reduce-overhead")
-    mark = torch.compiler.cudagraph_mark_step_begin
-    found.before = backward_thread(found.mode, mark) if bench.workload.training else mark
-    return found
-
-
-def _pygraph(mode: str, **options: Any) -> Callable[[Bench], Iteration]:
-    def prepare(bench: Bench) -> Iteration:
-        from pygraph.frontends.compile.backend import backend
-
-        given = options if bench.device.is_cuda else {**options, "device": "twin"}
-        # The callable, not its name: that also works where the package is not installed.
-        return _compiled(mode, bench, backend=backend, options=given or None)
-
-    return prepare
+    return make
 
 
 def _floor(bench: Bench) -> Iteration:
-    default = bench.prepared["default"]
+    default = bench.runners["default"]
     static = tuple(tensor.clone() for tensor in bench.inputs[0])
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -201,10 +178,10 @@ def _floor(bench: Bench) -> Iteration:
 
 MODES: dict[str, Callable[[Bench], Iteration]] = {
     "eager": _eager,
-    "default": _default,
-    "reduce-overhead": _reduce_overhead,
-    "pygraph": _pygraph("pygraph"),
-    "pygraph-copies": _pygraph("pygraph-copies", arguments="copied"),
+    "default": _compiled("default"),
+    "reduce-overhead": _compiled("reduce-overhead"),
+    "pygraph": _compiled("pygraph"),
+    "pygraph-copies": _compiled("pygraph-copies", arguments="copied"),
     "floor": _floor,
 }
 """In the order in which they are prepared."""
@@ -217,11 +194,7 @@ reduce-overhead does, and the floor is default's."""
 
 def find(names: str | None, device: Device) -> list[str]:
     """The modes of a list with commas, in the order in which they are prepared."""
-    there = list(MODES) if device.is_cuda else list(ON_CPU)
-    chosen = {name.strip() for name in names.split(",")} if names else set(there)
-    for name in sorted(chosen - set(there)):
-        raise KeyError(f"no mode {name!r}: there are {', '.join(there)}")
-    return [mode for mode in there if mode in chosen]
+    return modes.find(names, tuple(MODES) if device.is_cuda else ON_CPU)
 
 
 def begin(mode: str, bench: Bench) -> Iteration:
@@ -234,7 +207,7 @@ def begin(mode: str, bench: Bench) -> Iteration:
     if mode != "floor":
         _call(found, bench, before)
     found.extra["skips"] = _skips() - skipped
-    bench.prepared[mode] = found
+    bench.runners[mode] = found
     return found
 
 
@@ -256,7 +229,8 @@ def finish(found: Iteration, bench: Bench) -> None:
     skipped = _skips()
     with _captures() as captured:
         for call in range(1, MOST_WARM_UP_CALLS):
-            if call >= WARM_UP_CALLS and not _warming(found):
+            warming = any(graph.state == WARMING for graph in found.reports())
+            if call >= WARM_UP_CALLS and not warming:
                 break
             _call(found, bench, before)
         started = bench.clock()
@@ -283,15 +257,13 @@ def _call(found: Iteration, bench: Bench, others: frozenset[str]) -> None:
         found.graphs = _names() - others
 
 
+def _reports() -> list[GraphReport]:
+    """pygraph: of all compiled graphs."""
+    return list(read_report().graphs)
+
+
 def _names() -> frozenset[str]:
-    """Of all compiled graphs in pygraph's report."""
-    from pygraph.runtime.registry import report
-
-    return frozenset(graph.name for graph in report().graphs)
-
-
-def _warming(found: Iteration) -> bool:
-    return any(graph.state == WARMING for graph in found.reports()) if found.graphs else False
+    return frozenset(graph.name for graph in _reports())
 
 
 def _skips() -> int:
@@ -303,18 +275,14 @@ def _skips() -> int:
 def _captures() -> Iterator[list[Any]]:
     """The graphs that torch captures meanwhile."""
     seen: list[Any] = []
-    kind = torch.cuda.CUDAGraph
-    original = kind.capture_end
+    original = torch.cuda.CUDAGraph.capture_end
 
     def capture_end(graph: Any) -> None:
         original(graph)
         seen.append(None)
 
-    kind.capture_end = capture_end
-    try:
+    with patch.object(torch.cuda.CUDAGraph, "capture_end", capture_end):
         yield seen
-    finally:
-        kind.capture_end = original
 
 
 def copied_by_torch(found: Iteration, bench: Bench) -> int:
@@ -328,10 +296,7 @@ def copied_by_torch(found: Iteration, bench: Bench) -> int:
         copied += nbytes(sources)
         return original(places, sources, *rest)
 
-    torch._foreach_copy_ = seen
-    try:
+    with patch.object(torch, "_foreach_copy_", seen):
         found.run(bench.inputs[0])
         bench.device.synchronize()
-    finally:
-        torch._foreach_copy_ = original
     return copied

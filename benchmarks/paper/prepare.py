@@ -17,27 +17,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from benchmarks.harness import measure
-from benchmarks.harness.device import MIB, Memory, nbytes
+from benchmarks.harness.device import Memory
+from benchmarks.harness.record import fail, message
+from benchmarks.harness.weigh import own_memory
 from benchmarks.paper import modes
 from benchmarks.paper.modes import Bench, Iteration
 from benchmarks.paper.record import Result
-from benchmarks.training.run import message
 
 log = logging.getLogger(__name__)
 
 WEIGHED = 4
 ORDER = ("eager", "default", "floor", "pygraph-copies", "pygraph", "reduce-overhead")
-
-Alone = Callable[[], AbstractContextManager[Any]]
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,9 @@ class Options:
     effort: measure.Effort
     modes: Sequence[str]
     tiny: bool = False
-    alone: Alone = nullcontext
+    alone: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Entered for the clocks: nothing else shall use the machine meanwhile."""
-    tell: Tell = lambda _: None
+    tell: Callable[[str], None] = lambda _: None
     """Told what is being done."""
     clock: Callable[[], float] = time.perf_counter
     """Seconds, for what preparing takes."""
@@ -70,7 +69,7 @@ class FloorImpossible(Exception):
 def prepare(
     bench: Bench, results: dict[str, Result], options: Options, phases: measure.Phases
 ) -> None:
-    """Those that are ready are in bench.prepared; why others are not is in their results. Raises
+    """Those that are ready are in bench.runners; why others are not is in their results. Raises
     FloorImpossible."""
     if options.floor_error is not None and "floor" in results:
         results["floor"].error = options.floor_error
@@ -79,8 +78,12 @@ def prepare(
         options.tell(f"compile {result.mode}")
         if result.mode == "floor":
             _capture_floor(bench, results, phases)
-        else:
-            _begin(result, bench, phases)
+            continue
+        with costs_itself(result, bench):
+            if result.mode == "reduce-overhead":
+                _note_memory(result, bench)
+            with phases.time(f"compile {result.mode}"):
+                modes.begin(result.mode, bench).forget()
     for result in reversed(_in_order(results)):
         options.tell(f"capture {result.mode}")
         _finish(result, bench, phases)
@@ -105,7 +108,7 @@ def _capture_floor(bench: Bench, results: dict[str, Result], phases: measure.Pha
     limit = results["floor"]
     if limit.error is not None:
         return
-    if "default" not in bench.prepared:
+    if "default" not in bench.runners:
         limit.error = "no floor without the default mode, whose iteration it captures"
         return
     _note_memory(limit, bench)
@@ -130,29 +133,16 @@ def why_not_captured(error: BaseException) -> str:
     first = error
     while first.__context__ is not None:
         first = first.__context__
-    text, trace = message(first), first.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is not None:
-        text += f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
-    return text
+    frames = [
+        f" ({Path(each.filename).name}:{each.lineno})" for each in extract_tb(first.__traceback__)
+    ]
+    return message(first) + "".join(frames[-1:])
 
 
 def _in_order(results: dict[str, Result]) -> list[Result]:
     """The order of compiling; the next step goes through it backwards. Torch's graphs come last,
     and so are the first to be captured: their first call takes memory that they keep."""
     return sorted(results.values(), key=lambda result: ORDER.index(result.mode))
-
-
-def _begin(result: Result, bench: Bench, phases: measure.Phases) -> None:
-    try:
-        if result.mode == "reduce-overhead":
-            _note_memory(result, bench)
-        with phases.time(f"compile {result.mode}"):
-            modes.begin(result.mode, bench).forget()
-    except Exception as error:
-        fail(result, error)
-        bench.prepared.pop(result.mode, None)
 
 
 def _note_memory(result: Result, bench: Bench) -> None:
@@ -164,19 +154,16 @@ def _note_memory(result: Result, bench: Bench) -> None:
 def _finish(result: Result, bench: Bench, phases: measure.Phases) -> None:
     if result.error is not None or result.mode == "floor":
         return
-    try:
+    with costs_itself(result, bench):
         with phases.time("weigh"):
             if result.mode not in bench.memory:
                 _note_memory(result, bench)
         with phases.time(f"capture {result.mode}"):
-            prepared = bench.prepared[result.mode]
+            prepared = bench.runners[result.mode]
             modes.finish(prepared, bench)
         with phases.time("weigh"):
             weigh(result, prepared, bench, bench.memory[result.mode])
         result.compile_s, result.first_calls_s = prepared.compile_s, prepared.first_calls_s
-    except Exception as error:
-        fail(result, error)
-        bench.prepared.pop(result.mode, None)
 
 
 def weigh(result: Result, prepared: Iteration, bench: Bench, before: Memory) -> None:
@@ -195,21 +182,24 @@ def weigh(result: Result, prepared: Iteration, bench: Bench, before: Memory) -> 
     prepared.forget()
     device.tidy()
     idle = device.memory()
-    own = nbytes([*bench.program.parameters(), *bench.program.buffers()])
-    own += sum(nbytes(each) for each in bench.inputs)
+    own = own_memory(bench)
     if None in (before.idle, busy.idle, idle.idle):
         result.extra["memory_note"] = "no figures: this torch does not tell what private pools hold"
         return
     unused = (busy.idle or 0.0) - (before.idle or 0.0)
     peak = busy.peak_allocated - before.allocated + max(0.0, unused)
-    result.peak_mib = own / MIB + max(0.0, peak)
+    result.peak_mib = own + max(0.0, peak)
     reserved = max(peak, busy.peak_reserved - before.reserved)
-    result.reserved_mib = own / MIB + max(0.0, reserved)
+    result.reserved_mib = own + max(0.0, reserved)
     held = idle.allocated + (idle.idle or 0.0) - before.allocated - (before.idle or 0.0)
     result.held_mib = max(0.0, held)
 
 
-def fail(result: Result, error: Exception) -> None:
-    log.warning("%s, %s", result.workload, result.mode, exc_info=error)
-    result.correct = False
-    result.error = result.error or message(error)
+@contextmanager
+def costs_itself(result: Result, bench: Bench) -> Iterator[None]:
+    """What is raised is put down in the mode's result, and the mode is left out from then on."""
+    try:
+        yield
+    except Exception as error:
+        fail(result, error)
+        bench.runners.pop(result.mode, None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -36,15 +36,10 @@ class Progress:
             self._live.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         if self._live is not None:
             self._live.update(self.table(), refresh=True)
-            self._live.__exit__(kind, error, trace)
+            self._live.__exit__(*raised)
 
     def tick(self) -> None:
         """Called often; draws where the last time is long enough ago."""
@@ -55,8 +50,9 @@ class Progress:
 
     def measured(self, name: str, row: Row | None, seconds: float) -> None:
         self._done[name] = (row, seconds)
-        style = "red" if row is None or row.error else ""
-        self._line(Text(f"  {name}: {summary(row)} ({seconds:.0f} s)", style=style))
+        if self._live is None:
+            style = "red" if row is None or row.error else ""
+            self._console.print(Text(f"  {name}: {summary(row)} ({seconds:.0f} s)", style=style))
 
     def remaining_s(self) -> float | None:
         """By what the workloads that are done took; None before the first."""
@@ -81,10 +77,6 @@ class Progress:
         remaining = self.remaining_s()
         line += "" if remaining is None else f", about {remaining:.0f} s to go"
         return Group(table, Text(line))
-
-    def _line(self, text: Text) -> None:
-        if self._live is None:
-            self._console.print(text)
 
 
 def summary(row: Row | None) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -120,26 +120,16 @@ class Row:
         found = self.mode(mode)
         return found.latency_us if found is not None and found.timed else None
 
-    def ratio(self, over: str, under: str) -> float | None:
-        """Of two modes' latencies."""
-        a, b = self.latency(over), self.latency(under)
-        return a / b if a and b else None
-
     @classmethod
     def from_dict(cls, name: str, data: Mapping[str, Any]) -> Row:
         rest = {key: data[key] for key in ("about", "run", "seconds", "phases") if key in data}
-        records = [_result(each) for each in data.get("records", [])]
+        records = [record.restored(Result, each) for each in data.get("records", [])]
         return cls(name, records=records, error=data.get("error"), **rest)
 
     def to_dict(self) -> dict[str, Any]:
         content = asdict(self)
         del content["name"]
         return content
-
-
-def _result(data: Mapping[str, Any]) -> Result:
-    known = {each.name for each in fields(Result)}
-    return Result(**{name: value for name, value in data.items() if name in known})
 
 
 class Document:

@@ -10,23 +10,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.first_light.models import Unavailable
 from benchmarks.harness import load, measure
 from benchmarks.harness.device import Device, nbytes, young_heap
 from benchmarks.harness.modes import Tensors
+from benchmarks.harness.record import message
+from benchmarks.harness.reports import fallbacks
 from benchmarks.paper import modes
 from benchmarks.paper.check import Reference, judge, learn_eager
 from benchmarks.paper.modes import Bench, Iteration
-from benchmarks.paper.prepare import FloorImpossible, Options, fail, prepare
+from benchmarks.paper.prepare import FloorImpossible, Options, costs_itself, prepare
 from benchmarks.paper.profile import Launched, profile
 from benchmarks.paper.record import Result, Row
 from benchmarks.paper.workloads.workload import Workload
-from benchmarks.training.run import message
+from pygraph.demo.models import Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,8 @@ BUFFERS = 8
 LEAST_BUFFERS = 2
 CHECKED = {True: 2, False: 3}
 """Further inputs that results are compared on, in training and in inference."""
+COUNTED = ("bytes_copied", "bytes_looked_at")
+ABOUT = ("model", "suite", "training", "batch", "precision", "source", "deviation", "random")
 SHARE = 0.45
 """Of the GPU's memory, for inputs at most."""
 
@@ -61,17 +65,7 @@ def run_workload(workload: Workload, device: Device, options: Options) -> Row:
 
 
 def about_of(workload: Workload) -> dict[str, Any]:
-    return {
-        "model": workload.model,
-        "suite": workload.suite,
-        "training": workload.training,
-        "batch": workload.batch,
-        "precision": workload.precision,
-        "source": workload.source,
-        "deviation": workload.deviation,
-        "random": workload.random,
-        "inductor": dict(workload.inductor),
-    }
+    return {name: getattr(workload, name) for name in ABOUT} | {"inductor": dict(workload.inductor)}
 
 
 def _run(
@@ -94,12 +88,13 @@ def _run(
     row.about["input_bytes"] = nbytes(bench.inputs[0])
     with young_heap():
         prepare(bench, results, options, phases)
-        for mode in [mode for mode in results if mode in bench.prepared]:
+        for mode in [mode for mode in results if mode in bench.runners]:
             options.tell(f"check {mode}")
             with phases.time("check"):
                 _check(results[mode], reference, bench)
+        breaks = torch._dynamo.utils.counters["graph_break"]
         row.about["check"] = reference.to_dict()
-        row.about["graph_breaks"] = graph_breaks()
+        row.about["graph_breaks"] = sorted({str(why).splitlines()[0][:160] for why in breaks})
         with ExitStack() as turn:
             with phases.time("wait"):
                 turn.enter_context(options.alone())
@@ -123,7 +118,7 @@ def build(workload: Workload, device: Device, tiny: bool, most: int = BUFFERS) -
         many = min(most, max(LEAST_BUFFERS, int(room / max(1, nbytes(inputs[0])))))
     inputs += [workload.make_inputs(1000 + n, device.torch, tiny) for n in range(1, many)]
     device.synchronize()
-    return Bench(workload, program, inputs, device)
+    return Bench(program, inputs, device, workload=workload)
 
 
 def _checked(bench: Bench, tiny: bool) -> Sequence[Tensors]:
@@ -135,30 +130,23 @@ def _checked(bench: Bench, tiny: bool) -> Sequence[Tensors]:
     return [bench.workload.make_inputs(n, device, tiny) for n in range(count)]
 
 
-def graph_breaks() -> list[str]:
-    """What Dynamo noted in all modes, once each."""
-    reasons = torch._dynamo.utils.counters["graph_break"]
-    return sorted({str(reason).splitlines()[0][:160] for reason in reasons})
-
-
 def _check(result: Result, reference: Reference, bench: Bench) -> None:
-    try:
+    prepared = bench.runners[result.mode]
+    with costs_itself(result, bench):
         if result.mode == "eager":
             learn_eager(reference, bench)
         verdict = judge(result.mode, reference, bench)
         result.correct, result.error = verdict.correct, verdict.reason
-        result.verdict = verdict.to_dict()
-    except Exception as error:
-        fail(result, error)
+        result.verdict = asdict(verdict)
     if not result.correct:
-        bench.prepared.pop(result.mode).forget()
+        bench.runners.pop(result.mode, None)
+        prepared.forget()
 
 
 def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> None:
-    prepared = [bench.prepared[mode] for mode in results if mode in bench.prepared]
+    prepared = [bench.runners[mode] for mode in results if mode in bench.runners]
     bench.device.tidy()
-    before = {each.mode: _counted(each, "bytes_copied") for each in prepared}
-    read_before = {each.mode: _counted(each, "bytes_looked_at") for each in prepared}
+    before = {(each.mode, what): each.counted(what) for each in prepared for what in COUNTED}
     samples = measure.measure(prepared, bench.inputs, bench.device, effort)
     for each in prepared:
         result = results[each.mode]
@@ -167,14 +155,10 @@ def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> N
         result.bytes_copied = float(each.bytes_per_call)
         if each.graphs:
             calls = samples[each.mode].calls
-            result.bytes_copied = (_counted(each, "bytes_copied") - before[each.mode]) / calls
-            read = (_counted(each, "bytes_looked_at") - read_before[each.mode]) / calls
-            result.extra["indices_read"] = read
+            result.bytes_copied, result.extra["indices_read"] = (
+                (each.counted(what) - before[each.mode, what]) / calls for what in COUNTED
+            )
         _note_graphs(result, each)
-
-
-def _counted(each: Iteration, counter: str) -> int:
-    return sum(getattr(graph, counter) for graph in each.reports()) if each.graphs else 0
 
 
 def _note_graphs(result: Result, each: Iteration) -> None:
@@ -185,28 +169,21 @@ def _note_graphs(result: Result, each: Iteration) -> None:
         result.graphs_found = len(reports)
         result.graphs_captured = sum(graph.proofs > 0 for graph in reports)
         result.graphs_deployed = sum(graph.graphed for graph in reports)
-        result.fallbacks = [
-            {"graph": graph.name, "reason": graph.blame or graph.state}
-            for graph in reports
-            if not graph.graphed
-        ]
-        result.extra["report"] = [_brief(graph.to_dict()) for graph in reports]
+        result.fallbacks = fallbacks(reports)
+        # Without what is zero or empty: a workload can have dozens of graphs.
+        whole = [graph.to_dict() for graph in reports]
+        result.extra["report"] = [{k: v for k, v in each.items() if v} for each in whole]
     elif each.mode == "reduce-overhead":
         captured = each.extra["captures"]
         result.graphs_captured = result.graphs_deployed = captured
         result.graphs_found = captured + each.extra["skips"]
 
 
-def _brief(graph: dict[str, Any]) -> dict[str, Any]:
-    """Without what is zero or empty: a workload can have dozens of graphs."""
-    return {name: value for name, value in graph.items() if value}
-
-
 def _profile(bench: Bench, results: dict[str, Result]) -> None:
     if not bench.device.is_cuda:
         return
     for mode, result in results.items():
-        each = bench.prepared.get(mode)
+        each = bench.runners.get(mode)
         if each is None:
             continue
         try:

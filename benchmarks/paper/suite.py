@@ -10,19 +10,18 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from benchmarks.engine.targets import Target
 from benchmarks.harness.jobs import Job, Outcome, Running, in_turn, together
+from benchmarks.harness.record import shareable
+from benchmarks.harness.targets import Target
 from benchmarks.paper import costs
 from benchmarks.paper.progress import Progress
 from benchmarks.paper.record import Document, Row
@@ -37,13 +36,11 @@ NO_LIMIT_S = 7 * 86400.0
 
 @dataclass(frozen=True)
 class PaperJob(Job):
-    """A call of benchmarks.paper.worker."""
-
     resumed: str = "{}"
+    worker: str = field(default="benchmarks.paper.worker", kw_only=True)
 
     def command(self) -> list[str]:
-        worker = [sys.executable, "-m", "benchmarks.paper.worker"]
-        return [*worker, self.kind, self.model, self.mode, "--resumed", self.resumed]
+        return [*super().command(), "--resumed", self.resumed]
 
 
 @dataclass(frozen=True)
@@ -157,7 +154,8 @@ class Suite:
             return sum(costs.of(name).memory_gib for name in names) <= self.memory_gib
 
         threads = max(1, 2 * (os.cpu_count() or 1) // self.plan.preparing)
-        together(jobs, self.deadline, done, self.plan.preparing, threads, extra, tick, fits)
+        most = self.plan.preparing
+        together(jobs, self.deadline, done, most, threads, extra=extra, tick=tick, fits=fits)
 
     def _store(self, outcome: Outcome, doing: str = "") -> None:
         """`doing`: what it was at when it ended."""
@@ -165,24 +163,15 @@ class Suite:
         if outcome.error is not None:
             if outcome.error.startswith("not run"):
                 return  # there is nothing to tell: another run goes on with it
-            # A path's last part is enough, and can be shared.
-            error = re.sub(r"/[^\s'\"]*/", "", outcome.error) + (f" ({doing})" if doing else "")
+            error = shareable(outcome.error) + (f" ({doing})" if doing else "")
             row = Row(name, about_of(WORKLOADS[name]), error=error)
         else:
             row = Row.from_dict(name, outcome.result["row"])
         if row.error is not None or any(each.error is not None for each in row.records):
-            self._keep_log(name, outcome.log)
+            # Beside the record, for whoever looks into it; not part of it: it is full of paths.
+            folder = self.document.path.with_suffix(".logs")
+            folder.mkdir(parents=True, exist_ok=True)
+            Path(folder, f"{name}.txt").write_text(outcome.log)
         row.run, row.seconds = self.run_number, round(outcome.seconds, 1)
-        self.document.rows[name] = row
-        self._sort()
-
-    def _keep_log(self, name: str, log: str) -> None:
-        """Beside the record, for whoever looks into it; not part of it: it is full of paths."""
-        folder = self.document.path.with_suffix(".logs")
-        folder.mkdir(parents=True, exist_ok=True)
-        Path(folder, f"{name}.txt").write_text(log)
-
-    def _sort(self) -> None:
-        order = list(WORKLOADS)
-        rows = sorted(self.document.rows.items(), key=lambda item: order.index(item[0]))
-        self.document.rows = dict(rows)
+        rows = self.document.rows | {name: row}
+        self.document.rows = {each: rows[each] for each in WORKLOADS if each in rows}

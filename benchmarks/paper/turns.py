@@ -38,7 +38,8 @@ class Clocks:
             for each in running:
                 self._resume(each)
         if self._alone is None:
-            self._alone = next((each for each in running if self._waits(each)), None)
+            waiting = [e for e in running if status(self._folder, e.job.model) == WAITING]
+            self._alone = waiting[0] if waiting else None
             if self._alone is not None:
                 self._stop_others(running)
                 Path(self._folder, f"{self._alone.job.model}.go").touch()
@@ -49,9 +50,6 @@ class Clocks:
         """Another process begins with this workload."""
         for ending in ("", ".stopped"):
             Path(self._folder, f"{name}{ending}").unlink(missing_ok=True)
-
-    def _waits(self, running: Running) -> bool:
-        return status(self._folder, running.job.model) == WAITING
 
     def _stop_others(self, running: Sequence[Running]) -> None:
         for each in running:

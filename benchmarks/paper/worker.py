@@ -7,7 +7,7 @@ measure       all modes of a workload: run.py; or what another process has to kn
               again, where this one had to be given up
 cold          the seconds that compiling in a mode takes without caches, which are full then
 
-The gate and the file are as in benchmarks/engine/worker.py. With --turns, the folder of turns.py,
+The gate and the file are as in harness/worker.py. With --turns, the folder of turns.py,
 several can prepare at once, and each is alone for the clocks.
 """
 
@@ -20,27 +20,24 @@ import signal
 import subprocess
 import sys
 import tempfile
-import traceback
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 
-from benchmarks.harness import record
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import environment
 from benchmarks.harness.measure import Effort
+from benchmarks.harness.worker import serve
 from benchmarks.paper import modes
 from benchmarks.paper.prepare import FloorImpossible, Options
 from benchmarks.paper.run import build, run_workload
 from benchmarks.paper.turns import Turn
 from benchmarks.paper.workloads import catalogue
 from benchmarks.paper.workloads.workload import Workload
-from benchmarks.training.run import message
 
 LEAST = 5
 """Iterations per mode and round of the clocks, however long one takes."""
@@ -56,8 +53,8 @@ class Given:
     tiny: bool
     seconds: float
     rounds: int
-    turn: Turn | None
-    resumed: dict[str, Any]
+    turn: Turn | None = None
+    resumed: dict[str, Any] = field(default_factory=dict)
     """What an earlier process found out, which had to be given up: `again` of its result."""
 
 
@@ -115,24 +112,6 @@ KINDS: dict[str, Callable[[Given], Any]] = {
 }
 
 
-def run(kind: str, given: Given) -> dict[str, Any]:
-    """The file's content; never raises for what a measurement does."""
-    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-    try:
-        return {"result": KINDS[kind](given)}
-    except Exception as error:
-        traceback.print_exc()
-        return {"error": message(error)}
-
-
-def preload(workload: Workload, compiler: bool) -> None:
-    """Import what the program needs, and Inductor if wanted, without touching the GPU."""
-    if compiler:
-        import torch._inductor.compile_fx
-    with contextlib.suppress(Exception), torch.device("meta"):
-        workload.build(True)
-
-
 def _end_with_parent() -> None:
     """A worker that is stopped would keep the GPU's memory for ever if the suite were killed."""
     set_death_signal = 1  # PR_SET_PDEATHSIG, prctl(2)
@@ -155,16 +134,20 @@ def main(
 ) -> None:
     _end_with_parent()
     (found,) = catalogue.find(workload)
-    if gate:
-        if kind != "environment":
-            preload(found, compiler=device != "cpu")
-        if not sys.stdin.readline():
-            raise typer.Exit(3)  # whoever started this is gone
     if device == "cpu":
         torch.set_num_threads(1)
-    turn = Turn(turns, found.name) if turns is not None else None
-    given = Given(found, mode, Device(device), tiny, seconds, rounds, turn, json.loads(resumed))
-    record.write(out, run(kind, given))
+    given = Given(
+        workload=found,
+        mode=mode,
+        device=Device(device),
+        tiny=tiny,
+        seconds=seconds,
+        rounds=rounds,
+        turn=Turn(turns, found.name) if turns is not None else None,
+        resumed=json.loads(resumed),
+    )
+    build = found.build if kind != "environment" else lambda _: None
+    serve(out, lambda: KINDS[kind](given), gate, lambda: build(True))
 
 
 if __name__ == "__main__":

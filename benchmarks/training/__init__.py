@@ -1,4 +1,4 @@
-"""The training benchmark (benchmarks/training.py): whole steps, every way to take them.
+"""The training benchmark (./run bench-training): whole steps, every way to take them.
 
 nets        networks that no library brings
 models      which programs, and their inputs

@@ -164,7 +164,7 @@ class Reference:
 
 def learn_eager(reference: Reference, bench: Bench, inputs: Sequence[Tensors]) -> None:
     """Eager's track, its rounding, and how far it moves from seed to seed."""
-    trainer = bench.trainers["eager"]
+    trainer = bench.runners["eager"]
     tracks = [take(trainer, reference.start, inputs, SEED + n) for n in range(EAGER_SEEDS)]
     with precisely(trainer.keep):
         precise = take(trainer, reference.start, inputs)
@@ -183,7 +183,7 @@ def _tolerance(least: float, rounding: float, seeds: Iterable[float], factor: fl
 
 def learn_default(reference: Reference, bench: Bench, inputs: Sequence[Tensors]) -> None:
     """Default's track, its run-to-run spread, and what rounding does to it."""
-    trainer, start = bench.trainers["default"], reference.start
+    trainer, start = bench.runners["default"], reference.start
     runs = take_runs(trainer, start, inputs)
     unit = UNIT[bool(trainer.program.autocast)]
     nudged = [take_nudged(trainer, start, inputs, unit, SEED + n) for n in range(NUDGES)]
@@ -195,7 +195,7 @@ def learn_pygraph(reference: Reference, bench: Bench, inputs: Sequence[Tensors])
     """pygraph's own track, returned, and that of its code without graphs with its spread."""
     from pygraph.runtime import registry
 
-    trainer, start = bench.trainers["pygraph"], reference.start
+    trainer, start = bench.runners["pygraph"], reference.start
     before = _counts(registry.report())
     track = take(trainer, start, inputs)
     report = registry.report()

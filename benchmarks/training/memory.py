@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.harness.device import MIB, Device, Memory, nbytes
+from benchmarks.harness.modes import begin, warm_up
+from benchmarks.harness.reports import fallbacks, read_report
 from benchmarks.training import modes
 from benchmarks.training.models import Training
 from benchmarks.training.modes import Bench, Trainer
 from benchmarks.training.record import Weight
-from benchmarks.training.run import fallbacks, read_report
 
 STEPS = 8
 
@@ -24,26 +25,26 @@ def weigh_training(training: Training, mode: str, device: Device, shared: bool) 
     device.synchronize()  # the context is made: it is nobody's in particular
     before = device.memory()
     bench = Bench(
-        training,
         training.make_program(device.torch),
         [training.make_inputs(1000 + n, device.torch) for n in range(modes.INPUTS)],
         device,
+        training=training,
     )
-    trainer = modes.begin(mode, bench)
+    trainer = begin(modes.MODES[mode], bench)
     # The copy that it trains is enough.
-    bench.program = trainer.program
-    modes.finish(trainer, bench)
+    bench.model = trainer.program
+    warm_up(trainer, bench)
     device.tidy()
     device.restart_peaks()
     for n in range(STEPS):
-        trainer.take_step(bench.inputs[n % len(bench.inputs)])
+        trainer.run(bench.inputs[n % len(bench.inputs)])
         device.synchronize()
     found = Weight(training.name, mode, steps=STEPS, own_mib=_own(trainer, bench))
     note(found, before, device.memory(), shared)
     if mode == "pygraph":
         report = read_report()
         found.graphs = sum(graph.graphed for graph in report.graphs)
-        found.fallbacks = fallbacks(report)
+        found.fallbacks = fallbacks(report.graphs)
     return found
 
 

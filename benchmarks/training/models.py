@@ -10,24 +10,22 @@ Each has a tiny version of the same architecture, which a CPU runs in millisecon
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.first_light import models
 from benchmarks.training.nets import DCGAN, DeepRecommender, TinyConvNet
+from pygraph.demo import models
 
 Tensors = tuple[Any, ...]
 Loss = Callable[..., Any]
 Sample = Callable[[torch.Generator, torch.device], Tensors]
-
-log = logging.getLogger(__name__)
 
 BF16, FP32 = "bf16 autocast", "fp32, TF32 in convolutions"
 
@@ -69,25 +67,9 @@ class Training:
 
     def make_program(self, device: torch.device) -> TrainingProgram:
         """In train mode, always with the same weights for one kind of device."""
-        torch.manual_seed(models.MODEL_SEED)
-        try:
-            model = self._build_on(device)
-        except (ImportError, RuntimeError, AttributeError) as error:
-            if models._works(self.library):
-                raise
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise models.Unavailable(f"{self.library}: {reason}") from error
+        model = models.build_on(device, self.build, self.library)
         autocast = self.precision == BF16 and device.type == "cuda"
         return TrainingProgram(model, self.loss, autocast).train()
-
-    def _build_on(self, device: torch.device) -> nn.Module:
-        try:
-            with device:
-                return self.build().to(device)
-        except (RuntimeError, TypeError, ValueError, NotImplementedError):
-            log.debug("%s is built on the CPU", self.name, exc_info=True)
-        torch.manual_seed(models.MODEL_SEED)
-        return self.build().to(device)
 
     def make_inputs(self, seed: int, device: torch.device) -> Tensors:
         """Inputs that depend on the seed alone."""
@@ -110,17 +92,13 @@ def _plain(model: Any, *inputs: Any) -> Any:
     return model(*inputs)
 
 
-def _masked_language(model: Any, tokens: Any, labels: Any) -> Any:
+def _labelled(model: Any, tokens: Any, labels: Any) -> Any:
     return model(input_ids=tokens, labels=labels).loss
 
 
 def _causal_language(model: Any, tokens: Any, mask: Any) -> Any:
     # With a mask: without one, GPT-2 looks for packed sequences, whose number depends on values.
     return model(input_ids=tokens, attention_mask=mask, labels=tokens).loss
-
-
-def _sequences(model: Any, tokens: Any, labels: Any) -> Any:
-    return model(input_ids=tokens, labels=labels).loss
 
 
 def _classes(model: Any, images: Any, labels: Any) -> Any:
@@ -221,125 +199,65 @@ def _resnet50(tiny: bool) -> nn.Module:
     return model
 
 
-MODELS: dict[str, Training] = {}
-"""In the order in which they are measured."""
-TINY: dict[str, Training] = {}
+def _recommender(tiny: bool) -> nn.Module:
+    return DeepRecommender(50, (8, 8, 16)) if tiny else DeepRecommender(197951)
 
 
-def _register(
-    name: str,
-    library: str,
-    build: Callable[[bool], nn.Module],
-    loss: Loss,
-    precision: str,
-    sample: Callable[..., Sample],
-    sizes: tuple[tuple[int, ...], tuple[int, ...]],
-    random: bool,
-    about: str,
-) -> None:
-    """`sizes`: what `sample` is called with, really and tiny; the batch comes first."""
-    for tiny, register in enumerate((MODELS, TINY)):
+NAMED: dict[str, tuple[Any, ...]] = {
+    "dcgan": (
+        *("torch", lambda tiny: DCGAN(8, 2) if tiny else DCGAN(), _plain, FP32, False),
+        *(_sample_images_and_noise, (32, 100), (3, 8)),
+        "the discriminator's step on a real and a generated batch, as TorchBench's; 64 x 64 pixels",
+    ),
+    "BERT-base": (
+        *("transformers", _bert, _labelled, BF16, True),
+        *(_sample_masked, (16, 128, 30522), (2, 8, 64)),
+        "BertForMaskedLM, 16 x 128 tokens, 15% of them asked for",
+    ),
+    "DistilGPT2": (
+        *("transformers", _gpt2, _causal_language, BF16, True),
+        *(_sample_causal, (16, 512, 50257), (2, 8, 64)),
+        "GPT2LMHeadModel with 6 layers, 16 x 512 tokens",
+    ),
+    "recommender": (
+        *("torch", _recommender, _plain, FP32, True),
+        *(_sample_ratings, (256, 197951, 200), (4, 50, 6)),
+        "NVIDIA's DeepRecommender: 197951-512-512-1024-512-512-197951, SELU, dropout 0.8 on the "
+        "code",
+    ),
+    "ResNet-50": (
+        *("torchvision", _resnet50, _classes, BF16, False),
+        *(_sample_images, (32, 224, 1000), (4, 16, 5)),
+        "torchvision's, 32 x 3 x 224 x 224, cross entropy, contiguous layout",
+    ),
+    "MT5-small": (
+        *("transformers", partial(_t5, family="MT5"), _labelled, BF16, True),
+        *(_sample_pairs, (16, 128, 250112), (2, 8, 64)),
+        "MT5ForConditionalGeneration, 16 x 128 tokens to 16 x 128",
+    ),
+    "T5-small": (
+        *("transformers", partial(_t5, family="T5"), _labelled, BF16, True),
+        *(_sample_pairs, (16, 128, 32128), (2, 8, 64)),
+        "T5ForConditionalGeneration, 6 + 6 layers of width 512, 16 x 128 tokens to 16 x 128",
+    ),
+}
+"""In the order in which they are measured: library, model, loss, precision, and whether random
+numbers are drawn; what makes inputs, and its arguments, real and tiny (the batch comes first)."""
 
-        def build_one(tiny: bool = bool(tiny)) -> nn.Module:
-            return build(tiny)
 
-        register[name] = Training(
-            name,
-            sizes[tiny][0],
-            "torch" if tiny and library == "torchvision" else library,
-            build_one,
-            loss,
-            sample(*sizes[tiny]),
-            precision,
-            about,
-            random,
-        )
+def _training(name: str, tiny: bool) -> Training:
+    library, build, loss, precision, random, sample, real_sizes, tiny_sizes, about = NAMED[name]
+    sizes = tiny_sizes if tiny else real_sizes
+    library = "torch" if tiny and library == "torchvision" else library
+    made, inputs = partial(build, tiny), sample(*sizes)
+    return Training(name, sizes[0], library, made, loss, inputs, precision, about, random)
 
 
-_register(
-    "dcgan",
-    "torch",
-    lambda tiny: DCGAN(8, 2) if tiny else DCGAN(),
-    _plain,
-    FP32,
-    _sample_images_and_noise,
-    ((32, 100), (3, 8)),
-    False,
-    "the discriminator's step on a real and a generated batch, as TorchBench's; 64 x 64 pixels",
-)
-_register(
-    "BERT-base",
-    "transformers",
-    _bert,
-    _masked_language,
-    BF16,
-    _sample_masked,
-    ((16, 128, 30522), (2, 8, 64)),
-    True,
-    "BertForMaskedLM, 16 x 128 tokens, 15% of them asked for",
-)
-_register(
-    "DistilGPT2",
-    "transformers",
-    _gpt2,
-    _causal_language,
-    BF16,
-    _sample_causal,
-    ((16, 512, 50257), (2, 8, 64)),
-    True,
-    "GPT2LMHeadModel with 6 layers, 16 x 512 tokens",
-)
-_register(
-    "recommender",
-    "torch",
-    lambda tiny: DeepRecommender(50, (8, 8, 16)) if tiny else DeepRecommender(197951),
-    _plain,
-    FP32,
-    _sample_ratings,
-    ((256, 197951, 200), (4, 50, 6)),
-    True,
-    "NVIDIA's DeepRecommender: 197951-512-512-1024-512-512-197951, SELU, dropout 0.8 on the code",
-)
-_register(
-    "ResNet-50",
-    "torchvision",
-    _resnet50,
-    _classes,
-    BF16,
-    _sample_images,
-    ((32, 224, 1000), (4, 16, 5)),
-    False,
-    "torchvision's, 32 x 3 x 224 x 224, cross entropy, contiguous layout",
-)
-_register(
-    "MT5-small",
-    "transformers",
-    lambda tiny: _t5(tiny, "MT5"),
-    _sequences,
-    BF16,
-    _sample_pairs,
-    ((16, 128, 250112), (2, 8, 64)),
-    True,
-    "MT5ForConditionalGeneration, 16 x 128 tokens to 16 x 128",
-)
-_register(
-    "T5-small",
-    "transformers",
-    lambda tiny: _t5(tiny, "T5"),
-    _sequences,
-    BF16,
-    _sample_pairs,
-    ((16, 128, 32128), (2, 8, 64)),
-    True,
-    "T5ForConditionalGeneration, 6 + 6 layers of width 512, 16 x 128 tokens to 16 x 128",
-)
+MODELS = {name: _training(name, False) for name in NAMED}
+TINY = {name: _training(name, True) for name in NAMED}
 
 
 def find(names: str | None, tiny: bool = False) -> list[Training]:
     """The programs of a list with commas; every name must be known."""
     known = TINY if tiny else MODELS
-    chosen = [name.strip() for name in names.split(",")] if names else list(known)
-    for name in chosen:
-        if name not in known:
-            raise KeyError(f"no model {name!r}: there are {', '.join(known)}")
-    return [known[name] for name in chosen]
+    return [known[name] for name in models.chosen(names, known)]

@@ -12,25 +12,22 @@ Inductor tune kernels anew that graphs have captured already, and then bits diff
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch._dynamo
 
-from benchmarks.harness.device import Device, nbytes
+from benchmarks.harness import modes
+from benchmarks.harness.device import Device
 from benchmarks.harness.isolate import isolated
-from benchmarks.harness.modes import MOST_WARM_UP_CALLS, Runner, Tensors
+from benchmarks.harness.modes import Runner
 from benchmarks.harness.threads import backward_thread
 from benchmarks.training import floor
-from benchmarks.training.models import Training, TrainingProgram
-from pygraph.reporting import WARMING
+from benchmarks.training.models import Training
 
 LEARNING_RATE = 1e-4
-WARM_UP_STEPS = 4
-"""Compiling, then torch's warm-up, recording and first replay."""
 INPUTS = 8
 """Different buffers that the steps go around."""
 
@@ -44,8 +41,6 @@ class Trainer(Runner):
     optimizer: Any = None
     kept_gradients: list[Any] | None = None
     """Where they are if not in the parameters: a graph has places of its own for them."""
-    first_steps_s: list[float] = field(default_factory=list)
-    """Seconds of each step of the warm-up."""
 
     def parameters(self) -> list[Any]:
         return trained(self.program)
@@ -67,26 +62,13 @@ class Trainer(Runner):
         if self.kept_gradients is None:
             self.optimizer.zero_grad()
 
-    def take_step(self, inputs: Tensors) -> Any:
-        """A step on these inputs as a program would take it; returns the loss."""
-        if self.load is not None:
-            self.load(inputs)
-        if self.before is not None:
-            self.before()
-        return self.step(*inputs)
-
 
 @dataclass
-class Bench:
-    """What every mode is prepared from."""
+class Bench(modes.Bench):
+    """What every mode is prepared from. The weights of `model`, a TrainingProgram, stay as they
+    are: modes train copies."""
 
-    training: Training
-    program: TrainingProgram
-    """Its weights stay as they are; modes train copies."""
-    inputs: Sequence[Tensors]
-    device: Device
-    trainers: dict[str, Trainer] = field(default_factory=dict)
-    """Those that were prepared before, in order."""
+    training: Training = field(kw_only=True)
 
 
 def trained(program: Any) -> list[Any]:
@@ -114,11 +96,11 @@ def make_step(module: Any, optimizer: Any) -> Callable[..., Any]:
 
 
 def _trainer(mode: str, bench: Bench, compile_: Callable[[Any], Any]) -> Trainer:
-    program = copy.deepcopy(bench.program)
+    program = copy.deepcopy(bench.model)
     module = compile_(isolated(program, mode.replace("-", "_")))
     optimizer = adamw(trained(program))
     step = make_step(module, optimizer)
-    before = backward_thread(mode)
+    before = backward_thread(mode, modes.before(mode))
     return Trainer(mode, step, before, program=program, optimizer=optimizer, keep=module)
 
 
@@ -126,35 +108,22 @@ def _eager(bench: Bench) -> Trainer:
     return _trainer("eager", bench, lambda module: module)
 
 
-def _default(bench: Bench) -> Trainer:
-    # Without a GPU: AOTAutograd's graphs, operator by operator, as the twin has them too.
-    options = {} if bench.device.is_cuda else {"backend": "aot_eager"}
-    return _trainer("default", bench, lambda module: torch.compile(module, **options))
+def _compiled(mode: str) -> Callable[[Bench], Trainer]:
+    def make(bench: Bench) -> Trainer:
+        if mode == "pygraph":
+            from pygraph.runtime.registry import reset
 
+            reset()
+        how = modes.compiling(mode, bench.device.is_cuda)
+        trainer = _trainer(mode, bench, lambda module: torch.compile(module, **how))
+        trainer.bytes_per_call = modes.copied(mode, bench)
+        return trainer
 
-def _reduce_overhead(bench: Bench) -> Trainer:
-    trainer = _trainer(
-        "reduce-overhead", bench, lambda module: torch.compile(module, mode="reduce-overhead")
-    )
-    trainer.before = backward_thread(trainer.mode, torch.compiler.cudagraph_mark_step_begin)
-    # Parameters are static; what the caller brings is copied into place in every step.
-    trainer.bytes_per_call = nbytes(bench.inputs[0])
-    return trainer
-
-
-def _pygraph(bench: Bench) -> Trainer:
-    from pygraph.frontends.compile.backend import backend
-    from pygraph.runtime.registry import reset
-
-    reset()
-    options = None if bench.device.is_cuda else {"device": "twin"}
-    return _trainer(
-        "pygraph", bench, lambda module: torch.compile(module, backend=backend, options=options)
-    )
+    return make
 
 
 def _floor(bench: Bench) -> Trainer:
-    default = bench.trainers.get("default")
+    default = bench.runners.get("default")
     if default is None:
         raise RuntimeError("no floor without the default mode, whose step it captures")
     optimizer = adamw(default.parameters(), capturable=True)
@@ -172,9 +141,9 @@ def _floor(bench: Bench) -> Trainer:
 
 MODES: dict[str, Callable[[Bench], Trainer]] = {
     "eager": _eager,
-    "default": _default,
-    "reduce-overhead": _reduce_overhead,
-    "pygraph": _pygraph,
+    "default": _compiled("default"),
+    "reduce-overhead": _compiled("reduce-overhead"),
+    "pygraph": _compiled("pygraph"),
     "floor": _floor,
 }
 """In the order in which they are prepared: default first, see the top."""
@@ -187,42 +156,6 @@ WEIGHED = ("default", "reduce-overhead", "pygraph")
 
 def available(device: Device) -> list[str]:
     return list(MODES) if device.is_cuda else list(ON_CPU)
-
-
-def begin(mode: str, bench: Bench) -> Trainer:
-    """A trainer whose first step was taken: compiled, and nothing captured yet."""
-    started = time.perf_counter()
-    trainer = MODES[mode](bench)
-    trainer.compile_s = time.perf_counter() - started
-    _timed_step(trainer, bench)
-    return trainer
-
-
-def finish(trainer: Trainer, bench: Bench) -> None:
-    """Step until nothing is captured any more."""
-    for _ in range(MOST_WARM_UP_CALLS - 1):
-        if len(trainer.first_steps_s) >= WARM_UP_STEPS and not _warming(trainer):
-            break
-        _timed_step(trainer, bench)
-
-
-def _timed_step(trainer: Trainer, bench: Bench) -> None:
-    started = time.perf_counter()
-    if trainer.before is not None:
-        trainer.before()
-    trainer.step(*bench.inputs[len(trainer.first_steps_s) % len(bench.inputs)])
-    bench.device.synchronize()
-    seconds = time.perf_counter() - started
-    trainer.first_steps_s.append(seconds)
-    trainer.compile_s += seconds
-
-
-def _warming(trainer: Trainer) -> bool:
-    if trainer.mode != "pygraph":
-        return False
-    from pygraph.runtime.registry import report
-
-    return any(graph.state == WARMING for graph in report().graphs)
 
 
 def graph_breaks() -> Iterator[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +92,6 @@ class Weight:
     error: str | None = None
 
 
-def _read(kind: Any, data: Mapping[str, Any]) -> Any:
-    known = {each.name for each in fields(kind)}
-    return kind(**{name: value for name, value in data.items() if name in known})
-
-
 class Document:
     """The file: what is known so far, saved after each part."""
 
@@ -120,9 +115,9 @@ class Document:
         self.settings |= content.get("settings", {})
         self.seconds = dict(content.get("seconds", {}))
         self.models = dict(content.get("models", {}))
-        self.results = [_read(Result, each) for each in content.get("records", [])]
+        self.results = [record.restored(Result, each) for each in content.get("records", [])]
         weights = content.get("memory", {}).get("records", [])
-        self.weights = [_read(Weight, each) for each in weights]
+        self.weights = [record.restored(Weight, each) for each in weights]
         # What failed is tried again, and then has another error or none.
         for each in content.get("errors", []):
             kind, _, rest = each["job"].partition(" ")
@@ -153,9 +148,6 @@ class Document:
 
     def weighed(self, model: str, mode: str) -> bool:
         return any((each.workload, each.mode) == (model, mode) for each in self.weights)
-
-    def fail(self, job: str, error: str) -> None:
-        self.errors.append({"job": job, "error": error})
 
     def content(self, targets: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         return {

@@ -7,19 +7,17 @@ right are timed in rounds that visit each in turn.
 
 from __future__ import annotations
 
-import logging
-import re
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from benchmarks.first_light.models import Unavailable
 from benchmarks.harness import measure
 from benchmarks.harness.device import Device, young_heap
+from benchmarks.harness.modes import begin, noting_skips, warm_up
+from benchmarks.harness.record import fail, message
+from benchmarks.harness.reports import Counts, fallbacks, read_report
 from benchmarks.training import floor
 from benchmarks.training.check import (
     STEPS,
@@ -35,18 +33,15 @@ from benchmarks.training.models import Training
 from benchmarks.training.modes import (
     COMPILED,
     INPUTS,
+    MODES,
     Bench,
     Trainer,
     available,
-    begin,
-    finish,
     graph_breaks,
 )
 from benchmarks.training.record import Result
 from benchmarks.training.tracks import copied, take
 from pygraph.reporting import Report
-
-log = logging.getLogger(__name__)
 
 GENERATOR_LOST = "torch's generator was replaced: earlier graphs may draw other random numbers"
 
@@ -88,7 +83,7 @@ def run_training(
     except Exception as error:
         for result in results.values():
             if not result.timed:
-                _fail(result, error)
+                fail(result, error)
     return list(results.values()), about
 
 
@@ -99,7 +94,7 @@ def _build(training: Training, device: Device, phases: measure.Phases) -> Bench:
         program = training.make_program(device.torch)
         inputs = [training.make_inputs(1000 + n, device.torch) for n in range(INPUTS)]
         device.synchronize()
-    return Bench(training, program, inputs, device)
+    return Bench(program, inputs, device, training=training)
 
 
 def _prepare(bench: Bench, results: dict[str, Result], phases: measure.Phases) -> None:
@@ -107,45 +102,32 @@ def _prepare(bench: Bench, results: dict[str, Result], phases: measure.Phases) -
         for mode, result in results.items():
             if result.error is not None:
                 continue
-            skips, spent = _skips(), Spent.now()
+            extra = result.extra if mode == "reduce-overhead" else {}
+            spent = Spent.now()
             try:
-                with phases.time(f"prepare {mode}"):
+                with phases.time(f"prepare {mode}"), noting_skips(extra):
                     stage(mode, bench)
                 if stage is _begin and mode in COMPILED:
                     result.extra["compiling"] = Spent.now().since(spent)
-                if mode == "reduce-overhead":
-                    _note_skips(result, skips)
             except Exception as error:
-                _fail(result, error)
-                bench.trainers.pop(mode, None)
-    for mode, trainer in bench.trainers.items():
+                fail(result, error)
+                bench.runners.pop(mode, None)
+    for mode, trainer in bench.runners.items():
         results[mode].compile_s = trainer.compile_s
-        results[mode].first_steps_s = trainer.first_steps_s
-
-
-def _skips() -> dict[str, int]:
-    """What Inductor counts about its own graphs, such as those that it left out."""
-    counters = torch._dynamo.utils.counters["inductor"]
-    return {name: count for name, count in counters.items() if "cudagraph" in name}
-
-
-def _note_skips(result: Result, before: dict[str, int]) -> None:
-    for name, count in _skips().items():
-        if count != before.get(name, 0):
-            result.extra[name] = result.extra.get(name, 0) + count - before.get(name, 0)
+        results[mode].first_steps_s = trainer.first_calls_s
 
 
 def _begin(mode: str, bench: Bench) -> None:
     if mode != "floor":  # it captures what default runs by the end of all compiling
-        bench.trainers[mode] = begin(mode, bench)
+        bench.runners[mode] = begin(MODES[mode], bench)
 
 
 def _finish(mode: str, bench: Bench) -> None:
     if mode != "floor":
-        finish(bench.trainers[mode], bench)
+        warm_up(bench.runners[mode], bench)
         return
     try:
-        bench.trainers[mode] = begin(mode, bench)
+        bench.runners[mode] = begin(MODES[mode], bench)
     except Exception as error:
         if bench.device.is_cuda and floor.heal_random_numbers():
             error.add_note(GENERATOR_LOST)
@@ -156,21 +138,21 @@ def check(bench: Bench, results: dict[str, Result]) -> dict[str, Any]:
     """Takes the modes that are wrong out of the bench; returns how the others were compared."""
     training, device = bench.training, bench.device
     inputs = [training.make_inputs(n, device.torch) for n in range(STEPS)]
-    reference = Reference(copied(bench.program))
-    for mode in list(bench.trainers):
+    reference = Reference(copied(bench.model))
+    for mode in list(bench.runners):
         try:
             verdict = _verdict(mode, bench, reference, inputs)
         except Exception as error:
-            _fail(results[mode], error)
-            bench.trainers.pop(mode)
+            fail(results[mode], error)
+            bench.runners.pop(mode)
             continue
         results[mode].correct, results[mode].error = verdict.correct, verdict.reason
         results[mode].verdict = verdict.to_dict()
         if not verdict.correct:
-            bench.trainers.pop(mode)
+            bench.runners.pop(mode)
             if mode == "default":
                 reference.default = None
-    for trainer in bench.trainers.values():
+    for trainer in bench.runners.values():
         trainer.restore(reference.start)
     return reference.to_dict()
 
@@ -186,14 +168,14 @@ def _verdict(mode: str, bench: Bench, reference: Reference, inputs: Sequence[Any
     elif mode == "pygraph":
         track = learn_pygraph(reference, bench, inputs)
     if track is None:
-        track = take(bench.trainers[mode], reference.start, inputs)
+        track = take(bench.runners[mode], reference.start, inputs)
     return judge(mode, track, reference, bench.training.random)
 
 
 def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> None:
-    trainers = list(bench.trainers.values())
+    trainers = list(bench.runners.values())
     bench.device.tidy()
-    before = Counts.of(read_report()) if "pygraph" in bench.trainers else None
+    before = Counts.of(read_report()) if "pygraph" in bench.runners else None
     samples = measure.measure(trainers, bench.inputs, bench.device, effort)
     for trainer in trainers:
         result = results[trainer.mode]
@@ -202,8 +184,8 @@ def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> N
         if before is not None and trainer.mode == "pygraph":
             note_graphs(result, before, read_report(), samples["pygraph"].calls)
     limit = results.get("floor")
-    if limit is not None and not limit.timed and "default" in bench.trainers:
-        _bound(limit, bench.trainers["default"], bench)
+    if limit is not None and not limit.timed and "default" in bench.runners:
+        _bound(limit, bench.runners["default"], bench)
 
 
 def _bound(result: Result, default: Trainer, bench: Bench) -> None:
@@ -215,56 +197,12 @@ def _bound(result: Result, default: Trainer, bench: Bench) -> None:
         result.extra["no_bound"] = message(error)
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Taken out of a report at once: its entries go on counting."""
-
-    calls: int
-    replays: int
-    bytes_copied: int
-
-    @classmethod
-    def of(cls, report: Report) -> Counts:
-        return cls(report.calls, report.replays, report.bytes_copied)
-
-
 def note_graphs(result: Result, before: Counts, after: Report, steps: int) -> None:
     """What pygraph's report says of the steps since `before`."""
     result.graphs = sum(graph.graphed for graph in after.graphs)
-    result.fallbacks = fallbacks(after)
+    result.fallbacks = fallbacks(after.graphs)
     result.bytes_copied = (after.bytes_copied - before.bytes_copied) / steps
     result.bytes_copied_before = before.bytes_copied
     calls = after.calls - before.calls
     result.coverage = (after.replays - before.replays) / calls if calls else 0.0
     result.extra["report"] = after.to_dict()
-
-
-def fallbacks(report: Report) -> list[dict[str, str]]:
-    return [
-        {"graph": graph.name, "reason": graph.blame or graph.state}
-        for graph in report.graphs
-        if not graph.graphed
-    ]
-
-
-def read_report() -> Report:
-    from pygraph.runtime.registry import report
-
-    return report()
-
-
-def message(error: BaseException) -> str:
-    """For the record: the first line, paths reduced to their last part, which can be shared."""
-    if isinstance(error, Unavailable):
-        return str(error)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = ": ".join([type(error).__name__, *lines[:1]])
-    return re.sub(r"/[^\s'\"]*/", "", text)
-
-
-def _fail(result: Result, error: Exception) -> None:
-    log.warning("%s", "".join(traceback.format_exception(error)))
-    result.correct = False
-    result.error = result.error or message(error)
-    if notes := getattr(error, "__notes__", None):
-        result.extra["notes"] = list(notes)

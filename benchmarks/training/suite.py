@@ -13,21 +13,18 @@ timed that failed before.
 from __future__ import annotations
 
 import os
-import re
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from benchmarks.engine.targets import Target
-from benchmarks.harness.jobs import Job, Outcome, in_turn, together
+from benchmarks.harness.jobs import Outcome
+from benchmarks.harness.session import Session
+from benchmarks.harness.targets import Target
 from benchmarks.training.record import Document, Result, Weight
 from benchmarks.training.targets import evaluate
 
@@ -37,15 +34,6 @@ PARTS = ("precompile", "time", "memory")
 ORDER = ("precompile", "time", "memory", "time again")
 LIMITS_S = {"environment": 60.0, "compile": 240.0, "time": 420.0, "memory": 120.0}
 """Per job; that of "time" includes waiting for its turn."""
-
-
-@dataclass(frozen=True)
-class TrainingJob(Job):
-    """A call of benchmarks.training.worker."""
-
-    def command(self) -> list[str]:
-        worker = [sys.executable, "-m", "benchmarks.training.worker"]
-        return [*worker, self.kind, self.model, self.mode]
 
 
 @dataclass(frozen=True)
@@ -72,7 +60,7 @@ class Plan:
         return on_gpu if self.device == "cuda" else ("default", "pygraph")
 
     @property
-    def extra(self) -> list[str]:
+    def options(self) -> list[str]:
         return ["--device", self.device, *(["--tiny"] if self.tiny else [])]
 
 
@@ -81,7 +69,16 @@ class Suite:
 
     def __init__(self, plan: Plan, document: Document, console: Console) -> None:
         self.plan, self.document, self.console = plan, document, console
-        self.deadline = time.monotonic() + plan.budget_s
+        self.session = Session(
+            "benchmarks.training.worker",
+            LIMITS_S,
+            plan.budget_s,
+            console,
+            self.save,
+            plan.options,
+            document.errors,
+            document.seconds,
+        )
         self.document.settings |= {
             "preparing_at_once": plan.preparing,
             "weighed_at_once": plan.weighing,
@@ -111,7 +108,7 @@ class Suite:
                 names = self._names(step, failed)
                 if names:
                     self.console.print(Text(step, style="bold"))
-                    self._timed(part, partial(STEPS[part], self, names))
+                    self.session.part(part, partial(STEPS[part], self, names))
         self.save()
 
     def problems(self) -> list[str]:
@@ -144,71 +141,30 @@ class Suite:
             return names
         return [name for name in names if (name in failed) is (step == "time again")]
 
-    def _timed(self, part: str, step: Callable[[], None]) -> None:
-        started = time.monotonic()
-        try:
-            step()
-        except Exception as error:
-            self._fail(part, f"{type(error).__name__}: {error}")
-        seconds = self.document.seconds
-        seconds[part] = seconds.get(part, 0.0) + time.monotonic() - started
-        self.save()
-
-    def _fail(self, name: str, error: str) -> None:
-        error = re.sub(r"/[^\s'\"]*/", "", error)  # a path's last part is enough, and can be shared
-        self.document.fail(name, error)
-        self.console.print(Text(f"  {name}: {error}", style="red"))
-
-    def _take(self, store: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
-        """What is done with each outcome: told, stored, saved."""
-
-        def done(outcome: Outcome) -> None:
-            if outcome.error is not None:
-                self._fail(outcome.job.name, outcome.error)
-            else:
-                store(outcome)
-                self.console.print(Text(f"  {outcome.job.name} ({outcome.seconds:.0f} s)"))
-            self.save()
-
-        return done
-
     def _environment(self) -> None:
         """Whether what the file has can be gone on with, before anything is done."""
 
         def store(outcome: Outcome) -> None:
             self.document.take_environment(outcome.result)
 
-        job = self._job("environment", self.plan.models[0])
-        in_turn([job], self.deadline, self._take(store), self.plan.extra)
-
-    def _job(self, kind: str, model: str, mode: str = "default") -> TrainingJob:
-        return TrainingJob(kind, model, mode, LIMITS_S[kind])
-
-    def _run(self, jobs: Sequence[Job], store: Any, most: int, extra: Sequence[str] = ()) -> None:
-        extra, done = [*self.plan.extra, *extra], self._take(store)
-        if most > 1:
-            cores = os.cpu_count() or 1
-            threads = max(1, 2 * cores // max(1, min(most, len(jobs))))
-            together(jobs, self.deadline, done, most, threads, extra)
-        else:
-            in_turn(jobs, self.deadline, done, extra)
+        self.session.run([self.session.job("environment", self.plan.models[0])], store)
 
     def precompile(self, names: Sequence[str]) -> None:
         jobs = [
-            self._job("compile", name, mode)
+            self.session.job("compile", name, mode)
             for name in sorted(names, key=self.plan.models.index, reverse=True)  # the longest first
             for mode in PRECOMPILED
             if self.plan.device == "cuda" or mode == "default"
         ]
         cores = os.cpu_count() or 1
-        self._run(jobs, lambda _: None, max(2, min(len(jobs), cores)))
+        self.session.run(jobs, lambda _: None, max(2, min(len(jobs), cores)))
 
     def time(self, names: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             lock = Path(folder, "turns")
             extra = ["--lock", str(lock), "--seconds", str(self.plan.seconds)]
-            jobs = [self._job("time", name) for name in names]
-            self._run(jobs, self._store_times, self.plan.preparing, extra)
+            jobs = [self.session.job("time", name) for name in names]
+            self.session.run(jobs, self._store_times, self.plan.preparing, extra)
 
     def _store_times(self, outcome: Outcome) -> None:
         found = outcome.result
@@ -224,12 +180,12 @@ class Suite:
         first, *others = self.plan.weighed_modes
         for modes in ([first], others):
             jobs = [
-                self._job("memory", name, mode)
+                self.session.job("memory", name, mode)
                 for name in names
                 for mode in modes
                 if not self.document.weighed(name, mode)
             ]
-            self._run(jobs, self._store_weight, self.plan.weighing, extra)
+            self.session.run(jobs, self._store_weight, self.plan.weighing, extra)
 
     def _store_weight(self, outcome: Outcome) -> None:
         self.document.weights.append(Weight(**outcome.result))

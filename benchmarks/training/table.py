@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.harness.record import by_mode
 from benchmarks.training.modes import MODES
 from benchmarks.training.record import Result, Weight
-from benchmarks.training.targets import bits, by_mode, by_weight, over_floor, over_torch, peak_ratio
+from benchmarks.training.targets import bits, over_floor, over_torch, peak_ratio
 
 
 def _ratio(value: float | None, limit: float) -> Text:
@@ -33,7 +34,7 @@ def latency_table(results: Sequence[Result], weights: Sequence[Weight]) -> Table
         table.add_column(mode, justify="right")
     for name in ("pygraph / floor", "pygraph / best of torch", "peak / default"):
         table.add_column(name, justify="right")
-    weighed = by_weight(weights)
+    weighed = by_mode(weights)
     for name, modes in by_mode(results).items():
         table.add_row(
             Text(f"{name} ({next(iter(modes.values())).batch})"),

@@ -9,26 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.engine.targets import PEAK_LIMIT, Target
 from benchmarks.harness.measure import geomean
+from benchmarks.harness.record import by_mode
+from benchmarks.harness.targets import PEAK_LIMIT, Target
 from benchmarks.training.record import Result, Weight
 
 FLOOR_LIMIT = 1.10
 TORCH_MODES = ("default", "reduce-overhead")
-
-
-def by_mode(results: Sequence[Result]) -> dict[str, dict[str, Result]]:
-    found: dict[str, dict[str, Result]] = {}
-    for each in results:
-        found.setdefault(each.workload, {})[each.mode] = each
-    return found
-
-
-def by_weight(weights: Sequence[Weight]) -> dict[str, dict[str, Weight]]:
-    found: dict[str, dict[str, Weight]] = {}
-    for each in weights:
-        found.setdefault(each.workload, {})[each.mode] = each
-    return found
 
 
 def latency(modes: dict[str, Result], mode: str) -> float | None:
@@ -66,7 +53,7 @@ def evaluate(
     names: Sequence[str], results: Sequence[Result], weights: Sequence[Weight]
 ) -> list[Target]:
     """One target for all models together, four for each; those not measured included."""
-    timed, weighed = by_mode(results), by_weight(weights)
+    timed, weighed = by_mode(results), by_mode(weights)
     targets = [_floor_target(names, timed)]
     for name in names:
         modes = timed.get(name, {})

@@ -106,7 +106,7 @@ def take(
     for each in inputs:
         if dense:
             torch.cuda._sleep(DELAY_CYCLES)
-        losses.append(float(trainer.take_step(each).detach()))
+        losses.append(float(trainer.run(each).detach()))
         if not gradients:
             gradients = [None if grad is None else grad.clone() for grad in trainer.gradients()]
     return Track(losses, gradients, copied(trainer.program))

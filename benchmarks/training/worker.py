@@ -1,13 +1,11 @@
-"""One measurement of the training benchmark in a process of its own.
-
-    python -m benchmarks.training.worker KIND MODEL [MODE] --out FILE [--gate] [--lock FILE] ...
+"""One measurement of the training benchmark in a process of its own; see harness/worker.py.
 
 environment   what the figures depend on
 compile       fills Inductor's caches on disk for one mode
 time          all modes of a model: run.py
 memory        one mode of a model: memory.py
 
-The gate and the file are as in benchmarks/engine/worker.py. Several "time" processes can prepare
+Several "time" processes can prepare
 at once and take turns for the clocks, by a lock on one file: shared while preparing, exclusive
 from the clocks on.
 """
@@ -16,24 +14,23 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import sys
-import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
 
+import torch
 import typer
 
-from benchmarks.harness import record
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import environment
 from benchmarks.harness.measure import Effort
+from benchmarks.harness.modes import begin
+from benchmarks.harness.worker import serve
 from benchmarks.training import compiling, models, modes
 from benchmarks.training.memory import weigh_training
 from benchmarks.training.models import Training
-from benchmarks.training.run import message, run_training
+from benchmarks.training.run import run_training
 
 LEAST_STEPS = 8
 """Per mode and round of the clocks, however long a step takes."""
@@ -81,9 +78,9 @@ def compile_only(given: Given) -> dict[str, Any]:
     training, device = given.training, given.device
     program = training.make_program(device.torch)
     inputs = training.make_inputs(0, device.torch)
-    bench = modes.Bench(training, program, [inputs], device)
+    bench = modes.Bench(program, [inputs], device, training=training)
     with compiling.untuned():
-        modes.begin(given.mode, bench)
+        begin(modes.MODES[given.mode], bench)
     return {"workload": training.name, "mode": given.mode}
 
 
@@ -102,34 +99,6 @@ KINDS: dict[str, Callable[[Given], dict[str, Any]]] = {
 }
 
 
-def run(kind: str, given: Given) -> dict[str, Any]:
-    """The file's content; never raises for what a measurement does."""
-    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-    try:
-        return {"result": KINDS[kind](given)}
-    except Exception as error:
-        traceback.print_exc()
-        return {"error": message(error)}
-
-
-def _one_thread() -> None:
-    """Tiny tensors are not worth more, and tests share their machine."""
-    import torch
-
-    torch.set_num_threads(1)
-
-
-def preload(training: Training, compiler: bool) -> None:
-    """Import what the program needs, by building it without memory, and Inductor if wanted."""
-    import torch
-
-    if compiler:
-        import torch._inductor.compile_fx
-
-    with contextlib.suppress(Exception), torch.device("meta"):
-        training.build()
-
-
 def main(
     kind: str,
     model: str,
@@ -144,15 +113,10 @@ def main(
     shared: bool = False,
 ) -> None:
     (training,) = models.find(model, tiny)
-    if gate:
-        if kind != "environment":
-            preload(training, compiler=device != "cpu")
-        if not sys.stdin.readline():
-            raise typer.Exit(3)  # whoever started this is gone
     if device == "cpu":
-        _one_thread()
+        torch.set_num_threads(1)  # tiny tensors are not worth more, and tests share their machine
     given = Given(training, mode, Device(device), seconds, rounds, lock, shared)
-    record.write(out, run(kind, given))
+    serve(out, lambda: KINDS[kind](given), gate, training.build)
 
 
 if __name__ == "__main__":

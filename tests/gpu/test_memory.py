@@ -11,9 +11,9 @@ from torch import nn
 import pygraph
 from benchmarks.engine.memory import measure_memory, packing
 from benchmarks.engine.tight import CALLS, STREAM_MIB, measure_tight
-from benchmarks.first_light.models import Workload
 from benchmarks.harness.device import MIB, Device
 from pygraph.capture import record
+from pygraph.demo.models import Workload
 
 ROWS = 65536
 

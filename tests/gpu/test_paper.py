@@ -39,7 +39,17 @@ def sample(tiny: bool) -> Any:
     return lambda generator, device: (torch.randn(BATCH, WIDTH, generator=generator),)
 
 
-NET = Workload("NET", "a net", "torchbench", False, BATCH, build, call, sample, FP32)
+NET = Workload(
+    "NET",
+    "a net",
+    "torchbench",
+    training=False,
+    batch=BATCH,
+    build=build,
+    call=call,
+    sample=sample,
+    precision=FP32,
+)
 
 
 def asked(model: Any, x: Any) -> Any:

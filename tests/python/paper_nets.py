@@ -32,7 +32,17 @@ def sample(tiny: bool) -> Any:
     return lambda generator, device: (torch.randn(4, 8, generator=generator),)
 
 
-NET = Workload("NET", "a net", "torchbench", False, 4, build, call, sample, FP32)
+NET = Workload(
+    "NET",
+    "a net",
+    "torchbench",
+    training=False,
+    batch=4,
+    build=build,
+    call=call,
+    sample=sample,
+    precision=FP32,
+)
 TRAINED = dataclasses.replace(NET, name="NET-T", training=True)
 
 

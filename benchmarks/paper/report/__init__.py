@@ -4,6 +4,6 @@ published   what the paper published
 figures     numbers derived from rows
 targets     the requirements, judged
 blocks, tables, sections    the report, whatever it is written as
-markdown, html, style, charts, files    as Markdown, and as a page
+markdown, html, charts      as Markdown, and as a page
 compare     what got slower between two records
 """

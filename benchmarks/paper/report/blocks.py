@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 NOTHING = "-"
 BOUND = "†"
@@ -23,6 +24,32 @@ class Table:
     """Columns of words, which are aligned to the left."""
     foot: Sequence[Cells] = ()
     """Means and sums."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column is made of what the rows are made of, whatever that is."""
+
+    head: str
+    show: Callable[[Any], str]
+    feet: Sequence[str] = ()
+    """Below it, one per line of the foot."""
+    is_text: bool = False
+
+
+def words(head: str, show: Callable[[Any], str]) -> Column:
+    return Column(head, show, is_text=True)
+
+
+def made(rows: Iterable[Any], columns: Sequence[Column], *feet: str) -> Table:
+    """`feet` are the names of the foot's lines."""
+    below = [[*each.feet, *[""] * len(feet)] for each in columns[1:]]
+    return Table(
+        tuple(each.head for each in columns),
+        [tuple(each.show(row) for each in columns) for row in rows],
+        tuple(place for place, each in enumerate(columns) if each.is_text),
+        [(name, *(each[line] for each in below)) for line, name in enumerate(feet)],
+    )
 
 
 @dataclass(frozen=True)

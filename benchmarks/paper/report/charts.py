@@ -121,7 +121,8 @@ def floor_distances(rows: Rows) -> Drawn | None:
 def busy_shares(rows: Rows) -> Drawn | None:
     """How much of the latency the GPU computes."""
     shown = [row for row in rows.values() if _any(row, COMPILED, "idle_share")]
-    series = [Series(mode, [_busy(row, mode) for row in shown]) for mode in COMPILED]
+    idle = [(mode, [figure(row, mode, "idle_share") for row in shown]) for mode in COMPILED]
+    series = [Series(mode, [None if i is None else 1 - i for i in each]) for mode, each in idle]
     alt = f"Dots: share of the latency in which the GPU is busy, {_listed(COMPILED)}."
     names = [row.name for row in shown]
     label = "share of the latency in which the GPU is busy"
@@ -142,17 +143,10 @@ def in_short(rows: Rows) -> Drawn | None:
             places = [place + (order - 0.5) * 0.38 for place in range(len(names))]
             bars = axes.barh(places, values, 0.34, color=COLOURS[mode], label=f"over {mode}")
             axes.bar_label(bars, [f"{each:.2f}" for each in values], padding=3, fontsize=8.0)
-        axes.set_yticks(range(len(names)), names)
-        axes.set_ylim(len(names) - 0.4, -0.6)
-        axes.tick_params(axis="y", length=0)
+        _name_rows(axes, names)
         axes.set_xlabel("pygraph's speed-up (latency of one iteration)")
-        _grid(axes, "x", 1.0)
-        _legend(figure_, axes, len(references))
-        alt = (
-            f"Bars: speed-up of pygraph over {_listed(references)} for {len(shown)} workloads, "
-            "and the means."
-        )
-        return Drawn(_svg(figure_, "short", alt), alt)
+        alt = f"Bars: speed-up of pygraph over {_listed(references)} for {len(shown)} workloads, "
+        return _drawn("short", f"{alt}and the means.", figure_, axes, "x", 1.0)
 
 
 def picture(drawn: Drawn) -> str:
@@ -175,17 +169,8 @@ def _any(row: Row, modes: Sequence[str], field: str) -> bool:
     return any(figure(row, mode, field) is not None for mode in modes)
 
 
-def _busy(row: Row, mode: str) -> float | None:
-    idle: float | None = figure(row, mode, "idle_share")
-    return None if idle is None else 1 - idle
-
-
 def _listed(modes: Sequence[str]) -> str:
     return f"{', '.join(modes[:-1])} and {modes[-1]}"
-
-
-def _label(mode: str) -> str:
-    return "floor (limit)" if mode == FLOOR else mode
 
 
 def _bars(
@@ -214,7 +199,7 @@ def _bars(
                 color=COLOURS[each.mode],
                 edgecolor=INK if each.mode == FLOOR else "none",
                 linewidth=0.7,
-                label=_label(each.mode),
+                label="floor (limit)" if each.mode == FLOOR else each.mode,
             )
             for place, is_failed in zip(places, each.failed, strict=False):
                 if is_failed:
@@ -244,9 +229,7 @@ def _bars(
         axes.tick_params(axis="x", length=0)
         axes.set_xlim(-0.6, places[-1] + 0.6)
         axes.set_ylabel(axis)
-        _grid(axes, "y", line)
-        _legend(figure_, axes, len(present))
-        return Drawn(_svg(figure_, name, alt), alt)
+        return _drawn(name, alt, figure_, axes, "y", line)
 
 
 def _dots(
@@ -278,20 +261,16 @@ def _dots(
                 [place for _, place in points],
                 s=30,
                 color=COLOURS[each.mode],
-                label=_label(each.mode),
+                label=each.mode,
                 zorder=2 + (each.mode == OWN),
             )
-        axes.set_yticks(range(len(names)), names)
-        axes.set_ylim(len(names) - 0.4, -0.6)
-        axes.tick_params(axis="y", length=0)
+        _name_rows(axes, names)
         axes.set_xlabel(axis)
         if percent:
             axes.set_xlim(0, 1.02)
             marks = [step / 5 for step in range(6)]
             axes.set_xticks(marks, [f"{mark:.0%}" for mark in marks])
-        _grid(axes, "x", line)
-        _legend(figure_, axes, len(present))
-        return Drawn(_svg(figure_, name, alt), alt)
+        return _drawn(name, alt, figure_, axes, "x", line)
 
 
 @contextmanager
@@ -310,17 +289,23 @@ def _axes(width: float, height: float) -> Iterator[tuple[Any, Any]]:
             pyplot.close(figure_)
 
 
-def _grid(axes: Any, along: str, line: float | None) -> None:
+def _name_rows(axes: Any, names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+
+
+def _drawn(name: str, alt: str, figure_: Any, axes: Any, along: str, line: float | None) -> Drawn:
+    """With a grid, a line at what is compared with, and a legend above."""
     axes.set_axisbelow(True)
     axes.grid(axis=along, color=INK, alpha=0.12, linewidth=0.7)
     if line is not None:
         draw_line = axes.axhline if along == "y" else axes.axvline
         draw_line(line, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-
-
-def _legend(figure_: Any, axes: Any, count: int) -> None:
+    count = len(axes.get_legend_handles_labels()[1])
     axes.legend(ncols=count, loc="lower left", bbox_to_anchor=(0, 1.0), borderaxespad=0.2)
     figure_.tight_layout(pad=0.6)
+    return Drawn(_svg(figure_, name, alt), alt)
 
 
 def _svg(figure_: Any, name: str, alt: str) -> str:

@@ -105,11 +105,13 @@ def compare(
 ) -> list[Compared]:
     """A row for every workload of either, in the old one's order."""
     before, after = figures.rows_of(old), figures.rows_of(new)
-    names = [*before, *(name for name in after if name not in before)]
-    return [_compare(name, before.get(name), after.get(name), metric, limit) for name in names]
+    return [
+        _compared(name, before.get(name), after.get(name), metric, limit)
+        for name in dict.fromkeys((*before, *after))
+    ]
 
 
-def _compare(name: str, old: Row | None, new: Row | None, metric: str, limit: float) -> Compared:
+def _compared(name: str, old: Row | None, new: Row | None, metric: str, limit: float) -> Compared:
     if old is None:
         return Compared(name, is_new=True)
     if new is None or new.error is not None:
@@ -119,13 +121,14 @@ def _compare(name: str, old: Row | None, new: Row | None, metric: str, limit: fl
         return Compared(name, lost=(why,))
     changes, lost = {}, _lost_answers(old, new)
     for reference in REFERENCES:
-        if _ratio(old, reference, metric) is None:
-            continue
-        change = _change(old, new, reference, metric, limit)
-        if change is None:
+        ratio = figures.over(OWN, reference, metric)
+        was, is_ = ratio(old), ratio(new)
+        if was is not None and is_ is None:
             lost.append(f"no ratio to {reference} any more")
-        else:
-            changes[reference] = change
+        elif was is not None and is_ is not None:
+            found = [row.mode(mode) for row in (old, new) for mode in (OWN, reference)]
+            errors = [relative_error(each, metric) for each in found if each is not None]
+            changes[reference] = Change(was, is_, max(limit, CONFIDENCE * math.hypot(*errors)))
     return Compared(name, changes, tuple(lost), tuple(_worse(old, new)))
 
 
@@ -142,19 +145,6 @@ def _lost_answers(old: Row, new: Row) -> list[str]:
         for key in ("bit_equal_to_default", "bit_equal_to_uncaptured")
         if had.verdict.get(key) is True and has.verdict.get(key) is False
     ]
-
-
-def _ratio(row: Row, reference: str, metric: str) -> float | None:
-    return figures.over(OWN, reference, metric)(row)
-
-
-def _change(old: Row, new: Row, reference: str, metric: str, limit: float) -> Change | None:
-    was, is_ = _ratio(old, reference, metric), _ratio(new, reference, metric)
-    if was is None or is_ is None:
-        return None
-    medians = [row.mode(mode) for row in (old, new) for mode in (OWN, reference)]
-    errors = [relative_error(each, metric) for each in medians if each is not None]
-    return Change(was, is_, max(limit, CONFIDENCE * math.hypot(*errors)))
 
 
 def _worse(old: Row, new: Row) -> list[str]:
@@ -225,19 +215,20 @@ def read(path: Path) -> dict[str, Any]:
 
 def run_compare(a: Path, b: Path, metric: str, limit: float, console: Console) -> int:
     """1 if anything got slower, was lost or grew; 2 where that cannot be said."""
-    if metric not in METRICS:
-        text = f"no metric {metric!r}: there are {', '.join(METRICS)}"
-        console.print(Text(text, style="red"))
-        return 2
     try:
+        if metric not in METRICS:
+            raise NotARecord(f"no metric {metric!r}: there are {', '.join(METRICS)}")
         old, new = read(a), read(b)
     except NotARecord as error:
         console.print(Text(str(error), style="red"))
         return 2
     rows = compare(old, new, metric, limit)
     console.print(as_table(rows, metric))
-    if apart := _environments(old, new):
-        console.print(Text(f"measured with other versions or machines: {apart}", style="yellow"))
+    was, is_ = figures.environment(old), figures.environment(new)
+    apart = [f"{k} {was.get(k)} -> {is_.get(k)}" for k in ENVIRONMENT if was.get(k) != is_.get(k)]
+    if apart:
+        text = f"measured with other versions or machines: {', '.join(apart)}"
+        console.print(Text(text, style="yellow"))
     bad = [row for row in rows if row.bad]
     if bad:
         names = ", ".join(row.name for row in bad)
@@ -246,19 +237,3 @@ def run_compare(a: Path, b: Path, metric: str, limit: float, console: Console) -
         return 1
     console.print(Text(f"none of {len(rows)} workloads is slower beyond its noise bound"))
     return 0
-
-
-def _environments(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Where they differ; empty where they do not."""
-    was, is_ = (_environment(each) for each in (old, new))
-    return ", ".join(
-        f"{key} {was.get(key)} -> {is_.get(key)}"
-        for key in ENVIRONMENT
-        if was.get(key) != is_.get(key)
-    )
-
-
-def _environment(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    runs = content["runs"]
-    found: Mapping[str, Any] = runs[-1].get("env", {}) if runs else {}
-    return found

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.harness.measure import geomean
 from benchmarks.paper.record import Result, Row
-from benchmarks.paper.report.published import ORDER
+from benchmarks.paper.workloads.catalogue import WORKLOADS
 
 EAGER, DEFAULT, TORCH, OWN, FLOOR = "eager", "default", "reduce-overhead", "pygraph", "floor"
 MODES = (EAGER, DEFAULT, TORCH, OWN, FLOOR)
@@ -22,11 +22,15 @@ Ratio = Callable[[Row], float | None]
 def rows_of(content: Mapping[str, Any]) -> dict[str, Row]:
     """Of a stored document, in the paper's order; what the paper does not have comes last."""
     found = content.get("workloads", {})
-    names = [
-        *(name for name in ORDER if name in found),
-        *(each for each in found if each not in ORDER),
-    ]
-    return {name: Row.from_dict(name, found[name]) for name in names}
+    names = dict.fromkeys((*WORKLOADS, *found))
+    return {name: Row.from_dict(name, found[name]) for name in names if name in found}
+
+
+def environment(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of the last run."""
+    runs = content.get("runs", [])
+    found: Mapping[str, Any] = runs[-1].get("env", {}) if runs else {}
+    return found
 
 
 def rows_in(run: int, rows: Rows) -> int:
@@ -117,18 +121,6 @@ def is_bound(row: Row) -> bool:
     return bool(figure(row, FLOOR, "is_bound"))
 
 
-def outside(row: Row, mode: str) -> float | None:
-    """Kernels that no graph launches."""
-    kernels, inside = figure(row, mode, "kernels"), figure(row, mode, "kernels_in_graphs")
-    return None if kernels is None or inside is None else kernels - inside
-
-
-def total(rows: Iterable[Row], mode: str, name: str) -> int | None:
-    """Over all rows that have the figure; None where none has."""
-    known = [value for row in rows if (value := figure(row, mode, name)) is not None]
-    return sum(known) if known else None
-
-
 def model(row: Row) -> str:
     """The model's name, for those who do not know the workload's."""
     name = str(row.about.get("model") or row.name)
@@ -155,11 +147,6 @@ def wrong(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
         for record in row.records
         if (reason := why_wrong(record))
     ]
-
-
-def failed(rows: Iterable[Row]) -> list[tuple[str, str]]:
-    """Workloads without any figures, and why."""
-    return [(row.name, row.error) for row in rows if row.error is not None]
 
 
 def right(row: Row) -> bool:

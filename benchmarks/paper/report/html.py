@@ -2,60 +2,73 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from html import escape
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.table import BAD, GOOD
-from benchmarks.paper.report import figures, sections, style
+from benchmarks.paper.report import figures, sections
 from benchmarks.paper.report.blocks import NOTHING, Block, Cells, Chart, Items, Section, Table
 from benchmarks.paper.report.figures import DEFAULT, FLOOR, OWN, TORCH, Rows, mean, over, speed_up
+from benchmarks.paper.report.markdown import as_markdown
 
 BESIDE = {"yes": "good", "NO": "bad"}
+STYLE = Path(__file__).with_name("style.css")
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header>
+<h1>{title}</h1>
+<p>{on}</p>
+{cards}
+<nav aria-label="Sections"><ul>{contents}</ul></nav>
+</header>
+<main>
+{sections}
+</main>
+</body>
+</html>
+"""
 SPEED_UPS = ("over default", "over reduce-overhead")
 """Columns and cells that are coloured by what they say."""
 
 
+def write_report(content: Mapping[str, Any], markdown: Path, html: Path) -> None:
+    """`content` is what record.Document.content gives, or its file. The page's charts need
+    matplotlib; without it the page says so."""
+    for path in (markdown, html):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    link = Path(os.path.relpath(html, markdown.parent)).as_posix()
+    markdown.write_text(as_markdown(content, link), encoding="utf-8")
+    html.write_text(as_html(content), encoding="utf-8")
+
+
 def as_html(content: Mapping[str, Any]) -> str:
-    rows = figures.rows_of(content)
-    made = sections.sections(content)
-    body = [
-        "<header>",
-        f"<h1>{escape(sections.TITLE)}</h1>",
-        f"<p>{escape(_on(content))}</p>",
-        _cards(content, rows),
-        _contents(made),
-        "</header>",
-        "<main>",
-        *(_section(section, rows) for section in made),
-        "</main>",
-    ]
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(sections.TITLE)}</title>",
-            f"<style>{style.CSS}</style>",
-            "</head>",
-            "<body>",
-            *body,
-            "</body>",
-            "</html>",
-            "",
-        ]
-    )
-
-
-def _on(content: Mapping[str, Any]) -> str:
-    runs = content.get("runs", [])
-    env = runs[-1].get("env", {}) if runs else {}
-    parts = [env.get("gpu"), env.get("driver") and f"driver {env['driver']}"]
-    parts += [env.get("torch") and f"torch {env['torch']}", str(env.get("date") or "")[:10]]
-    return ", ".join(str(part) for part in parts if part)
+    rows, made = figures.rows_of(content), sections.sections(content)
+    env = figures.environment(content)
+    measured_on = [env.get("gpu"), env.get("driver") and f"driver {env['driver']}"]
+    measured_on += [env.get("torch") and f"torch {env['torch']}", str(env.get("date") or "")[:10]]
+    parts = {
+        "title": escape(sections.TITLE),
+        "style": STYLE.read_text(),
+        "on": escape(", ".join(str(each) for each in measured_on if each)),
+        "cards": _cards(content, rows),
+        "contents": "".join(
+            f'<li><a href="#{_slug(each)}">{escape(each.title)}</a></li>' for each in made
+        ),
+        "sections": "\n".join(_section(section, rows) for section in made),
+    }
+    return PAGE.format(**parts)
 
 
 def _cards(content: Mapping[str, Any], rows: Rows) -> str:
@@ -84,11 +97,6 @@ def _cards(content: Mapping[str, Any], rows: Rows) -> str:
 
 def _slug(section: Section) -> str:
     return section.title.lower().replace(" ", "-")
-
-
-def _contents(made: list[Section]) -> str:
-    links = "".join(f'<li><a href="#{_slug(each)}">{escape(each.title)}</a></li>' for each in made)
-    return f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
 
 
 def _section(section: Section, rows: Rows) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.paper.report import blocks, figures, sections, tables
-from benchmarks.paper.report.blocks import Block, Cells, Items, Table
+from benchmarks.paper.report.blocks import Block, Items, Table
 from benchmarks.paper.report.figures import OWN, Rows
 
 SPECIAL = str.maketrans({each: f"\\{each}" for each in "\\|*`[]"} | {"<": "&lt;", ">": "&gt;"})
@@ -48,32 +48,14 @@ def _block(block: Block) -> str:
 
 def table(given: Table) -> str:
     marks = ["---" if place in given.text else "---:" for place in range(len(given.head))]
-    return "\n".join(
-        [
-            _line(map(escape, given.head)),
-            _line(marks),
-            *(_line(map(escape, row)) for row in (*given.rows, *given.foot)),
-        ]
-    )
-
-
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    head, *rows = [[*map(escape, cells)] for cells in (given.head, *given.rows, *given.foot)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, marks, *rows))
 
 
 def whole_table(content: Mapping[str, Any]) -> str:
     """The latency in short, and below it what was measured on what."""
     rows = figures.rows_of(content)
-    whole = tables.latency(rows)
-    kept = [place for place, name in enumerate(whole.head) if name not in ("eager", "published")]
-    head: list[Cells] = [("workload", "model", *(whole.head[place] for place in kept[1:]))]
-    lines = [
-        (line[0], figures.model(row), *(line[place] for place in kept[1:]))
-        for line, row in zip(whole.rows, rows.values(), strict=True)
-    ]
-    foot = [(line[0], "", *(line[place] for place in kept[1:])) for line in whole.foot]
-    made = table(Table(head[0], lines, (0, 1), foot))
-    return f"{made}\n\n{_paragraph(escape(provenance(content, rows)))}"
+    return f"{table(tables.whole(rows))}\n\n{_paragraph(escape(_provenance(content, rows)))}"
 
 
 def readme_table(content: Mapping[str, Any]) -> str:
@@ -98,8 +80,8 @@ def gain(content: Mapping[str, Any]) -> str:
         f"**On {len(rows)} workloads PyGraph is {speed[0]}, and {speed[1]}**, that is "
         "torch.compile without CUDA graphs. These are the workloads of PyGraph's paper "
         "([arXiv 2503.19779](https://arxiv.org/abs/2503.19779)), the means are geometric, "
-        f"and the GPU is an {_env(content).get('gpu')}. Peak memory is {memory:.2f} times "
-        f"default's in the mean, and {worst.value:.2f} times at worst "
+        f"and the GPU is an {figures.environment(content).get('gpu')}. Peak memory is "
+        f"{memory:.2f} times default's in the mean, and {worst.value:.2f} times at worst "
         f"({figures.model(rows[worst.name])})."
     )
 
@@ -134,23 +116,16 @@ def _paragraph(text: str) -> str:
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def _env(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of the last run."""
-    runs: Sequence[Mapping[str, Any]] = content.get("runs", [])
-    found: Mapping[str, Any] = runs[-1].get("env", {}) if runs else {}
-    return found
-
-
 def _machine(content: Mapping[str, Any]) -> str:
     """GPU, driver, torch and dates."""
-    env = _env(content)
+    env = figures.environment(content)
     runs = content.get("runs", [])
     dates = sorted({str(run.get("env", {}).get("date", ""))[:10] for run in runs} - {""})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}" if dates else "no date"
     return f"{env.get('gpu')}, driver {env.get('driver')}, torch {env.get('torch')}, {when}"
 
 
-def provenance(content: Mapping[str, Any], rows: Rows) -> str:
+def _provenance(content: Mapping[str, Any], rows: Rows) -> str:
     """One paragraph on what was measured on what."""
     compared = [figures.verdict(row, OWN).get("bit_equal_to_default") for row in rows.values()]
     known = [each for each in compared if each is not None]
@@ -160,16 +135,17 @@ def provenance(content: Mapping[str, Any], rows: Rows) -> str:
         "Microseconds, medians, until the GPU is idle; speed-ups are pygraph's, behind a mean "
         "stands the number of rows. A dash: that mode failed or was not run. Bit-equal to "
         f"torch.compile's default: {sum(known)} of {len(known)} rows.{bound} "
-        f"{_runs(content.get('runs', []), rows)}"
+        f"{_measured_with(content.get('runs', []), rows)}"
     )
 
 
-def _runs(runs: Sequence[Mapping[str, Any]], rows: Rows) -> str:
+def _measured_with(runs: Sequence[Mapping[str, Any]], rows: Rows) -> str:
     if len(runs) <= 1:
         return "".join(f"Measured with {run.get('command')}." for run in runs)
-    said = [f"Measured in {len(runs)} runs; the report has their commands, and each row's run."]
-    for number, run in enumerate(runs):
-        if run.get("note"):
-            mine = figures.rows_in(number, rows)
-            said.append(f"Run {number + 1}, with {mine} of the rows: {run['note']}.")
-    return " ".join(said)
+    notes = [
+        f" Run {number}, with {figures.rows_in(number - 1, rows)} of the rows: {run['note']}."
+        for number, run in enumerate(runs, 1)
+        if run.get("note")
+    ]
+    several = f"Measured in {len(runs)} runs; the report has their commands, and each row's run."
+    return several + "".join(notes)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.paper.report import blocks, figures, published, tables
-from benchmarks.paper.report.blocks import Block, Chart, Items, Section
+from benchmarks.paper.report.blocks import Block, Chart, Items, Section, shortened
 from benchmarks.paper.report.figures import DEFAULT, EAGER, FLOOR, OWN, TORCH, Rows, mean, over
 
 TITLE = "PyGraph on the paper's 25 workloads"
@@ -32,24 +32,97 @@ BOUND_IS = (
 def sections(content: Mapping[str, Any]) -> list[Section]:
     """Everything that the file says, in the order it is read."""
     rows = figures.rows_of(content)
-    made = [
+    bounds: list[Block] = [BOUND_IS] if any(map(figures.is_bound, rows.values())) else []
+    requirements: list[Block] = ["Not judged yet."]
+    if judged := content.get("targets"):
+        said = "Open: what was measured allows no verdict, or none is asked for."
+        requirements = [said, tables.targets(judged)]
+    failed = [
+        f"{row.name}: {shortened(row.error)}" for row in rows.values() if row.error is not None
+    ]
+    return [
         Section("Measured on", _measured(content, rows)),
         Section("In short", [Items(summary(rows))]),
-        Section("Requirements", _targets(content.get("targets", []))),
-        Section("Latency", _latency(content, rows)),
-        Section("Host time and pipelined time", _host(rows)),
-        Section("Coverage", _coverage(rows)),
-        Section("Bytes copied", _bytes(rows)),
+        Section("Requirements", requirements),
+        Section(
+            "Latency",
+            [
+                "Microseconds until the GPU is idle, medians; a synchronisation after each "
+                "iteration. Speed-ups are of pygraph. Behind a mean stands the number of rows it "
+                "is over. Published: the paper's, over PyTorch 2 with CUDA graphs "
+                f"({published.CONDITIONS}).",
+                Chart("speed-up"),
+                tables.latency(rows, len(content.get("runs", []))),
+                *bounds,
+            ],
+        ),
+        Section(
+            "Host time and pipelined time",
+            [
+                "Microseconds. Host: until the call returns, the GPU idle before. Pipelined: time "
+                "per iteration of many in a row, with one synchronisation at the end.",
+                tables.host(rows),
+            ],
+        ),
+        Section(
+            "Coverage",
+            [
+                "Kernels of one iteration, launched by graphs (inside) or one by one (outside), "
+                "as in the paper's table 2. Of pygraph's graphs: launches per iteration, and "
+                "compiled callables that might become graphs, were captured, are used. The paper "
+                f"deployed {published.DEPLOYED} of {published.FOUND}.",
+                Chart("busy"),
+                tables.coverage(rows),
+            ],
+        ),
+        Section(
+            "Bytes copied",
+            [
+                "Per iteration, to bring arguments in place or results out, as in the paper's "
+                f"table 3. The paper's compiler copies at most {published.MOST_BYTES} B of "
+                "parameters per replay. Beside them: indices that the host reads in front of an "
+                "early launch, to see that they are within bounds. The graph reads the caller's.",
+                tables.copied(rows),
+            ],
+        ),
         Section("Ablation", _ablation(rows)),
-        Section("Cost of compiling", _compile(rows)),
-        Section("Memory", _memory(rows)),
-        Section("Distance from the floor", _distance(rows)),
+        Section(
+            "Cost of compiling",
+            [
+                "Seconds up to the steady state, as in the paper's figure 13: tracing, Inductor "
+                "with warm caches on disk, captures and, for pygraph, proofs. No caches: up to the "
+                "end of the first call, the other mode and other workloads being compiled at the "
+                "same time. pygraph compiles as reduce-overhead does.",
+                Chart("compile"),
+                tables.compile_cost(rows),
+            ],
+        ),
+        Section(
+            "Memory",
+            [
+                "MiB. Peak: what iterations in the steady state need at most, weights and inputs "
+                "counted. Reserved: the same of what torch's allocator holds. Held: what a mode "
+                "keeps between calls from everybody else, results dropped.",
+                tables.memory(rows),
+            ],
+        ),
+        Section(
+            "Distance from the floor",
+            [
+                "The farthest first. Kernel time: kernels, copies and fills of one iteration of "
+                "pygraph, summed, in microseconds. Idle: the share of the latency in which none of "
+                "them runs.",
+                Chart("floor"),
+                tables.distance(rows),
+                *bounds,
+                *_no_graph(rows),
+            ],
+        ),
         Section("Correctness", _correctness(rows)),
-        Section("Workloads that could not run", _failed(rows)),
+        Section("Workloads that could not run", [Items(failed or ["none"])]),
         Section("The workloads", _about(rows)),
-        Section("Settings", [Items(_settings(content))]),
+        Section("Settings", [Items([f"{n}: {v}" for n, v in content.get("settings", {}).items()])]),
     ]
-    return made
 
 
 def _measured(content: Mapping[str, Any], rows: Rows) -> list[Block]:
@@ -89,59 +162,10 @@ def summary(rows: Rows) -> list[str]:
                 line += f"; {exact.value:.2f} on the {exact.count} whose floor is a graph"
             lines.append(line)
     lines.append(
-        f"The paper: {published.GEOMEAN.text} times as fast as PyTorch 2 with CUDA graphs "
-        f"({published.GEOMEAN.where}; {published.CONDITIONS}; {published.PAPER})"
+        f"The paper: {published.GEOMEAN} times as fast as PyTorch 2 with CUDA graphs "
+        f"(figure 7; {published.CONDITIONS}; {published.PAPER})"
     )
     return lines
-
-
-def _targets(found: Sequence[Mapping[str, Any]]) -> list[Block]:
-    if not found:
-        return ["Not judged yet."]
-    said = "Open: what was measured allows no verdict, or none is asked for."
-    return [said, tables.targets(found)]
-
-
-def _bounds(rows: Rows) -> list[Block]:
-    return [BOUND_IS] if any(map(figures.is_bound, rows.values())) else []
-
-
-def _latency(content: Mapping[str, Any], rows: Rows) -> list[Block]:
-    said = (
-        "Microseconds until the GPU is idle, medians; a synchronisation after each iteration. "
-        "Speed-ups are of pygraph. Behind a mean stands the number of rows it is over. "
-        f"Published: the paper's, over PyTorch 2 with CUDA graphs ({published.CONDITIONS})."
-    )
-    table = tables.latency(rows, len(content.get("runs", [])))
-    return [said, Chart("speed-up"), table, *_bounds(rows)]
-
-
-def _host(rows: Rows) -> list[Block]:
-    said = (
-        "Microseconds. Host: until the call returns, the GPU idle before. Pipelined: time per "
-        "iteration of many in a row, with one synchronisation at the end."
-    )
-    return [said, tables.host(rows)]
-
-
-def _coverage(rows: Rows) -> list[Block]:
-    said = (
-        "Kernels of one iteration, launched by graphs (inside) or one by one (outside), as in the "
-        "paper's table 2. Of pygraph's graphs: launches per iteration, and compiled callables "
-        "that might become graphs, were captured, are used. The paper deployed "
-        f"{published.DEPLOYED} of {published.FOUND}."
-    )
-    return [said, Chart("busy"), tables.coverage(rows)]
-
-
-def _bytes(rows: Rows) -> list[Block]:
-    said = (
-        "Per iteration, to bring arguments in place or results out, as in the paper's table 3. "
-        f"The paper's compiler copies at most {published.MOST_BYTES.text} of parameters per "
-        "replay. Beside them: indices that the host reads in front of an early launch, to see that "
-        "they are within bounds. The graph reads the caller's."
-    )
-    return [said, tables.copied(rows)]
 
 
 def _ablation(rows: Rows) -> list[Block]:
@@ -160,39 +184,13 @@ def _ablation(rows: Rows) -> list[Block]:
     return said
 
 
-def _compile(rows: Rows) -> list[Block]:
-    said = (
-        "Seconds up to the steady state, as in the paper's figure 13: tracing, Inductor with warm "
-        "caches on disk, captures and, for pygraph, proofs. No caches: up to the end of the first "
-        "call, the other mode and other workloads being compiled at the same time. pygraph "
-        "compiles as reduce-overhead does."
-    )
-    return [said, Chart("compile"), tables.compile_cost(rows)]
-
-
-def _memory(rows: Rows) -> list[Block]:
-    said = (
-        "MiB. Peak: what iterations in the steady state need at most, weights and inputs counted. "
-        "Reserved: the same of what torch's allocator holds. Held: what a mode keeps between calls "
-        "from everybody else, results dropped."
-    )
-    return [said, tables.memory(rows)]
-
-
-def _distance(rows: Rows) -> list[Block]:
-    said = (
-        "The farthest first. Kernel time: kernels, copies and fills of one iteration of pygraph, "
-        "summed, in microseconds. Idle: the share of the latency in which none of them runs."
-    )
+def _no_graph(rows: Rows) -> list[Block]:
     why = [
-        f"{row.name}: {blocks.shortened(found.error)}"
+        f"{row.name}: {shortened(found.error)}"
         for row in rows.values()
         if (found := row.mode(FLOOR)) is not None and found.is_bound and found.error
     ]
-    made: list[Block] = [said, Chart("floor"), tables.distance(rows), *_bounds(rows)]
-    if why:
-        made += ["Why there is no graph of an iteration:", Items(why)]
-    return made
+    return ["Why there is no graph of an iteration:", Items(why)] if why else []
 
 
 def _correctness(rows: Rows) -> list[Block]:
@@ -207,7 +205,7 @@ def _correctness(rows: Rows) -> list[Block]:
     if wrong := figures.wrong(rows.values()):
         made += [
             "Wrong or failed:",
-            Items([f"{n}, {mode}: {blocks.shortened(why)}" for n, mode, why in wrong]),
+            Items([f"{n}, {mode}: {shortened(why)}" for n, mode, why in wrong]),
         ]
     else:
         made.append("No mode was wrong or failed.")
@@ -237,11 +235,6 @@ def _random(rows: Rows) -> list[Block]:
     ]
 
 
-def _failed(rows: Rows) -> list[Block]:
-    failed = figures.failed(rows.values())
-    return [Items([f"{name}: {blocks.shortened(why)}" for name, why in failed] or ["none"])]
-
-
 def _about(rows: Rows) -> list[Block]:
     said = (
         "Inference is a forward without gradients, training a forward and a backward, without an "
@@ -250,7 +243,3 @@ def _about(rows: Rows) -> list[Block]:
     notes = [f"{name}: {note}" for name in rows if (note := published.of(name).note)]
     paper: list[Block] = [f"The paper on them ({published.CONDITIONS}):", Items(notes)]
     return [said, tables.about(rows), *(paper if notes else [])]
-
-
-def _settings(content: Mapping[str, Any]) -> list[str]:
-    return [f"{name}: {value}" for name, value in content.get("settings", {}).items()]

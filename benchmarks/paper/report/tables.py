@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.paper.record import Row
 from benchmarks.paper.report import blocks, figures, published
-from benchmarks.paper.report.blocks import NOTHING, Cells, Table
+from benchmarks.paper.report.blocks import NOTHING, Column, Table, made, words
 from benchmarks.paper.report.figures import (
     COMPILED,
     DEFAULT,
-    EAGER,
     FLOOR,
     MODES,
     OWN,
@@ -25,28 +24,56 @@ from benchmarks.paper.report.figures import (
 )
 
 MEAN = "geometric mean"
-ABOUT_RATIOS: tuple[Ratio, ...] = (over(OWN, FLOOR), speed_up(DEFAULT), speed_up(TORCH))
+PEAK = over(OWN, DEFAULT, "peak_mib")
+GRAPHS = ("found", "captured", "deployed")
+REFERENCES = (DEFAULT, TORCH)
+
+NAME = words("workload", lambda row: row.name)
+BATCH = Column("batch", lambda row: blocks.count(row.about.get("batch")))
 
 
-def _batch(row: Row) -> str:
-    return blocks.count(row.about.get("batch"))
-
-
-def _floor_mark(row: Row) -> str:
+def _mark(row: Row) -> str:
     return blocks.BOUND if figures.is_bound(row) else ""
 
 
-def _times(row: Row, field: str, modes: Sequence[str]) -> list[str]:
-    """A floor that is a bound is marked, where the field is the latency."""
-    shown = [blocks.microseconds(figure(row, mode, field)) for mode in modes]
-    if FLOOR in modes and field == "latency_us" and shown[modes.index(FLOOR)] != NOTHING:
-        shown[modes.index(FLOOR)] += _floor_mark(row)
-    return shown
+def _figure(
+    head: str, mode: str, field: str, show: Callable[[Any], str], feet: Sequence[str] = ()
+) -> Column:
+    return Column(head, lambda row: show(figure(row, mode, field)), feet)
 
 
-def _ratios(row: Row) -> list[str]:
-    to_floor, *rest = (value(row) for value in ABOUT_RATIOS)
-    return [blocks.ratio(to_floor, _floor_mark(row)), *map(blocks.ratio, rest)]
+def _by_mode(
+    modes: Iterable[str], field: str, show: Callable[[Any], str], group: str = ""
+) -> list[Column]:
+    """A column for each mode, below the name of their group if they have one."""
+    return [_figure(f"{group}: {m}" if group else m, m, field, show) for m in modes]
+
+
+def _latency(mode: str) -> Column:
+    """A floor that is a bound is marked."""
+
+    def show(row: Row) -> str:
+        text = blocks.microseconds(figure(row, mode, "latency_us"))
+        return text + _mark(row) if mode == FLOOR and text != NOTHING else text
+
+    return Column(mode, show)
+
+
+def _ratio(head: str, value: Ratio, *feet: str) -> Column:
+    return Column(head, lambda row: blocks.ratio(value(row)), feet)
+
+
+def _with_mean(head: str, value: Ratio, rows: Rows, *feet: str) -> Column:
+    return _ratio(head, value, _mean(rows, value), *feet)
+
+
+def _to_floor(mode: str, rows: Rows) -> Column:
+    value = over(mode, FLOOR)
+
+    def show(row: Row) -> str:
+        return blocks.ratio(value(row), _mark(row))
+
+    return Column(f"{mode} / {FLOOR}", show, (_mean(rows, value),))
 
 
 def _mean(rows: Rows, value: Ratio) -> str:
@@ -54,267 +81,211 @@ def _mean(rows: Rows, value: Ratio) -> str:
     return NOTHING if found.value is None else f"{found.value:.2f} ({found.count})"
 
 
+def _published(head: str, field: str, feet: Sequence[str] = ()) -> Column:
+    return Column(head, lambda row: getattr(published.of(row.name), field) or NOTHING, feet)
+
+
 def latency(rows: Rows, runs: int = 1) -> Table:
     """With the run that a row comes from where there are several."""
-    several = runs > 1
-    head = (
-        *("workload", "batch", *MODES, "pygraph / floor", "over default", "over reduce-overhead"),
-        *("published", *(["run"] if several else [])),
-    )
-    lines: list[Cells] = []
-    for name, row in rows.items():
-        known = published.of(name).speed_up
-        end = [known.text if known else NOTHING, *([str(row.run + 1)] if several else [])]
-        times = _times(row, "latency_us", MODES)
-        lines.append((name, _batch(row), *times, *_ratios(row), *end))
-    means = [_mean(rows, value) for value in ABOUT_RATIOS]
-    tail = [f"{published.GEOMEAN.text} (25)", *([""] if several else [])]
-    foot = (MEAN, "", *("" for _ in MODES), *means, *tail)
-    return Table(head, lines, foot=[foot])
+    columns = [NAME, BATCH, *map(_latency, MODES), *_speed_ups(rows)]
+    columns.append(_published("published", "speed_up", [f"{published.GEOMEAN} (25)"]))
+    if runs > 1:
+        columns.append(Column("run", lambda row: str(row.run + 1)))
+    return made(rows.values(), columns, MEAN)
+
+
+def _speed_ups(rows: Rows) -> list[Column]:
+    over_torch = [_with_mean(f"over {mode}", speed_up(mode), rows) for mode in REFERENCES]
+    return [_to_floor(OWN, rows), *over_torch]
+
+
+def whole(rows: Rows) -> Table:
+    """The latency in short, for those who do not know the workloads' names."""
+    columns = [NAME, words("model", figures.model), BATCH]
+    columns += [*map(_latency, (*COMPILED, FLOOR)), *_speed_ups(rows)]
+    return made(rows.values(), columns, MEAN)
 
 
 def short(rows: Rows) -> Table:
     """Of a few rows, with the means of all."""
-    ratios: tuple[Ratio, ...] = (
-        *(speed_up(DEFAULT), speed_up(TORCH)),
-        over(OWN, DEFAULT, "peak_mib"),
-    )
-    head = (
-        *("model", "batch", *COMPILED),
-        *("over default", "over reduce-overhead", "peak memory / default"),
-    )
-    lines = [
-        (
-            *(figures.model(row), _batch(row), *_times(row, "latency_us", COMPILED)),
-            *(blocks.ratio(value(row)) for value in ratios),
-        )
-        for row in figures.sample(rows)
-    ]
-    means = [blocks.ratio(mean(rows.values(), value).value) for value in ratios]
-    foot = (f"{MEAN} of all {len(rows)}", "", *("" for _ in COMPILED), *means)
-    return Table(head, lines, foot=[foot])
+    ratios: dict[str, Ratio] = {f"over {mode}": speed_up(mode) for mode in REFERENCES}
+    ratios["peak memory / default"] = PEAK
+    columns = [words("model", figures.model), BATCH, *map(_latency, COMPILED)]
+    for head, value in ratios.items():
+        columns.append(_ratio(head, value, blocks.ratio(mean(rows.values(), value).value)))
+    return made(figures.sample(rows), columns, f"{MEAN} of all {len(rows)}")
 
 
 def host(rows: Rows) -> Table:
-    modes = (EAGER, *COMPILED, FLOOR)
-    head = (
-        "workload",
-        *(f"host: {mode}" for mode in modes),
-        *(f"pipelined: {mode}" for mode in modes),
-    )
-    lines = [
-        (name, *_times(row, "host_us", modes), *_times(row, "pipelined_us", modes))
-        for name, row in rows.items()
-    ]
-    feet = []
-    for reference in (DEFAULT, TORCH):
-        shown = {
-            field: _mean(rows, over(reference, OWN, field)) for field in ("host_us", "pipelined_us")
-        }
-        place = modes.index(OWN)
-        cells = [["" for _ in modes] for _ in shown]
-        for part, text in zip(cells, shown.values(), strict=True):
-            part[place] = text
-        feet.append((f"speed-up over {reference}", *cells[0], *cells[1]))
-    return Table(head, lines, foot=feet)
+    columns = [NAME]
+    for what in ("host", "pipelined"):
+        for mode in MODES:
+            field, feet = f"{what}_us", [""] * len(REFERENCES)
+            if mode == OWN:
+                feet = [_mean(rows, over(each, OWN, field)) for each in REFERENCES]
+            columns.append(_figure(f"{what}: {mode}", mode, field, blocks.microseconds, feet))
+    return made(rows.values(), columns, *(f"speed-up over {mode}" for mode in REFERENCES))
 
 
 def coverage(rows: Rows) -> Table:
     """Table 2 of the paper."""
-    kernels = ("inside", "outside", "coverage")
-    head = (
-        "workload",
-        *(f"{TORCH}: {what}" for what in (*kernels, "graphs")),
-        *(f"{OWN}: {what}" for what in kernels),
-        *("published: PyTorch", "published: PyGraph"),
-        *(f"{OWN}'s graphs: {what}" for what in ("launches", "found", "captured", "deployed")),
-    )
-    lines: list[Cells] = []
-    for name, row in rows.items():
-        known = published.of(name)
-        cells = [
-            *_kernels(row, TORCH),
-            blocks.count(figure(row, TORCH, "graphs_deployed")),
-            *_kernels(row, OWN),
-            *(each.text if each else NOTHING for each in (known.coverage_torch, known.coverage)),
-            *(blocks.count(figure(row, OWN, each)) for each in ("graph_launches", *GRAPHS)),
-        ]
-        lines.append((name, *cells))
-    sums = [blocks.count(figures.total(rows.values(), OWN, field)) for field in GRAPHS]
-    theirs = blocks.count(figures.total(rows.values(), TORCH, "graphs_deployed"))
-    return Table(head, lines, foot=[("sum", *[""] * 3, theirs, *[""] * 6, *sums)])
 
+    def counted(head: str, mode: str, field: str) -> Column:
+        known = [n for row in rows.values() if (n := figure(row, mode, field)) is not None]
+        total = blocks.count(sum(known) if known else None)
+        return _figure(head, mode, field, blocks.count, (total,))
 
-def _kernels(row: Row, mode: str) -> tuple[str, str, str]:
-    return (
-        blocks.count(figure(row, mode, "kernels_in_graphs")),
-        blocks.count(figures.outside(row, mode)),
-        blocks.percent(figure(row, mode, "coverage")),
+    return made(
+        rows.values(),
+        [
+            *(NAME, *_kernels(TORCH)),
+            counted(f"{TORCH}: graphs", TORCH, "graphs_deployed"),
+            *_kernels(OWN),
+            _published("published: PyTorch", "coverage_torch"),
+            _published("published: PyGraph", "coverage"),
+            _figure(f"{OWN}'s graphs: launches", OWN, "graph_launches", blocks.count),
+            *(counted(f"{OWN}'s graphs: {what}", OWN, f"graphs_{what}") for what in GRAPHS),
+        ],
+        "sum",
     )
 
 
-GRAPHS = ("graphs_found", "graphs_captured", "graphs_deployed")
+def _kernels(mode: str) -> list[Column]:
+    def outside(row: Row) -> str:
+        """Kernels that no graph launches."""
+        kernels, inside = figure(row, mode, "kernels"), figure(row, mode, "kernels_in_graphs")
+        return blocks.count(None if kernels is None or inside is None else kernels - inside)
+
+    return [
+        _figure(f"{mode}: inside", mode, "kernels_in_graphs", blocks.count),
+        Column(f"{mode}: outside", outside),
+        _figure(f"{mode}: coverage", mode, "coverage", blocks.percent),
+    ]
 
 
 def copied(rows: Rows) -> Table:
     """Table 3 of the paper."""
-    modes = (DEFAULT, TORCH, OWN, *figures.ablations(rows))
-    lines: list[Cells] = []
-    for name, row in rows.items():
-        known = published.of(name).bytes_torch
-        shown = [blocks.amount(figure(row, mode, "bytes_copied")) for mode in modes]
+
+    def read(row: Row) -> str:
         own = row.mode(OWN)
-        read = blocks.amount(own.extra.get("indices_read") if own is not None else None)
-        lines.append((name, *shown, read, known.text if known else NOTHING))
-    return Table(("workload", *modes, "indices read on the host", "published: PyTorch"), lines)
+        return blocks.amount(own.extra.get("indices_read") if own is not None else None)
+
+    modes = (*COMPILED, *figures.ablations(rows))
+    columns = _by_mode(modes, "bytes_copied", blocks.amount)
+    columns += [Column("indices read on the host", read)]
+    columns += [_published("published: PyTorch", "bytes_torch")]
+    return made(rows.values(), [NAME, *columns])
 
 
 def ablation(rows: Rows) -> Table | None:
     """None where no part was switched off. A ratio above 1: the part makes it faster."""
     modes = figures.ablations(rows)
-    if not modes:
-        return None
-    head = ["workload", OWN]
+    columns = [NAME, _latency(OWN)]
     for mode in modes:
-        head += [mode, f"{mode} / {OWN}"]
-    lines: list[Cells] = []
-    for name, row in rows.items():
-        if not any(row.mode(mode) for mode in modes):
-            continue
-        cells = [blocks.microseconds(figure(row, OWN, "latency_us"))]
-        for mode in modes:
-            cells.append(blocks.microseconds(figure(row, mode, "latency_us")))
-            cells.append(blocks.ratio(over(mode, OWN)(row)))
-        lines.append((name, *cells))
-    means = [each for mode in modes for each in ("", _mean(rows, over(mode, OWN)))]
-    return Table(tuple(head), lines, foot=[(MEAN, "", *means)])
+        columns += [_latency(mode), _with_mean(f"{mode} / {OWN}", over(mode, OWN), rows)]
+    shown = [row for row in rows.values() if any(map(row.mode, modes))]
+    return made(shown, columns, MEAN) if modes else None
 
 
 def compile_cost(rows: Rows) -> Table:
     """Figure 13 of the paper, and what the first call takes without caches."""
-    field, cold = "compile_s", "cold_compile_s"
-    references = (DEFAULT, TORCH)
-    head = (
-        "workload",
-        *COMPILED,
-        *(f"{OWN} / {mode}" for mode in references),
-        *(f"no caches: {mode}" for mode in references),
-    )
-    lines = [
-        (
-            name,
-            *(blocks.seconds(figure(row, mode, field)) for mode in COMPILED),
-            *(blocks.ratio(over(OWN, mode, field)(row)) for mode in references),
-            *(blocks.seconds(figure(row, mode, cold)) for mode in references),
-        )
-        for name, row in rows.items()
-    ]
-    means = [*(_mean(rows, over(OWN, mode, field)) for mode in references), "", ""]
-    paper = ("published", *("" for _ in COMPILED), "", published.COMPILE.text, "", "")
-    return Table(head, lines, foot=[(MEAN, *("" for _ in COMPILED), *means), paper])
+
+    def ratio(mode: str, theirs: str) -> Column:
+        return _with_mean(f"{OWN} / {mode}", over(OWN, mode, "compile_s"), rows, theirs)
+
+    columns = [NAME, *_by_mode(COMPILED, "compile_s", blocks.seconds)]
+    columns += [ratio(DEFAULT, ""), ratio(TORCH, published.COMPILE)]
+    columns += _by_mode(REFERENCES, "cold_compile_s", blocks.seconds, "no caches")
+    return made(rows.values(), columns, MEAN, "published")
 
 
 def memory(rows: Rows) -> Table:
-    fields = {"peak": "peak_mib", "reserved": "reserved_mib", "held": "held_mib"}
-    ratio = f"peak: {OWN} / {DEFAULT}"
-    columns = [(what, mode) for what in fields for mode in COMPILED]
-    place = 1 + len(COMPILED)
-    head = ["workload", *(f"{what}: {mode}" for what, mode in columns)]
-    head.insert(place, ratio)
-    peak = over(OWN, DEFAULT, "peak_mib")
-    lines: list[Cells] = []
-    for name, row in rows.items():
-        cells = [
-            name,
-            *(blocks.mebibytes(figure(row, mode, fields[what])) for what, mode in columns),
-        ]
-        cells.insert(place, blocks.ratio(peak(row)))
-        lines.append(tuple(cells))
-    foot = [MEAN, *("" for _ in columns)]
-    foot.insert(place, _mean(rows, peak))
-    return Table(tuple(head), lines, foot=[tuple(foot)])
+    def of(what: str) -> list[Column]:
+        return _by_mode(COMPILED, f"{what}_mib", blocks.mebibytes, what)
+
+    ratio = _with_mean(f"peak: {OWN} / {DEFAULT}", PEAK, rows)
+    columns = [NAME, *of("peak"), ratio, *of("reserved"), *of("held")]
+    return made(rows.values(), columns, MEAN)
 
 
 def distance(rows: Rows) -> Table:
     """The farthest from the floor first."""
-    head = (
-        *("workload", "floor", "reduce-overhead / floor", "pygraph / floor"),
-        *("kernel time", "idle: reduce-overhead", "idle: pygraph"),
+    return made(
+        figures.by_distance(rows.values()),
+        [
+            *(NAME, _latency(FLOOR), *(_to_floor(mode, rows) for mode in (TORCH, OWN))),
+            _figure("kernel time", OWN, "kernel_us", blocks.microseconds),
+            *_by_mode((TORCH, OWN), "idle_share", blocks.percent, "idle"),
+        ],
+        MEAN,
     )
-    lines: list[Cells] = []
-    for row in figures.by_distance(rows.values()):
-        mark = _floor_mark(row)
-        lines.append(
-            (
-                row.name,
-                *_times(row, "latency_us", (FLOOR,)),
-                blocks.ratio(over(TORCH, FLOOR)(row), mark),
-                blocks.ratio(over(OWN, FLOOR)(row), mark),
-                blocks.microseconds(figure(row, OWN, "kernel_us")),
-                *(blocks.percent(figure(row, mode, "idle_share")) for mode in (TORCH, OWN)),
-            )
-        )
-    means = [_mean(rows, over(mode, FLOOR)) for mode in (TORCH, OWN)]
-    return Table(head, lines, foot=[(MEAN, "", *means, "", "", "")])
 
 
 def correctness(rows: Rows) -> Table:
-    head = (
-        *("workload", "pygraph right", "results: error", "results: allowed"),
-        *("gradients: error", "gradients: allowed", "bit-equal to default"),
-        *("without graphs: bit-equal", "without graphs: distance", "without graphs: its spread"),
-        "modes right",
+    def name(row: Row) -> str:
+        return row.name + (blocks.RANDOM if row.about.get("random") else "")
+
+    def own(row: Row) -> str:
+        found = row.mode(OWN)
+        return blocks.yes(found.correct if found else None)
+
+    def error(head: str, key: str, trained: bool = False) -> Column:
+        def show(row: Row) -> str:
+            return blocks.error_size(figures.verdict(row, OWN).get(key))
+
+        return Column(head, trained_only(show) if trained else show)
+
+    def equal(head: str, key: str) -> Column:
+        return words(head, lambda row: blocks.yes(figures.verdict(row, OWN).get(key)))
+
+    def allowed(row: Row, kind: str) -> str:
+        return blocks.error_size(row.about.get("check", {}).get("tolerance", {}).get(kind))
+
+    def right(row: Row) -> str:
+        count = sum(not figures.why_wrong(each) for each in row.records)
+        return f"{count} of {len(row.records)}" if row.records else NOTHING
+
+    return made(
+        rows.values(),
+        [
+            words("workload", name),
+            words("pygraph right", own),
+            error("results: error", "relative_error"),
+            Column("results: allowed", lambda row: allowed(row, "outputs")),
+            error("gradients: error", "gradient_error", trained=True),
+            Column("gradients: allowed", trained_only(lambda row: allowed(row, "gradients"))),
+            equal("bit-equal to default", "bit_equal_to_default"),
+            equal("without graphs: bit-equal", "bit_equal_to_uncaptured"),
+            error("without graphs: distance", "distance_to_uncaptured"),
+            error("without graphs: its spread", "uncaptured_spread"),
+            Column("modes right", right),
+        ],
     )
-    lines: list[Cells] = []
-    for name, row in rows.items():
-        found, own = figures.verdict(row, OWN), row.mode(OWN)
-        allowed = row.about.get("check", {}).get("tolerance", {})
-        has_gradients = bool(row.about.get("training"))
-        gradients = (found.get("gradient_error"), allowed.get("gradients"))
-        lines.append(
-            (
-                name + (blocks.RANDOM if row.about.get("random") else ""),
-                blocks.yes(own.correct if own else None),
-                blocks.error_size(found.get("relative_error")),
-                blocks.error_size(allowed.get("outputs")),
-                *(blocks.error_size(each if has_gradients else None) for each in gradients),
-                blocks.yes(found.get("bit_equal_to_default")),
-                blocks.yes(found.get("bit_equal_to_uncaptured")),
-                blocks.error_size(found.get("distance_to_uncaptured")),
-                blocks.error_size(found.get("uncaptured_spread")),
-                _right(row),
-            )
-        )
-    return Table(head, lines, text=(0, 1, 6, 7))
 
 
-def _right(row: Row) -> str:
-    right = sum(not figures.why_wrong(each) for each in row.records)
-    return f"{right} of {len(row.records)}" if row.records else NOTHING
+def trained_only(show: Callable[[Row], str]) -> Callable[[Row], str]:
+    return lambda row: show(row) if row.about.get("training") else NOTHING
+
+
+def _said(key: str) -> Column:
+    return words(key, lambda row: str(row.about.get(key) or NOTHING))
 
 
 def about(rows: Rows) -> Table:
-    head = ("workload", "model", "suite", "iteration", "batch", "precision", "source", "deviation")
-    lines: list[Cells] = []
-    for name, row in rows.items():
-        said = row.about
-        kind = "training" if said.get("training") else "inference"
-        rest = [str(said.get(key) or NOTHING) for key in ("precision", "source", "deviation")]
-        model, suite = (str(said.get(key) or NOTHING) for key in ("model", "suite"))
-        lines.append((name, model, suite, kind, _batch(row), *rest))
-    return Table(head, lines, text=(0, 1, 2, 3, 5, 6, 7))
+    kind = words("iteration", lambda row: "training" if row.about.get("training") else "inference")
+    end = map(_said, ("precision", "source", "deviation"))
+    return made(rows.values(), [NAME, _said("model"), _said("suite"), kind, BATCH, *end])
 
 
 def fallbacks(rows: Rows) -> Table | None:
     """Compiled graphs that pygraph runs as they are."""
-    lines = [
+    found = [
         (name, str(each.get("graph", NOTHING)), blocks.shortened(str(each.get("reason", NOTHING))))
         for name, row in rows.items()
         for each in figure(row, OWN, "fallbacks") or []
     ]
-    return (
-        Table(("workload", "graph", "why it is no CUDA graph"), lines, (0, 1, 2)) if lines else None
-    )
+    head = ("workload", "graph", "why it is no CUDA graph")
+    return Table(head, found, (0, 1, 2)) if found else None
 
 
 ENVIRONMENT = {
@@ -338,39 +309,38 @@ def common(content: Mapping[str, Any]) -> dict[str, str]:
 
 def runs(content: Mapping[str, Any], rows: Rows) -> Table:
     """With what differs from run to run; `common` has the rest."""
-    shared = common(content)
-    differing = {key: name for key, name in ENVIRONMENT.items() if name not in shared}
-    lines: list[Cells] = []
-    for number, run in enumerate(content.get("runs", [])):
-        env, took = run.get("env", {}), run.get("seconds")
-        lines.append(
-            (
-                str(number + 1),
-                str(env.get("date") or NOTHING)[:10],
-                *(str(env.get(key) or NOTHING) for key in differing),
-                str(figures.rows_in(number, rows)),
-                NOTHING if not took else f"{took / 60:,.0f}",
-                str(run.get("command") or NOTHING),
-            )
-        )
-    words = len(differing) + 2
-    head = ("run", "date", *differing.values(), "workloads", "minutes", "command")
-    return Table(head, lines, text=(*range(words), words + 2))
+    shared, numbered = common(content), enumerate(content.get("runs", []))
+
+    def of(key: str) -> Callable[[Any], str]:
+        return lambda each: str(each[1].get("env", {}).get(key) or NOTHING)
+
+    def minutes(each: Any) -> str:
+        took = each[1].get("seconds")
+        return NOTHING if not took else f"{took / 60:,.0f}"
+
+    columns = [
+        words("run", lambda each: str(each[0] + 1)),
+        words("date", lambda each: of("date")(each)[:10]),
+        *(words(n, of(key)) for key, n in ENVIRONMENT.items() if n not in shared),
+        Column("workloads", lambda each: str(figures.rows_in(each[0], rows))),
+        Column("minutes", minutes),
+        words("command", lambda each: str(each[1].get("command") or NOTHING)),
+    ]
+    return made(list(numbered), columns)
 
 
 def targets(found: Sequence[Mapping[str, Any]]) -> Table:
-    lines = [
-        (
-            str(each["name"]),
-            str(each["requirement"]),
-            _number(each.get("value")),
-            _number(each.get("limit")),
-            _judged(each),
-            str(each.get("detail") or ""),
-        )
-        for each in found
-    ]
-    return Table(("target", "requirement", "value", "limit", "met", "detail"), lines, (0, 1, 4, 5))
+    return made(
+        found,
+        [
+            words("target", lambda each: str(each["name"])),
+            words("requirement", lambda each: str(each["requirement"])),
+            Column("value", lambda each: _number(each.get("value"))),
+            Column("limit", lambda each: _number(each.get("limit"))),
+            words("met", _judged),
+            words("detail", lambda each: str(each.get("detail") or "")),
+        ],
+    )
 
 
 def _judged(target: Mapping[str, Any]) -> str:

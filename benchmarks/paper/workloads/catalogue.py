@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from benchmarks.paper.workloads import inputs, language, multimodal, numeric, speech, vision
 from benchmarks.paper.workloads.inputs import sized
 from benchmarks.paper.workloads.workload import FP32, FP64, Workload
 
 _TODAY = "the library's release of today, under bf16 autocast"
 _AUTOCAST = "under bf16 autocast"
-_HUGGINGFACE, _TORCHBENCH = ("transformers",), ("torchbench",)
 _DALLE2 = (
     *("torchvision", "einops", "kornia", "rotary_embedding_torch", "resize_right", "x_clip"),
     *("coca_pytorch", "ftfy", "clip", "dalle2_pytorch"),
 )
 
+_hf_inference = partial(Workload, suite="huggingface", training=False, needs=("transformers",))
+_hf_training = partial(
+    Workload, suite="huggingface", training=True, needs=("transformers",), random=True
+)
+_tb_inference = partial(Workload, suite="torchbench", training=False, needs=("torchbench",))
+_tb_training = partial(
+    Workload, suite="torchbench", training=True, needs=("torchbench",), random=True
+)
+
 _ROWS = (
-    Workload(
+    _hf_inference(
         "XLNET-I",
         "XLNetLMHeadModel",
-        "huggingface",
-        training=False,
         batch=1,
         build=language.xlnet,
         call=language.logits,
         sample=sized(inputs.tokens, (1, 512, 32000), (1, 8, 64)),
         source="transformers XLNetLMHeadModel(XLNetConfig(use_mems_eval=False))",
         deviation=f"{_TODAY}; no memories are returned",
-        needs=_HUGGINGFACE,
     ),
-    Workload(
+    _tb_inference(
         "MMC",
         "torch_multimodal_clip",
-        "torchbench",
-        training=False,
         batch=1,
         build=multimodal.clip,
         call=multimodal.embed,
@@ -41,11 +46,9 @@ _ROWS = (
         deviation=f"{_AUTOCAST}; a drawn image and texts in place of TorchBench's",
         needs=("torchvision", "torchmultimodal.models.clip.model"),
     ),
-    Workload(
+    _tb_inference(
         "ST",
         "speech_transformer",
-        "torchbench",
-        training=False,
         batch=1,
         build=speech.speech_transformer,
         call=speech.recognize,
@@ -53,13 +56,10 @@ _ROWS = (
         source="torchbenchmark/models/speech_transformer",
         deviation=f"{_AUTOCAST}; drawn recordings: the shapes of TorchBench's, other lengths; "
         "its batch of 1 is a batch of 10 recordings",
-        needs=_TORCHBENCH,
     ),
-    Workload(
+    _tb_inference(
         "DALLE2",
         "DALLE2_pytorch",
-        "torchbench",
-        training=False,
         batch=1,
         build=multimodal.dalle2,
         call=multimodal.draw,
@@ -70,11 +70,9 @@ _ROWS = (
         needs=_DALLE2,
         random=True,
     ),
-    Workload(
+    _tb_inference(
         "EOS",
         "pyhpc_equation_of_state",
-        "torchbench",
-        training=False,
         batch=1_048_576,
         build=numeric.equation_of_state,
         call=numeric.one_result,
@@ -82,13 +80,10 @@ _ROWS = (
         precision=FP64,
         source="torchbenchmark/models/pyhpc_equation_of_state",
         deviation="other drawn inputs in every iteration",
-        needs=_TORCHBENCH,
     ),
-    Workload(
+    _tb_inference(
         "TKE",
         "pyhpc_turbulent_kinetic_energy",
-        "torchbench",
-        training=False,
         batch=1_048_576,
         build=numeric.kinetic_energy,
         call=numeric.integrate,
@@ -96,13 +91,10 @@ _ROWS = (
         precision=FP64,
         source="torchbenchmark/models/pyhpc_turbulent_kinetic_energy",
         deviation="other drawn inputs in every iteration",
-        needs=_TORCHBENCH,
     ),
-    Workload(
+    _tb_inference(
         "VM",
         "vision_maskrcnn",
-        "torchbench",
-        training=False,
         batch=1,
         build=vision.mask_rcnn,
         call=vision.detect,
@@ -114,78 +106,59 @@ _ROWS = (
         needs=("torchvision",),
         compared=vision.best_detections,
     ),
-    Workload(
+    _tb_inference(
         "DR-I",
         "nvidia_deeprecommender",
-        "torchbench",
-        training=False,
         batch=8192,
         build=numeric.recommender,
         call=numeric.one_result,
         sample=sized(numeric.sample_ratings, (8192, numeric.ITEMS), (3, 50)),
         source="torchbenchmark/models/nvidia_deeprecommender",
         deviation=_AUTOCAST,
-        needs=_TORCHBENCH,
     ),
-    Workload(
+    _hf_training(
         "XLNET-T",
         "XLNetLMHeadModel",
-        "huggingface",
-        training=True,
         batch=8,
         build=language.xlnet,
         call=language.logits,
         sample=sized(inputs.tokens, (8, 512, 32000), (2, 8, 64)),
         source="transformers XLNetLMHeadModel(XLNetConfig(use_mems_eval=False))",
         deviation=_TODAY,
-        needs=_HUGGINGFACE,
-        random=True,
     ),
-    Workload(
+    _hf_training(
         "MTCG-T",
         "MT5ForConditionalGeneration",
-        "huggingface",
-        training=True,
         batch=16,
         build=language.mt5,
         call=language.sequence_logits,
         sample=sized(inputs.two_texts, (16, 128, 250112), (2, 8, 64)),
         source="transformers MT5ForConditionalGeneration(MT5Config(use_cache=False))",
         deviation=_TODAY,
-        needs=_HUGGINGFACE,
-        random=True,
     ),
-    Workload(
+    _tb_inference(
         "DLRM",
         "dlrm",
-        "torchbench",
-        training=False,
         batch=2048,
         build=numeric.dlrm,
         call=numeric.click,
         sample=sized(numeric.sample_clicks, (2048, 512, 1_000_000, 100), (4, 8, 50, 3)),
         source="torchbenchmark/models/dlrm",
         deviation=f"{_AUTOCAST}; always 100 indices per lookup: TorchBench drops the few doubles",
-        needs=_TORCHBENCH,
     ),
-    Workload(
+    _hf_inference(
         "MBERT",
         "MobileBertForQuestionAnswering",
-        "huggingface",
-        training=False,
         batch=128,
         build=language.mobilebert,
         call=language.spans,
         sample=sized(inputs.tokens, (128, 128, 30522), (2, 8, 64)),
         source="transformers MobileBertForQuestionAnswering(MobileBertConfig())",
         deviation=_TODAY,
-        needs=_HUGGINGFACE,
     ),
-    Workload(
+    _tb_training(
         "TEFD",
         "timm_efficientdet",
-        "torchbench",
-        training=True,
         batch=1,
         build=vision.efficientdet,
         call=vision.detection_loss,
@@ -196,14 +169,11 @@ _ROWS = (
         "off in all modes: gradients of torch 2.11 depended on memory that nothing wrote, which "
         "fits pytorch issue 194281",
         needs=("torchvision", "timm", "effdet"),
-        random=True,
         inductor={"comprehensive_padding": False},
     ),
-    Workload(
+    _tb_inference(
         "ALNET",
         "alexnet",
-        "torchbench",
-        training=False,
         batch=2,
         build=vision.alexnet,
         call=vision.classify,
@@ -212,11 +182,9 @@ _ROWS = (
         deviation=_TODAY,
         needs=("torchvision",),
     ),
-    Workload(
+    _tb_training(
         "DCGAN",
         "dcgan",
-        "torchbench",
-        training=True,
         batch=32,
         build=numeric.discriminator,
         call=numeric.one_result,
@@ -224,21 +192,17 @@ _ROWS = (
         precision=FP32,
         source="torchbenchmark/models/dcgan",
         deviation="the discriminator only, in fp32: its own loss refuses autocast",
-        needs=_TORCHBENCH,
+        random=False,
     ),
-    Workload(
+    _tb_training(
         "BERT",
         "BERT_pytorch",
-        "torchbench",
-        training=True,
         batch=16,
         build=language.bert,
         call=language.both_heads,
         sample=sized(language.sample_sentence_pairs, (16, 128, language.BERT_WORDS), (2, 12, 64)),
         source="torchbenchmark/models/BERT_pytorch",
         deviation=f"{_AUTOCAST}; sentences drawn like those of TorchBench's corpus",
-        needs=_TORCHBENCH,
-        random=True,
     ),
     Workload(
         "LCNET",
@@ -253,25 +217,19 @@ _ROWS = (
         deviation=f"{_TODAY}; random weights, with norms that have seen some noise",
         needs=("torchvision", "timm"),
     ),
-    Workload(
+    _tb_training(
         "DR-T",
         "nvidia_deeprecommender",
-        "torchbench",
-        training=True,
         batch=256,
         build=numeric.recommender,
         call=numeric.one_result,
         sample=sized(numeric.sample_ratings, (256, numeric.ITEMS), (3, 50)),
         source="torchbenchmark/models/nvidia_deeprecommender",
         deviation=_AUTOCAST,
-        needs=_TORCHBENCH,
-        random=True,
     ),
-    Workload(
+    _tb_inference(
         "DNET",
         "densenet121",
-        "torchbench",
-        training=False,
         batch=64,
         build=vision.densenet121,
         call=vision.classify,
@@ -280,79 +238,59 @@ _ROWS = (
         deviation=_TODAY,
         needs=("torchvision",),
     ),
-    Workload(
+    _hf_inference(
         "MTCG-I",
         "MT5ForConditionalGeneration",
-        "huggingface",
-        training=False,
         batch=16,
         build=language.mt5,
         call=language.sequence_logits,
         sample=sized(inputs.two_texts, (16, 128, 250112), (2, 8, 64)),
         source="transformers MT5ForConditionalGeneration(MT5Config(use_cache=False))",
         deviation=f"{_TODAY}; the logits are the only result",
-        needs=_HUGGINGFACE,
     ),
-    Workload(
+    _hf_inference(
         "DBV2",
         "DebertaV2ForQuestionAnswering",
-        "huggingface",
-        training=False,
         batch=1,
         build=language.deberta_v2,
         call=language.spans,
         sample=sized(inputs.tokens, (1, 512, 128100), (1, 8, 64)),
         source="transformers DebertaV2ForQuestionAnswering(DebertaV2Config())",
         deviation=_TODAY,
-        needs=_HUGGINGFACE,
     ),
-    Workload(
+    _hf_training(
         "BSCG",
         "BlenderbotSmallForConditionalGeneration",
-        "huggingface",
-        training=True,
         batch=64,
         build=language.blenderbot,
         call=language.sequence_logits,
         sample=sized(inputs.two_texts, (64, 128, 50265), (2, 8, 64)),
         source="transformers BlenderbotSmallForConditionalGeneration(use_cache=False)",
         deviation=_TODAY,
-        needs=_HUGGINGFACE,
-        random=True,
     ),
-    Workload(
+    _hf_training(
         "DGPT2",
         "DistillGPT2",
-        "huggingface",
-        training=True,
         batch=16,
         build=language.distil_gpt2,
         call=language.masked_logits,
         sample=sized(inputs.tokens_and_mask, (16, 512, 50257), (2, 8, 64)),
         source="transformers GPT2LMHeadModel(GPT2Config(n_layer=6, use_cache=False))",
         deviation=f"{_TODAY}; with a mask of ones",
-        needs=_HUGGINGFACE,
-        random=True,
     ),
-    Workload(
+    _hf_training(
         "STCLM",
         "Speech2Text2ForCausalLM",
-        "huggingface",
-        training=True,
         batch=256,
         build=speech.speech_decoder,
         call=numeric.one_result,
         sample=sized(inputs.tokens, (256, 128, 10_000), (2, 8, 64)),
         source="transformers Speech2TextDecoder with a tied head",
         deviation="rebuilt, as the class is gone from transformers; under bf16 autocast",
-        needs=_HUGGINGFACE,
-        random=True,
     ),
-    Workload(
+    _hf_training(
         "DMLM",
         "DebertaForMaskedLM",
-        "huggingface",
-        training=True,
         batch=8,
         build=language.deberta,
         call=language.logits,
@@ -360,8 +298,6 @@ _ROWS = (
         source="transformers DebertaForMaskedLM(DebertaConfig())",
         deviation=f"{_TODAY}, in which the attention's biases are added: with fp32 biases the "
         "library fails under autocast",
-        needs=_HUGGINGFACE,
-        random=True,
     ),
 )
 

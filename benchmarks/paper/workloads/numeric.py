@@ -11,9 +11,9 @@ import numpy
 import torch
 from torch import nn
 
-from benchmarks.first_light.models import MODEL_SEED
 from benchmarks.paper.workloads.sources import torchbench_module
 from benchmarks.paper.workloads.workload import Sample, Tensors
+from pygraph.demo.models import MODEL_SEED
 
 
 class Function(nn.Module):

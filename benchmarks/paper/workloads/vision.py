@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.first_light.models import MODEL_SEED
 from benchmarks.paper.workloads.workload import Sample, Tensors
+from pygraph.demo.models import MODEL_SEED
 
 
 def alexnet(tiny: bool) -> nn.Module:

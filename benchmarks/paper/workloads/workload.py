@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.first_light.models import MODEL_SEED, Unavailable
+from pygraph.demo.models import MODEL_SEED, Unavailable
 
 Tensors = tuple[Any, ...]
 Sample = Callable[[torch.Generator, torch.device], Tensors]

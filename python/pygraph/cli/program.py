@@ -24,7 +24,7 @@ def make_plan(named: str, inputs: Sequence[str], training: bool) -> Plan:
     if ":" in named:
         model, args, kwargs = load(named, [tensor(each) for each in inputs])
         return plan(model, args, kwargs, name=named, training=training)
-    from benchmarks.first_light import models
+    from pygraph.demo import models
     from pygraph.demo.without_gpu import plan_workload
 
     if inputs:

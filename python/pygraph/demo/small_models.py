@@ -1,5 +1,5 @@
 """Five models that a CPU runs in seconds, with random weights: for the twin, whose results are
-compared bit for bit. Sizes of the architectures are the real ones; inputs are small."""
+compared bit for bit, and for a GPU. Architectures have their real sizes; inputs are small."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class _GPT2(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         length = tokens.shape[1]
-        mask = torch.full((length, length), -3e38).triu(1)[None, None]
+        mask = torch.full((length, length), -3e38, device=tokens.device).triu(1)[None, None]
         out: torch.Tensor = self.model(
             tokens, attention_mask=mask, use_cache=False, return_dict=False
         )[0]

@@ -15,7 +15,8 @@ What next
 WITH_GPU = f"""{_IN_A_PROGRAM}\
   Without running it, what would be captured of a model: pygraph plan --help
   (in a checkout, pygraph is .venv/bin/pygraph)
-  The paper's 25 workloads, in inference and training: pygraph bench
+  Small models: pygraph demo --model {", ".join(small_models.NAMES)}
+  In a checkout, nine models in all modes: ./run demo; the paper's 25 workloads: ./run bench
   Options, limits and how it works: README.md and docs/design.md"""
 
 WITHOUT_GPU = f"""{_IN_A_PROGRAM}\

@@ -14,13 +14,12 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from benchmarks.first_light.models import STAND_INS, WORKLOADS, Unavailable, Workload
-from benchmarks.harness import record
-from benchmarks.harness.environment import command_line, environment
-from pygraph.demo import on_twin, what_next
+from pygraph.demo import on_twin, output, what_next
+from pygraph.demo.models import STAND_INS, WORKLOADS, Unavailable, Workload
 from pygraph.planning import Plan, plan
 from pygraph.planning.fake import built_without_memory
 from pygraph.planning.text import as_table
+from pygraph.runtime.registry import info
 from pygraph.twin import demonstrate
 
 PLANNED = ("alexnet", "DebertaV2ForQuestionAnswering")
@@ -102,11 +101,11 @@ def show_without_gpu(
         stand_in = f"; {STAND_INS[name]} stands in" if name in STAND_INS else ""
         console.print(Text(f"{name} is not planned here ({reason}){stand_in}", style="yellow"))
     failed = [each.name for each in plans if each.error]
-    record.write(
+    output.write(
         out / "plan.json",
         {
-            "env": environment(),
-            "command": command_line(),
+            "env": info(),
+            "command": output.command_line(),
             "plans": [each.to_dict() for each in plans],
             "missing": missing,
             "engine": engine,

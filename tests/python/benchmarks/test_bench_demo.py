@@ -14,12 +14,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rich.console import Console  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
 
+from benchmarks.__main__ import app  # noqa: E402
 from benchmarks.first_light import demo  # noqa: E402
-from benchmarks.first_light.models import MEASURED, WORKLOADS, Unavailable  # noqa: E402
+from benchmarks.first_light.record import Record  # noqa: E402
 from benchmarks.harness.environment import command_line, environment  # noqa: E402
-from benchmarks.harness.record import Record  # noqa: E402
 from pygraph.demo import on_twin, small_models, without_gpu  # noqa: E402
+from pygraph.demo.models import MEASURED, WORKLOADS, Unavailable  # noqa: E402
 
 
 class Tiny(torch.nn.Module):
@@ -282,3 +284,18 @@ def test_nothing_of_this_machine_is_written(monkeypatch):
     found = environment()
     assert {"torch", "cuda", "driver", "gpu", "cpu", "python", "date"} <= set(found)
     assert not any("/" in str(value) and Path(str(value)).exists() for value in found.values())
+
+
+@pytest.mark.parametrize("option", ["--models", "--modes", "--twin-model"])
+def test_an_unknown_name_lists_the_known_ones(option: str):
+    result = CliRunner().invoke(app, ["demo", option, "nonsense"])
+    assert result.exit_code == 2
+    assert any(known in result.output for known in ("mlp-8", "reduce-overhead", "unet"))
+
+
+def test_the_package_needs_no_laboratory():
+    """Neither its modules nor what they import when they are called."""
+    package = Path(without_gpu.__file__).parents[1]
+    sources = [path for path in package.rglob("*.py") if "import benchmarks" in path.read_text()]
+    sources += [path for path in package.rglob("*.py") if "from benchmarks" in path.read_text()]
+    assert sources == [] and len(list(package.rglob("*.py"))) > 50

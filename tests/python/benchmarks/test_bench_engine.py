@@ -1,8 +1,6 @@
 """The engine's record: targets and their arithmetic, readings, the script on the CPU."""
 
-import importlib.util
 import json
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from benchmarks.engine import command as script  # noqa: E402
 from benchmarks.engine import large, linktime, memory, targets, tight, worker  # noqa: E402
 from benchmarks.engine.memory import Figures  # noqa: E402
 from benchmarks.engine.tight import Tight  # noqa: E402
 from benchmarks.harness import modes  # noqa: E402
 from benchmarks.harness.device import MIB, Device, Memory  # noqa: E402
+from benchmarks.harness.worker import outcome  # noqa: E402
 from pygraph.demo import small_models  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -158,12 +158,12 @@ def test_link_target():
 
 
 def test_a_worker_records_what_it_measured_and_what_it_raised(tmp_path: Path):
-    found = worker.run("memory", "mlp-1", "eager", Device("cpu"))
+    found = outcome(lambda: worker.run("memory", "mlp-1", "eager", Device("cpu")))
     assert found["result"]["workload"] == "mlp-1" and found["result"]["digest"]
-    again = worker.run("memory", "mlp-1", "default", Device("cpu"))
+    again = outcome(lambda: worker.run("memory", "mlp-1", "default", Device("cpu")))
     assert Figures(**again["result"]).mode == "default"
     torch._dynamo.reset()
-    assert worker.run("memory", "mlp-1", "nonsense", Device("cpu")) == {
+    assert outcome(lambda: worker.run("memory", "mlp-1", "nonsense", Device("cpu"))) == {
         "error": "KeyError: 'nonsense'"
     }
 
@@ -277,22 +277,7 @@ def test_models_are_found_by_name():
         large.find("nonsense")
 
 
-@pytest.fixture
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location(
-        "engine_script", ROOT / "benchmarks/engine/__main__.py"
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and typer look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
-def test_a_failing_part_costs_only_itself(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_failing_part_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     import typer
     from typer.testing import CliRunner
 
@@ -304,7 +289,7 @@ def test_a_failing_part_costs_only_itself(
 
     monkeypatch.setitem(script.STEPS, "link", broken)
     monkeypatch.setitem(script.STEPS, "memory", given)
-    monkeypatch.setattr(script, "_environment", lambda run: None)
+    monkeypatch.setitem(script.STEPS, "environment", lambda run: None)
     out = tmp_path / "new" / "engine.json"
     app = typer.Typer()
     app.command()(script.main)
@@ -324,14 +309,14 @@ def test_a_failing_part_costs_only_itself(
     assert CliRunner().invoke(app, arguments).exit_code == 0
 
 
-def test_parts_run_in_their_order(script: Any):
+def test_parts_run_in_their_order():
     assert script.chosen_parts("memory, compile") == ["compile", "memory"]
     assert script.chosen_parts(None) == list(script.PARTS)
     with pytest.raises(KeyError, match="nonsense"):
         script.chosen_parts("nonsense")
 
 
-def test_a_missing_binary_is_said(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_binary_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(script, "ROOT", tmp_path)
     run = script.Run(["unet"], False, tmp_path / "x.json", 10.0, script.terminal())
     script.micro(run)

@@ -14,13 +14,15 @@ torch = pytest.importorskip("torch")
 from rich.console import Console  # noqa: E402
 
 from benchmarks.first_light import demo  # noqa: E402
-from benchmarks.first_light.models import MEASURED, MLP, WORKLOADS, Program, Workload, find  # noqa: E402
-from benchmarks.first_light.run import Options, note_memory, run_workload  # noqa: E402
+from benchmarks.first_light.record import REQUIRED, Record  # noqa: E402
+from benchmarks.first_light.run import Options, run_workload  # noqa: E402
 from benchmarks.harness import compare, modes, record  # noqa: E402
 from benchmarks.harness.device import Device, Memory  # noqa: E402
 from benchmarks.harness.isolate import isolated  # noqa: E402
 from benchmarks.harness.measure import Effort, Phases, measure  # noqa: E402
 from benchmarks.harness.modes import Bench, Runner  # noqa: E402
+from benchmarks.harness.weigh import note_memory  # noqa: E402
+from pygraph.demo.models import MEASURED, MLP, WORKLOADS, Program, Workload, find  # noqa: E402
 
 CPU = Device("cpu")
 QUICK = Effort(0.05, rounds=2, least=3, most=5)
@@ -232,7 +234,7 @@ def test_a_workload_through_all_modes(own_modes):
 
 
 def test_memory_is_growth_with_idle_private_memory():
-    made = record.Record("m", 1, "reduce-overhead")
+    made = Record("m", 1, "reduce-overhead")
     before = Memory(allocated=100, reserved=120, in_use=500, private=10, idle=4)
     after = Memory(130, 170, peak_allocated=140, peak_reserved=170, in_use=560, private=40, idle=24)
     note_memory(made, before, after, own=7)
@@ -241,12 +243,12 @@ def test_memory_is_growth_with_idle_private_memory():
 
 
 def test_memory_that_shrank_is_not_given_a_figure():
-    made = record.Record("m", 1, "reduce-overhead")
+    made = Record("m", 1, "reduce-overhead")
     before = Memory(allocated=100, reserved=100, in_use=50)
     note_memory(made, before, Memory(peak_allocated=10, peak_reserved=20), own=7)
     assert made.peak_mib is None and made.reserved_mib is None
     assert made.extra["driver_mib"] is None and "90 MiB less" in made.extra["memory_note"]
-    unknown = record.Record("m", 1, "pygraph")
+    unknown = Record("m", 1, "pygraph")
     note_memory(unknown, Memory(idle=None), Memory(peak_allocated=2, idle=None), own=7)
     assert unknown.peak_mib is None and unknown.reserved_mib == 9
     assert "does not tell" in unknown.extra["memory_note"]
@@ -265,7 +267,7 @@ def test_the_whole_demonstration(own_modes, monkeypatch, tmp_path):
     assert len(saved) == 2, "after each model"
     found = json.loads((tmp_path / "first-light.json").read_text())
     assert [each["mode"] for each in found["records"]] == [*modes.MODES] * 2
-    assert set(record.REQUIRED) <= set(found["records"][0])
+    assert set(REQUIRED) <= set(found["records"][0])
     assert (tmp_path / "first-light.png").exists()
     text = console.export_text()
     assert "failed: tiny, floor: RuntimeError: cannot capture this" in text

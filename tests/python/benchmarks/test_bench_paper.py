@@ -16,7 +16,6 @@ from paper_nets import CPU, NET, QUICK, TRAINED, bench_of, by_mode, options, wit
 from torch._inductor import config as inductor_config  # noqa: E402
 
 import pygraph  # noqa: E402
-from benchmarks.first_light.models import Unavailable  # noqa: E402
 from benchmarks.harness.device import Device, Memory  # noqa: E402
 from benchmarks.harness.measure import Phases  # noqa: E402
 from benchmarks.paper import modes, prepare, run  # noqa: E402
@@ -26,6 +25,7 @@ from benchmarks.paper.profile import summarize  # noqa: E402
 from benchmarks.paper.record import Result  # noqa: E402
 from benchmarks.paper.run import run_workload  # noqa: E402
 from benchmarks.paper.workloads.workload import Workload  # noqa: E402
+from pygraph.demo.models import Unavailable  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread", "fresh_dynamo")
 
@@ -61,18 +61,18 @@ def test_every_buffer_is_seen_before_the_clocks() -> None:
 def test_copied_arguments_are_counted() -> None:
     with torch.no_grad():
         bench = bench_of(NET, "eager", "pygraph", "pygraph-copies")
-    ours, copying = bench.prepared["pygraph"], bench.prepared["pygraph-copies"]
+    ours, copying = bench.runners["pygraph"], bench.runners["pygraph-copies"]
     assert len(ours.graphs) == len(copying.graphs) == 1 and ours.graphs != copying.graphs
     with torch.no_grad():
         for each in (ours, copying):
-            before = run._counted(each, "bytes_copied")
+            before = each.counted("bytes_copied")
             each.run(bench.inputs[1])
-            copied = run._counted(each, "bytes_copied") - before
+            copied = each.counted("bytes_copied") - before
             assert copied == (4 * 8 * 4 if each is copying else 0)
 
 
 def test_indices_that_the_host_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(modes.MODES, "pygraph", modes._pygraph("pygraph", launch="always"))
+    monkeypatch.setitem(modes.MODES, "pygraph", modes._compiled("pygraph", launch="always"))
 
     def ids(generator: torch.Generator, device: Any) -> Any:
         return (torch.randint(50, (4,), generator=generator),)
@@ -123,10 +123,10 @@ def test_without_a_floor_the_process_is_given_up(monkeypatch: pytest.MonkeyPatch
         except ValueError:
             raise RuntimeError("operation failed due to a previous error during capture")  # noqa: B904
 
-    bench = Bench(NET, NET.make_program(CPU.torch), [NET.make_inputs(1, CPU.torch)], Gpu())
+    bench = Bench(NET.make_program(CPU.torch), [NET.make_inputs(1, CPU.torch)], Gpu(), workload=NET)
     monkeypatch.setitem(modes.MODES, "default", modes.MODES["eager"])
     monkeypatch.setitem(modes.MODES, "floor", capture)
-    bench.prepared["default"] = modes.MODES["eager"](bench)
+    bench.runners["default"] = modes.MODES["eager"](bench)
     results = {mode: Result("NET", 4, mode) for mode in ("default", "floor")}
     results["default"].cold_compile_s = 2.5
     with pytest.raises(prepare.FloorImpossible) as given_up:
@@ -140,7 +140,7 @@ def test_without_a_floor_the_process_is_given_up(monkeypatch: pytest.MonkeyPatch
     bench.device = CPU
     prepare.prepare(bench, results, known, Phases())
     assert results["floor"].error == "no" and results["default"].cold_compile_s == 2.5
-    assert list(bench.prepared) == ["default"]
+    assert list(bench.runners) == ["default"]
 
 
 def test_the_floor_comes_behind_default_and_before_other_graphs(
@@ -151,7 +151,7 @@ def test_the_floor_comes_behind_default_and_before_other_graphs(
     def telling(mode: str) -> Any:
         def prepared(bench: Bench) -> Iteration:
             done.append(mode)
-            return modes._iteration(mode, bench, bench.program)
+            return modes._iteration(mode, bench, bench.model)
 
         return prepared
 
@@ -162,19 +162,19 @@ def test_the_floor_comes_behind_default_and_before_other_graphs(
     names = ["eager", "default", "reduce-overhead", "pygraph", "floor"]
     for mode in names:
         monkeypatch.setitem(modes.MODES, mode, telling(mode))
-    bench = Bench(NET, NET.make_program(CPU.torch), [NET.make_inputs(1, CPU.torch)], CPU)
+    bench = Bench(NET.make_program(CPU.torch), [NET.make_inputs(1, CPU.torch)], CPU, workload=NET)
     results = {mode: Result("NET", 4, mode) for mode in names}
     prepare.prepare(bench, results, options(*names), Phases())
     assert done[:4] == ["eager", "default", "floor", "floor weighed"]
     assert done[4:7] == ["pygraph", "reduce-overhead", "reduce-overhead weighed"]
-    assert sorted(bench.prepared) == sorted(names) and results["floor"].compile_s is not None
+    assert sorted(bench.runners) == sorted(names) and results["floor"].compile_s is not None
 
 
 def test_what_another_process_compiles_is_waited_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
     filled: list[str] = []
     monkeypatch.setattr(modes, "compile_cold", lambda mode, bench: filled.append(mode) or 3.0)
     waits = {"default": lambda: filled.append("waited") or 4.0}
-    bench = Bench(NET, NET.make_program(CPU.torch), [], Gpu())
+    bench = Bench(NET.make_program(CPU.torch), [], Gpu(), workload=NET)
     results = {mode: Result("NET", 4, mode) for mode in ("default", "reduce-overhead", "pygraph")}
     known = Options(QUICK, tuple(results), elsewhere=waits)
     prepare._compile_cold(bench, results, known, Phases())
@@ -185,13 +185,16 @@ def test_what_another_process_compiles_is_waited_for_last(monkeypatch: pytest.Mo
 def test_results_live_until_the_backward_is_done() -> None:
     """Whatever is returned: torch's graphs record how long what they were given lives."""
     bench = Bench(
-        TRAINED, TRAINED.make_program(CPU.torch), [TRAINED.make_inputs(1, CPU.torch)], CPU
+        TRAINED.make_program(CPU.torch),
+        [TRAINED.make_inputs(1, CPU.torch)],
+        CPU,
+        workload=TRAINED,
     )
     made: list[Any] = []
     alive: list[bool] = []
 
     def module(x: Any) -> Any:
-        result = bench.program(x)[0]
+        result = bench.model(x)[0]
         made.append(weakref.ref(result))
         return (result,)
 
@@ -208,7 +211,7 @@ def test_only_pygraph_keeps_backwards_on_the_calling_thread() -> None:
     bench = bench_of(TRAINED, "eager", "default", "pygraph-copies", "pygraph")
     seen = {}
     for mode in ("pygraph", "eager", "pygraph-copies", "default"):
-        bench.prepared[mode].run(bench.inputs[0])
+        bench.runners[mode].run(bench.inputs[0])
         seen[mode] = torch._C._is_multithreading_enabled()
     assert seen == {"eager": True, "default": True, "pygraph": False, "pygraph-copies": False}
     pygraph.reset()
@@ -222,7 +225,7 @@ def test_caches_are_filled_once_for_each_configuration(monkeypatch: pytest.Monke
         return 3.0
 
     monkeypatch.setattr(modes, "compile_cold", compile_cold)
-    bench = Bench(NET, NET.make_program(CPU.torch), [], Gpu())
+    bench = Bench(NET.make_program(CPU.torch), [], Gpu(), workload=NET)
     results = {mode: Result("NET", 4, mode) for mode in ("default", "reduce-overhead", "pygraph")}
     known = Options(QUICK, tuple(results), cold_s={"default": 2.5})
     prepare._compile_cold(bench, results, known, Phases())

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from paper_nets import CPU, NET, TRAINED, bench_of  # noqa: E402
 
+from benchmarks.harness.compare import relative_error as distance  # noqa: E402
 from benchmarks.paper import run  # noqa: E402
 from benchmarks.paper.check import (  # noqa: E402
     Apart,
@@ -19,7 +20,6 @@ from benchmarks.paper.check import (  # noqa: E402
     Verdict,
     _against_eager,
     apart,
-    distance,
     gradient_distance,
     judge,
     same_bits,
@@ -48,10 +48,10 @@ def judged(workload: Workload, wrong: Any, mode: str = "default") -> Any:
         run._check(Result("NET", 4, "eager"), reference, bench)
         if mode != "default":
             assert judge("default", reference, bench).correct
-        plain = bench.prepared["eager"]
+        plain = bench.runners["eager"]
         off = Off(mode, plain.step, parameters=plain.parameters, complete=plain.complete)
         off.wrong = wrong
-        bench.prepared[mode] = off
+        bench.runners[mode] = off
         return judge(mode, reference, bench)
 
 
@@ -129,7 +129,7 @@ def test_graphs_that_differ_from_their_code_are_found(monkeypatch: pytest.Monkey
         reference = Reference([NET.make_inputs(n, CPU.torch) for n in range(3)])
         run._check(Result("NET", 4, "eager"), reference, bench)
         assert judge("pygraph", reference, bench).correct
-        ours = bench.prepared["pygraph"]
+        ours = bench.runners["pygraph"]
         real, before = ours.step, sum(each.replays for each in ours.reports())
 
         def step(*inputs: Any) -> Any:

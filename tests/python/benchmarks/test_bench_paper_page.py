@@ -12,8 +12,7 @@ from paper_support import HOSTILE, line, mode, whole, with_gaps
 
 from benchmarks.paper.report import charts, sections, tables
 from benchmarks.paper.report.figures import rows_of
-from benchmarks.paper.report.files import write_report
-from benchmarks.paper.report.html import as_html
+from benchmarks.paper.report.html import as_html, write_report
 from benchmarks.paper.report.markdown import as_markdown
 
 VOID = {"meta", "br", "img", "link", "hr"}

@@ -18,13 +18,14 @@ pytest.importorskip("transformers")
 from rich.console import Console  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
+from benchmarks.__main__ import app  # noqa: E402
 from benchmarks.harness.jobs import Outcome  # noqa: E402
 from benchmarks.paper import command, costs  # noqa: E402
 from benchmarks.paper.progress import Progress, summary  # noqa: E402
 from benchmarks.paper.record import Document, Result, Row  # noqa: E402
+from benchmarks.paper.report.figures import over  # noqa: E402
 from benchmarks.paper.suite import PaperJob, Plan, Suite  # noqa: E402
 from benchmarks.paper.workloads import catalogue, sources  # noqa: E402
-from pygraph.cli.main import app  # noqa: E402
 
 ENV = {"gpu": "a GPU", "driver": "1", "torch": "2", "date": "today"}
 TRY = ["bench", "--device", "cpu", "--tiny", "--seconds", "0.1", "--preparing", "2"]
@@ -213,7 +214,7 @@ def test_results_know_their_coverage_and_ratios() -> None:
     result = Result("X", 1, "pygraph", kernels=8.0, kernels_in_graphs=6.0)
     assert result.coverage == 0.75 and Result("X", 1, "eager").coverage is None
     row = Row("X", records=[timed("X", "default", 6.0), timed("X", "pygraph", 4.0)])
-    assert row.ratio("default", "pygraph") == 1.5 and row.ratio("default", "floor") is None
+    assert over("default", "pygraph")(row) == 1.5 and over("default", "floor")(row) is None
     wrong = Result("X", 1, "pygraph", correct=False, latency_us=1.0)
     assert Row("X", records=[wrong]).latency("pygraph") is None
     wrong.is_bound = True  # a floor that is no graph is right by itself

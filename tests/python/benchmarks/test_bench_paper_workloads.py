@@ -13,13 +13,13 @@ torch = pytest.importorskip("torch")
 
 from rich.console import Console  # noqa: E402
 
-from benchmarks.first_light.models import Unavailable  # noqa: E402
 from benchmarks.paper import command  # noqa: E402
 from benchmarks.paper.modes import loss_of  # noqa: E402
 from benchmarks.paper.workloads import sources  # noqa: E402
 from benchmarks.paper.workloads.catalogue import GROUPS, WORKLOADS, find  # noqa: E402
 from benchmarks.paper.workloads.vision import best_detections  # noqa: E402
 from benchmarks.paper.workloads.workload import Workload  # noqa: E402
+from pygraph.demo.models import Unavailable  # noqa: E402
 
 CPU = torch.device("cpu")
 BATCHES = {

@@ -10,10 +10,10 @@ pytest.importorskip("torch")
 
 from rich.console import Console
 
-from benchmarks.first_light import chart, demo
-from benchmarks.harness import record, table
+from benchmarks.first_light import chart, demo, table
+from benchmarks.first_light.record import REQUIRED, Record, document, summarize
+from benchmarks.harness import record
 from benchmarks.harness.measure import Effort, Samples, geomean, percentile
-from benchmarks.harness.record import Record, document, summarize
 
 SPEEDS = {"eager": 3.0, "default": 2.0, "reduce-overhead": 1.5, "pygraph": 1.0, "floor": 0.5}
 
@@ -80,7 +80,7 @@ def test_json_schema(tmp_path: Path):
     found = json.loads((tmp_path / "new" / "a.json").read_text())
     assert set(found) == {"env", "command", "records", "summary", "phases"}
     for each in found["records"]:
-        assert set(record.REQUIRED) <= set(each)
+        assert set(REQUIRED) <= set(each)
         assert isinstance(each["latency_us"], float) and isinstance(each["correct"], bool)
     assert found["records"][3]["relative_error"] is None
 
@@ -92,7 +92,7 @@ def test_tables_show_ratios_and_failures():
     demo.show(records, console)
     text = console.export_text()
     assert "2.00x" in text and "failed" in text and "alexnet (2)" in text
-    modes = table.by_model(records)["alexnet"]
+    modes = record.by_mode(records)["alexnet"]
     assert table.ratio(modes, "default", "pygraph") == pytest.approx(2.0)
     assert table.ratio(modes, "reduce-overhead", "pygraph") is None
     lines = table.summary_lines(summarize(records))
@@ -110,7 +110,7 @@ def test_chart(tmp_path: Path):
 
 def test_a_speed_up_in_one_line():
     times = {"eager": 30.0, "default": 20.0, "pygraph": 10.0, "floor": 9.0}
-    made = [record.Record("m", 1, mode, correct=True, latency_us=us) for mode, us in times.items()]
+    made = [Record("m", 1, mode, correct=True, latency_us=us) for mode, us in times.items()]
     assert table.speed_up(made) == "pygraph 10.0 us, 3.00x over eager, 2.00x over default"
     made[2].correct = False
     assert table.speed_up(made) == (

@@ -129,4 +129,4 @@ def test_a_file_that_is_no_record_is_named(tmp_path: Path, content: str | None, 
         result = compared(*paths)
         assert result.exit_code == 2 and isinstance(result.exception, SystemExit)
         assert f"{bad}: " in result.output and found in result.output
-        assert "`pygraph demo`" in result.output
+        assert "`./run demo`" in result.output

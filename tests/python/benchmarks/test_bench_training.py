@@ -2,7 +2,6 @@
 are recorded, and a file is gone on with."""
 
 import importlib
-import importlib.util
 import io
 import json
 import math
@@ -19,15 +18,18 @@ torch = pytest.importorskip("torch")
 from rich.console import Console  # noqa: E402
 
 from benchmarks.harness.device import Device, Memory  # noqa: E402
+from benchmarks.harness.jobs import Job  # noqa: E402
 from benchmarks.harness.measure import Effort  # noqa: E402
+from benchmarks.harness.modes import WARM_UP_CALLS  # noqa: E402
+from benchmarks.training import command as script  # noqa: E402
 from benchmarks.training import floor  # noqa: E402
 from benchmarks.training.compiling import untold_choices, untuned  # noqa: E402
 from benchmarks.training.memory import note, weigh_training  # noqa: E402
 from benchmarks.training.models import MODELS, TINY, find  # noqa: E402
-from benchmarks.training.modes import MODES, WARM_UP_STEPS, Bench, Trainer, trained  # noqa: E402
+from benchmarks.training.modes import MODES, Bench, Trainer, trained  # noqa: E402
 from benchmarks.training.record import Document, Result, Weight  # noqa: E402
 from benchmarks.training.run import run_training  # noqa: E402
-from benchmarks.training.suite import PARTS, STEPS, Plan, Suite, TrainingJob  # noqa: E402
+from benchmarks.training.suite import PARTS, STEPS, Plan, Suite  # noqa: E402
 from benchmarks.training.worker import Turns  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -118,12 +120,12 @@ def played(monkeypatch: pytest.MonkeyPatch, crash: bool, torch: str = "1") -> li
     """Jobs are a script that knows what to answer; returns what was asked of it."""
     asked: list[str] = []
 
-    def command(job: TrainingJob) -> list[str]:
+    def command(job: Job) -> list[str]:
         asked.append(job.name)
         code = WORKER.format(crash=crash, torch=torch)
         return [sys.executable, "-c", code, job.kind, job.model, job.mode]
 
-    monkeypatch.setattr(TrainingJob, "command", command)
+    monkeypatch.setattr(Job, "command", command)
     return asked
 
 
@@ -259,20 +261,7 @@ def test_one_is_alone_when_nobody_prepares(tmp_path: Path):
     assert alone
 
 
-@pytest.fixture
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location(
-        "training_script", ROOT / "benchmarks/training/__main__.py"
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # typer looks the module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
-def test_the_script_on_two_tiny_programs(script: Any, tmp_path: Path):
+def test_the_script_on_two_tiny_programs(tmp_path: Path):
     import typer
     from typer.testing import CliRunner
 
@@ -291,7 +280,7 @@ def test_the_script_on_two_tiny_programs(script: Any, tmp_path: Path):
         assert each["correct"] and each["error"] is None and each["samples"] >= 40, each
         assert each["latency_p10_us"] <= each["latency_us"] <= each["latency_worst_us"]
         assert each["host_us"] and each["pipelined_us"]
-        assert len(each["first_steps_s"]) >= WARM_UP_STEPS
+        assert len(each["first_steps_s"]) >= WARM_UP_CALLS
         assert sum(each["first_steps_s"]) <= each["compile_s"]
     for model in models:
         assert content["models"][model]["graph_breaks"] == []
@@ -307,7 +296,7 @@ def test_the_script_on_two_tiny_programs(script: Any, tmp_path: Path):
     assert "recommender (4)" in result.output
 
 
-def test_parts_and_models_are_checked(script: Any):
+def test_parts_and_models_are_checked():
     assert script.chosen_parts(None, "cuda", True) == ("precompile", "time", "memory")
     assert script.chosen_parts(None, "cpu", False) == ("time",)
     with pytest.raises(KeyError, match="nonsense"):

@@ -16,6 +16,7 @@ from rich.console import Console  # noqa: E402
 import pygraph  # noqa: E402
 from benchmarks.harness.device import Device  # noqa: E402
 from benchmarks.harness.measure import Effort  # noqa: E402
+from benchmarks.harness.modes import WARM_UP_CALLS, begin  # noqa: E402
 from benchmarks.training import modes  # noqa: E402
 from benchmarks.training.check import STEPS, Reference, Served, judge  # noqa: E402
 from benchmarks.training.models import TINY  # noqa: E402
@@ -78,7 +79,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def test_a_fault_of_graphs_alone_is_found(
     monkeypatch: pytest.MonkeyPatch, held: list[bool], factor: float
 ):
-    make = modes._pygraph
+    make = modes.MODES["pygraph"]
 
     def faulty(bench: Bench) -> Trainer:
         trainer = make(bench)
@@ -161,14 +162,14 @@ def test_gross_faults_of_the_code_itself_are_found(
 def test_graphs_that_serve_no_call_are_not_judged_right(
     monkeypatch: pytest.MonkeyPatch, held: list[bool]
 ):
-    make = modes._pygraph
+    make = modes.MODES["pygraph"]
 
     def idle(bench: Bench) -> Trainer:
         trainer = make(bench)
         step = trainer.step
 
         def dodge(*inputs: Any) -> Any:
-            if len(trainer.first_steps_s) < modes.WARM_UP_STEPS or held:
+            if len(trainer.first_calls_s) < WARM_UP_CALLS or held:
                 return step(*inputs)
             with registry.without_graphs():
                 return step(*inputs)
@@ -185,7 +186,7 @@ def test_graphs_that_serve_the_uncaptured_runs_are_not_judged_right(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(registry, "without_graphs", contextlib.nullcontext)
-    own = results_with(monkeypatch, modes._pygraph)["pygraph"]
+    own = results_with(monkeypatch, modes.MODES["pygraph"])["pygraph"]
     assert own.verdict["bit_equal_to_uncaptured"] is True and not own.correct
     assert own.error == f"graphs served {6 * RUNS} calls of the runs without graphs"
 
@@ -279,13 +280,13 @@ def test_what_was_served_is_told():
 
 def test_a_nudge_is_as_small_as_rounding_and_not_in_the_state():
     bench = Bench(
-        TINY["ResNet-50"],
         TINY["ResNet-50"].make_program(CPU.torch),
         [TINY["ResNet-50"].make_inputs(n, CPU.torch) for n in range(2)],
         CPU,
+        training=TINY["ResNet-50"],
     )
-    trainer = modes.begin("eager", bench)
-    start = copied(bench.program)
+    trainer = begin(modes.MODES["eager"], bench)
+    start = copied(bench.model)
     first = take(trainer, start, bench.inputs)
     gaps = []
     for unit in (0.0, 2.0**-18, 2.0**-9):
@@ -297,5 +298,5 @@ def test_a_nudge_is_as_small_as_rounding_and_not_in_the_state():
     for group in trainer.optimizer.param_groups:
         group["lr"] = 0.0  # no step moves a weight: the nudge alone would be left
     nudged = take_nudged(trainer, start, bench.inputs, 2.0**-9, 1)
-    for name, weight in bench.program.named_parameters():
+    for name, weight in bench.model.named_parameters():
         torch.testing.assert_close(nudged.state[name], weight.detach(), rtol=1e-6, atol=1e-7)

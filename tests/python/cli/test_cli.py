@@ -27,7 +27,6 @@ def test_help_needs_no_torch():
     "arguments",
     [
         ["demo", "--models", "nonsense"],
-        ["demo", "--modes", "nonsense"],
         ["demo", "--twin-model", "nonsense"],
         ["plan", "--model", "no"],
         ["plan", "no"],
@@ -37,7 +36,7 @@ def test_an_unknown_name_lists_the_known_ones(arguments: list[str]):
     pytest.importorskip("torch")
     result = runner.invoke(app, arguments)
     assert result.exit_code == 2
-    assert any(known in result.output for known in ("mlp-8", "reduce-overhead", "unet"))
+    assert any(known in result.output for known in ("mlp-8", "unet"))
 
 
 def test_plan_as_json():

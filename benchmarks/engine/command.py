@@ -1,15 +1,15 @@
 """The engine's record: what its requirements ask for, measured in one go.
 
-    ./run python benchmarks/engine.py                     # on a GPU, about six minutes
-    ./run python benchmarks/engine.py --parts link,tight --quick
+    ./run bench-engine-record                     # on a GPU, about six minutes
+    ./run bench-engine-record --parts link,tight --quick
 
 Parts, in this order; a crash costs only the part, and what is known is saved after each job:
 
 compile  fills Inductor's caches on disk, several models at once; nothing is measured
 micro    the C++ microbenchmarks, if build/release/pygraph_bench is there
-link     what linking and proving takes, beside one capture (pygraph/bench/linktime.py)
-tight    capturing with hardly any memory (pygraph/bench/tight.py)
-memory   models in eager, default, reduce-overhead and pygraph (pygraph/bench/memory.py), each
+link     what linking and proving takes, beside one capture (linktime.py)
+tight    capturing with hardly any memory (tight.py)
+memory   models in eager, default, reduce-overhead and pygraph (memory.py), each
          mode of each model in a process of its own
 
 The JSON (MiB, ms, us as the names say; null: not measured):
@@ -28,13 +28,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,11 +44,14 @@ from rich.text import Text
 
 from benchmarks.engine import large, targets
 from benchmarks.engine.memory import Figures
-from benchmarks.first_light.demo import terminal
 from benchmarks.harness import record
 from benchmarks.harness.environment import command_line
-from benchmarks.harness.jobs import Job, Outcome, in_turn, together
+from benchmarks.harness.jobs import Outcome
+from benchmarks.harness.session import Session
 from benchmarks.harness.table import target_table
+from benchmarks.harness.targets import Target
+from pygraph.demo.models import chosen
+from pygraph.demo.output import terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "benchmarks" / "results" / "engine.json"
@@ -58,7 +60,14 @@ COMPILED = ("reduce-overhead", "default")
 """One per configuration of Inductor: pygraph compiles as reduce-overhead does."""
 TIGHT_MODEL, LINK_MODEL = "unet", "bert-large"
 PARTS = ("compile", "micro", "link", "tight", "memory")
-LIMITS_S = {"compile": 150.0, "micro": 60.0, "link": 90.0, "tight": 60.0, "memory": 60.0}
+LIMITS_S = {
+    "environment": 60.0,
+    "compile": 150.0,
+    "micro": 60.0,
+    "link": 90.0,
+    "tight": 60.0,
+    "memory": 60.0,
+}
 """Per job."""
 TOGETHER = 12
 MICRO_MIN_TIME = {True: "0.02s", False: "0.1s"}
@@ -68,25 +77,32 @@ class Run:
     """What is known so far, and how it is told."""
 
     def __init__(
-        self, models: list[str], quick: bool, out: Path, budget_s: float, console: Console
+        self,
+        models: list[str],
+        quick: bool,
+        out: Path,
+        budget_s: float,
+        console: Console,
+        options: Sequence[str] = (),
     ):
         self.models, self.quick, self.out, self.console = models, quick, out, console
-        self.deadline = time.monotonic() + budget_s
-        self.extra: tuple[str, ...] = ()
+        self.session = Session(
+            "benchmarks.engine.worker", LIMITS_S, budget_s, console, self.save, options
+        )
         self.figures: list[Figures] = []
         self.content: dict[str, Any] = {
             "env": {},
-            "command": command_line().replace("pygraph", "benchmarks/engine.py", 1),
+            "command": command_line(),
             "seconds": {},
             "targets": [],
             "memory": {"records": [], "packing": {}},
             "tight": {},
             "link": None,
             "micro": None,
-            "errors": [],
+            "errors": self.session.errors,
         }
 
-    def judge(self) -> list[targets.Target]:
+    def judge(self) -> list[Target]:
         tight = self.content["tight"].get("pygraph")
         return [
             *targets.memory_targets(self.models, self.figures),
@@ -95,6 +111,8 @@ class Run:
         ]
 
     def save(self) -> None:
+        seconds = {name: round(each, 1) for name, each in self.session.seconds.items()}
+        self.content["seconds"] = seconds
         self.content["memory"] = {
             "records": [asdict(each) for each in self.figures],
             "packing": targets.packing_table(self.figures),
@@ -102,45 +120,37 @@ class Run:
         self.content["targets"] = [target.to_dict() for target in self.judge()]
         record.write(self.out, self.content)
 
-    def fail(self, name: str, error: str) -> None:
-        error = re.sub(r"/[^\s'\"]*/", "", error)  # a path's last part is enough, and can be shared
-        self.content["errors"].append({"job": name, "error": error})
-        self.console.print(Text(f"  {name}: {error}", style="red"))
+    def measure(
+        self, kind: str, models: Sequence[str], modes: Sequence[str], store: Any, most: int = 1
+    ) -> None:
+        jobs = [self.session.job(kind, model, mode) for model in models for mode in modes]
+        self.session.run(jobs, store, most)
 
-    def take(self, store: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
-        """What is done with each outcome: told, stored, saved."""
+    def one_of(self, model: str) -> list[str]:
+        return [model if model in self.models else self.models[0]]
 
-        def done(outcome: Outcome) -> None:
-            if outcome.error is not None:
-                self.fail(outcome.job.name, outcome.error)
-            else:
-                self.console.print(Text(f"  {outcome.job.name} ({outcome.seconds:.0f} s)"))
-                store(outcome)
-            self.save()
 
-        return done
-
-    def keep_figures(self, outcome: Outcome) -> None:
-        self.figures.append(Figures(**outcome.result))
-
-    def jobs(self, kind: str, model: str, modes: tuple[str, ...]) -> list[Job]:
-        return [Job(kind, model, mode, LIMITS_S[kind]) for mode in modes]
+def environment(run: Run) -> None:
+    """In a process of its own: this one never touches the GPU, whose free memory is measured."""
+    store = partial(keep, run.content, "env")
+    run.measure("environment", run.models[:1], ["default"], store)
 
 
 def compile_all(run: Run) -> None:
-    jobs = [job for model in reversed(run.models) for job in run.jobs("compile", model, COMPILED)]
-    cores = os.cpu_count() or 1
-    most = max(1, min(TOGETHER, len(jobs), cores))
-    # More threads than cores: compilers wait for each other, and some jobs end early.
-    together(
-        jobs, run.deadline, run.take(lambda _: None), most, max(1, 2 * cores // most), run.extra
-    )
+    most = min(TOGETHER, len(run.models) * len(COMPILED), os.cpu_count() or 1)
+    run.measure("compile", run.models[::-1], COMPILED, lambda _: None, most)
+
+
+def keep(content: dict[str, Any], name: str, outcome: Outcome) -> None:
+    content[name] = outcome.result
 
 
 def micro(run: Run) -> None:
     binary = ROOT / "build" / "release" / "pygraph_bench"
     if not binary.exists():
-        run.fail("micro", "build/release/pygraph_bench is not there: ./run bench-engine builds it")
+        run.session.fail(
+            "micro", "found no build/release/pygraph_bench: ./run bench-engine builds it"
+        )
         return
     with tempfile.TemporaryDirectory() as folder:
         raw, out = Path(folder, "raw.json"), Path(folder, "out.json")
@@ -163,48 +173,33 @@ def _call(command: list[str], limit_s: float) -> None:
 
 
 def link(run: Run) -> None:
-    model = LINK_MODEL if LINK_MODEL in run.models else run.models[0]
-
-    def store(outcome: Outcome) -> None:
-        run.content["link"] = outcome.result
-
-    in_turn(run.jobs("link", model, ("pygraph",)), run.deadline, run.take(store), run.extra)
+    run.measure("link", run.one_of(LINK_MODEL), ["pygraph"], partial(keep, run.content, "link"))
 
 
 def tight(run: Run) -> None:
-    model = TIGHT_MODEL if TIGHT_MODEL in run.models else run.models[0]
-    modes = ("pygraph",) if run.quick else ("pygraph", "reduce-overhead")
+    modes = ["pygraph"] if run.quick else ["pygraph", "reduce-overhead"]
 
     def store(outcome: Outcome) -> None:
-        run.content["tight"][outcome.job.mode] = outcome.result
+        keep(run.content["tight"], outcome.job.mode, outcome)
 
-    in_turn(run.jobs("tight", model, modes), run.deadline, run.take(store), run.extra)
+    run.measure("tight", run.one_of(TIGHT_MODEL), modes, store)
 
 
 def memory(run: Run) -> None:
-    modes = ("default", "pygraph") if run.quick else MODES
-    jobs = [job for model in run.models for job in run.jobs("memory", model, modes)]
-    in_turn(jobs, run.deadline, run.take(run.keep_figures), run.extra)
+    def store(outcome: Outcome) -> None:
+        run.figures.append(Figures(**outcome.result))
+
+    run.measure("memory", run.models, ("default", "pygraph") if run.quick else MODES, store)
 
 
 STEPS: dict[str, Callable[[Run], None]] = {
+    "environment": environment,
     "compile": compile_all,
     "micro": micro,
     "link": link,
     "tight": tight,
     "memory": memory,
 }
-
-
-def _environment(run: Run) -> None:
-    """In a process of its own: this one never touches the GPU, whose free memory is measured."""
-
-    def store(outcome: Outcome) -> None:
-        run.content["env"] = outcome.result
-
-    in_turn(
-        [Job("environment", run.models[0], limit_s=60)], run.deadline, run.take(store), run.extra
-    )
 
 
 def memory_table(figures: list[Figures]) -> Table:
@@ -253,10 +248,8 @@ def show(run: Run) -> None:
 
 def chosen_parts(parts: str | None) -> list[str]:
     """The parts of a list with commas, in the order in which they run."""
-    chosen = {part.strip() for part in parts.split(",")} if parts else set(PARTS)
-    for part in chosen - set(PARTS):
-        raise KeyError(f"no part {part!r}: there are {', '.join(PARTS)}")
-    return [part for part in PARTS if part in chosen]
+    wanted = chosen(parts, PARTS, "part")
+    return [part for part in PARTS if part in wanted]
 
 
 def main(
@@ -275,23 +268,13 @@ def main(
         raise typer.BadParameter(str(error.args[0])) from error
     if quick and models is None:
         names = [LINK_MODEL, TIGHT_MODEL]
-    run = Run(names, quick, out, budget, terminal())
-    run.extra = () if device == "cuda" else ("--device", device)
-    for part, step in [("environment", _environment), *((each, STEPS[each]) for each in wanted)]:
+    options = () if device == "cuda" else ("--device", device)
+    run = Run(names, quick, out, budget, terminal(), options)
+    for part in ("environment", *wanted):
         run.console.print(Text(part, style="bold"))
-        started = time.monotonic()
-        try:
-            step(run)
-        except Exception as error:
-            run.fail(part, f"{type(error).__name__}: {error}")
-        run.content["seconds"][part] = round(time.monotonic() - started, 1)
-        run.save()
+        run.session.part(part, partial(STEPS[part], run))
     show(run)
     total = sum(run.content["seconds"].values())
     run.console.print(Text(f"{total:.0f} s; written: {out.name}", style="dim"))
     bad = run.content["errors"] or any(target.met is False for target in run.judge())
     raise typer.Exit(1 if bad else 0)
-
-
-if __name__ == "__main__":
-    typer.run(main)

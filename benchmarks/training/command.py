@@ -1,14 +1,14 @@
 """Training steps in eager, torch.compile's modes, pygraph and the floor, on seven programs.
 
-    ./run python benchmarks/training.py --precompile                 # on a GPU, some minutes
-    ./run python benchmarks/training.py --models dcgan,BERT-base --parts time --out FILE
-    ./run python benchmarks/training.py --tiny --device cpu --out FILE   # to try it; means nothing
+    ./run bench-training --precompile                 # on a GPU, some minutes
+    ./run bench-training --models dcgan,BERT-base --parts time --out FILE
+    ./run bench-training --tiny --device cpu --out FILE   # to try it; means nothing
 
-What is measured is told in pygraph/bench/training, from suite.py on; what the JSON holds in its
-record.py. A file that exists is gone on with: what it has is not measured again, what failed is
-tried again, after all that was never tried; --again has models judged and timed anew whatever the
-file says of them. The exit status is 0 if everything ran and every mode was right; whether the
-targets are met is in the file and shown at the end, and counts with --strict.
+What is measured is told in suite.py, what the JSON holds in record.py. A file that exists is gone
+on with: what it has is not measured again, what failed is tried again, after all that was never
+tried; --again has models judged and timed anew whatever the file says of them. The exit status is 0
+if everything ran and every mode was right; whether the targets are met is in the file and shown at
+the end, and counts with --strict.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from benchmarks.first_light.demo import terminal
 from benchmarks.harness.environment import command_line
 from benchmarks.harness.table import target_table
 from benchmarks.training.models import MODELS, find
 from benchmarks.training.record import Document
 from benchmarks.training.suite import Plan, Suite
 from benchmarks.training.table import detail_table, latency_table
+from pygraph.demo.models import chosen
+from pygraph.demo.output import terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "benchmarks" / "results" / "training.json"
@@ -34,22 +35,15 @@ MEASURED = ("time", "memory")
 
 def chosen_parts(parts: str | None, device: str, precompile: bool) -> tuple[str, ...]:
     """The parts of a list with commas. Without a GPU there is no memory to be weighed."""
-    chosen = [part.strip() for part in parts.split(",")] if parts else list(MEASURED)
-    for part in chosen:
-        if part not in MEASURED:
-            raise KeyError(f"no part {part!r}: there are {', '.join(MEASURED)}")
+    wanted = chosen(parts, MEASURED, "part")
     if parts is None and device != "cuda":
-        chosen.remove("memory")
-    return ("precompile", *chosen) if precompile else tuple(chosen)
+        wanted.remove("memory")
+    return ("precompile", *wanted) if precompile else tuple(wanted)
 
 
 def chosen_again(again: str | None, models: tuple[str, ...]) -> tuple[str, ...]:
     """The models of a list with commas; each has to be among those that are to be measured."""
-    chosen = tuple(name.strip() for name in again.split(",")) if again else ()
-    for name in chosen:
-        if name not in models:
-            raise KeyError(f"no model {name!r} to be measured again: there are {', '.join(models)}")
-    return chosen
+    return tuple(chosen(again, models, "model to be measured again")) if again else ()
 
 
 def show(suite: Suite) -> None:
@@ -88,7 +82,7 @@ def main(
         typer.Option(help="Models whose records (of the parts asked for) are dropped first."),
     ] = None,
     tiny: Annotated[bool, typer.Option("--tiny", help="Tiny versions, for tests.")] = False,
-    device: Annotated[str, typer.Option(help="cpu: to try the script; means nothing.")] = "cuda",
+    device: Annotated[str, typer.Option(help="cpu: to try the command; means nothing.")] = "cuda",
     strict: Annotated[
         bool, typer.Option("--strict", help="A missed target counts as a failure.")
     ] = False,
@@ -100,9 +94,8 @@ def main(
         anew = chosen_again(again, names)
     except KeyError as error:
         raise typer.BadParameter(str(error.args[0])) from error
-    command = command_line().replace("pygraph", "benchmarks/training.py", 1)
     plan = Plan(names, wanted, device, tiny, budget, seconds, preparing, weighing, anew)
-    suite = Suite(plan, Document(out, command), terminal())
+    suite = Suite(plan, Document(out, command_line()), terminal())
     try:
         suite.run()
     except ValueError as error:
@@ -112,7 +105,3 @@ def main(
     suite.console.print(Text(f"{total:.0f} s; written: {out.name}", style="dim"))
     missed = strict and any(target.met is not True for target in suite.targets())
     raise typer.Exit(1 if suite.problems() or missed else 0)
-
-
-if __name__ == "__main__":
-    typer.run(main)

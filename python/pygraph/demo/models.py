@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -24,6 +24,7 @@ os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
 log = logging.getLogger(__name__)
 
 Tensors = tuple[Any, ...]
+Sample = Callable[[torch.Generator], Tensors]
 MODEL_SEED = 0
 
 
@@ -38,7 +39,7 @@ class Workload:
     name: str
     batch: int
     build: Callable[[], nn.Module]
-    sample: Callable[[torch.Generator], Tensors]
+    sample: Sample
     library: str
     real: bool = True
     """Counts in the geometric means; the MLPs only show how cost grows with the kernels."""
@@ -47,30 +48,38 @@ class Workload:
 
     def make_model(self, device: Any = "cpu") -> nn.Module:
         """The model in eval mode, always with the same random weights for one kind of device."""
-        try:
-            return self._build_on(torch.device(device)).eval()
-        except (ImportError, RuntimeError, AttributeError) as error:
-            if _works(self.library):
-                raise
-            raise Unavailable(f"{self.library}: {str(error).splitlines()[0]}") from error
-
-    def _build_on(self, device: torch.device) -> nn.Module:
-        torch.manual_seed(MODEL_SEED)
-        if device.type == "cpu":
-            return self.build()
-        try:
-            with device:
-                model = self.build()
-            return _as_if_moved(model).to(device)
-        except (RuntimeError, TypeError, ValueError, NotImplementedError):
-            log.debug("%s is built on the CPU", self.name, exc_info=True)
-        torch.manual_seed(MODEL_SEED)
-        return self.build().to(device)
+        return build_on(torch.device(device), self.build, self.library, _as_if_moved).eval()
 
     def make_inputs(self, seed: int, device: Any) -> Tensors:
         """Inputs that depend on the seed alone."""
         generator = torch.Generator().manual_seed(seed)
         return tuple(tensor.to(device) for tensor in self.sample(generator))
+
+
+def build_on(
+    device: torch.device,
+    build: Callable[[], nn.Module],
+    library: str,
+    built: Callable[[nn.Module], nn.Module] = lambda model: model,
+) -> nn.Module:
+    """With the weights of MODEL_SEED, where it will run if that can be; `built` is called with what
+    was built there. Unavailable where the library does not work."""
+    torch.manual_seed(MODEL_SEED)
+    try:
+        if device.type == "cpu":
+            return build()
+        try:
+            with device:
+                return built(build()).to(device)
+        except (RuntimeError, TypeError, ValueError, NotImplementedError):
+            log.debug("a model of %s is built on the CPU", library, exc_info=True)
+        torch.manual_seed(MODEL_SEED)
+        return build().to(device)
+    except (ImportError, RuntimeError, AttributeError) as error:
+        if _works(library):
+            raise
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise Unavailable(f"{library}: {reason}") from error
 
 
 def _as_if_moved(model: nn.Module) -> nn.Module:
@@ -147,22 +156,22 @@ def _register(name: str, batch: int, library: str, **options: Any) -> Callable[.
     return add
 
 
-def _tokens(batch: int, length: int, vocabulary: int) -> Callable[[torch.Generator], Tensors]:
+def tokens(batch: int, length: int, vocabulary: int) -> Sample:
     return lambda generator: (torch.randint(vocabulary, (batch, length), generator=generator),)
 
 
-def _images(batch: int, size: int = 224) -> Callable[[torch.Generator], Tensors]:
+def images(batch: int, size: int = 224) -> Sample:
     return lambda generator: (torch.randn(batch, 3, size, size, generator=generator),)
 
 
-@_register("XLNetLMHeadModel", 1, "transformers", sample=_tokens(1, 512, 32000))
+@_register("XLNetLMHeadModel", 1, "transformers", sample=tokens(1, 512, 32000))
 def _xlnet() -> nn.Module:
     from transformers import XLNetConfig, XLNetLMHeadModel
 
     return Program(XLNetLMHeadModel(XLNetConfig(use_mems_eval=False)), ("logits",))
 
 
-@_register("DebertaV2ForQuestionAnswering", 1, "transformers", sample=_tokens(1, 512, 128100))
+@_register("DebertaV2ForQuestionAnswering", 1, "transformers", sample=tokens(1, 512, 128100))
 def _deberta() -> nn.Module:
     from transformers import DebertaV2Config, DebertaV2ForQuestionAnswering
 
@@ -170,7 +179,7 @@ def _deberta() -> nn.Module:
     return Program(model, ("start_logits", "end_logits"))
 
 
-@_register("MobileBertForQuestionAnswering", 16, "transformers", sample=_tokens(16, 128, 30522))
+@_register("MobileBertForQuestionAnswering", 16, "transformers", sample=tokens(16, 128, 30522))
 def _mobilebert() -> nn.Module:
     from transformers import MobileBertConfig, MobileBertForQuestionAnswering
 
@@ -178,17 +187,17 @@ def _mobilebert() -> nn.Module:
     return Program(model, ("start_logits", "end_logits"))
 
 
-@_register("alexnet", 2, "torchvision", sample=_images(2))
+@_register("alexnet", 2, "torchvision", sample=images(2))
 def _alexnet() -> nn.Module:
     return Program(import_module("torchvision.models").alexnet())
 
 
-@_register("densenet121", 8, "torchvision", sample=_images(8))
+@_register("densenet121", 8, "torchvision", sample=images(8))
 def _densenet() -> nn.Module:
     return Program(import_module("torchvision.models").densenet121())
 
 
-@_register("vit_base_patch16_224", 1, "timm", sample=_images(1))
+@_register("vit_base_patch16_224", 1, "timm", sample=images(1))
 def _vit() -> nn.Module:
     timm = import_module("timm")
     return Program(timm.create_model("vit_base_patch16_224", pretrained=False))
@@ -210,14 +219,14 @@ MEASURED = tuple(WORKLOADS)
 """What a measurement takes unless told otherwise; the stand-ins below are for plans only."""
 
 
-@_register("resnet50", 1, "transformers", sample=_images(1))
+@_register("resnet50", 1, "transformers", sample=images(1))
 def _resnet_stand_in() -> nn.Module:
     from transformers import ResNetConfig, ResNetForImageClassification
 
     return Program(ResNetForImageClassification(ResNetConfig()), ("logits",))
 
 
-@_register("vit_base", 1, "transformers", sample=_images(1))
+@_register("vit_base", 1, "transformers", sample=images(1))
 def _vit_stand_in() -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
@@ -226,8 +235,15 @@ def _vit_stand_in() -> nn.Module:
 
 def find(names: str | None) -> list[Workload]:
     """The workloads of a list with commas; every name must be known."""
-    chosen = [name.strip() for name in names.split(",")] if names else list(MEASURED)
-    for name in chosen:
-        if name not in WORKLOADS:
-            raise KeyError(f"no model {name!r}: there are {', '.join(WORKLOADS)}")
-    return [WORKLOADS[name] for name in chosen]
+    return [WORKLOADS[name] for name in chosen(names or ",".join(MEASURED), WORKLOADS)]
+
+
+def chosen(names: str | None, known: Iterable[str], kind: str = "model") -> list[str]:
+    """The names of a list with commas, all where there is none; KeyError with those that there are,
+    where one is not known."""
+    known = list(known)
+    found = [name.strip() for name in names.split(",")] if names else known
+    for name in found:
+        if name not in known:
+            raise KeyError(f"no {kind} {name!r}: there are {', '.join(known)}")
+    return found
