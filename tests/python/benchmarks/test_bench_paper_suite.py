@@ -18,13 +18,13 @@ pytest.importorskip("transformers")
 from rich.console import Console  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
+from benchmarks.__main__ import app  # noqa: E402
 from benchmarks.harness.jobs import Outcome  # noqa: E402
 from benchmarks.paper import command, costs  # noqa: E402
 from benchmarks.paper.progress import Progress, summary  # noqa: E402
 from benchmarks.paper.record import Document, Result, Row  # noqa: E402
 from benchmarks.paper.suite import PaperJob, Plan, Suite  # noqa: E402
 from benchmarks.paper.workloads import catalogue, sources  # noqa: E402
-from pygraph.cli.main import app  # noqa: E402
 
 ENV = {"gpu": "a GPU", "driver": "1", "torch": "2", "date": "today"}
 TRY = ["bench", "--device", "cpu", "--tiny", "--seconds", "0.1", "--preparing", "2"]
