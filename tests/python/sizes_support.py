@@ -27,4 +27,4 @@ def later(graph: CompiledGraph, seconds: float) -> None:
     """Linking may go on in so many seconds."""
     signatures.BUDGET.clear()
     signatures.BUDGET.spend(seconds / signatures.PATIENCE, on_top=False)
-    graph.dispatcher.quiet(seconds)
+    graph.dispatcher.open_bypass_to_all(seconds)

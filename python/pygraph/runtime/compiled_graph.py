@@ -122,7 +122,7 @@ class CompiledGraph:
     def refresh_report(self) -> GraphReport:
         """The report with the counters of this moment."""
         calls = [signature.call for signature in self._signatures.linked]
-        self.report.calls, self.report.dropped = self.dispatcher.calls, self.dispatcher.withdrawn
+        self.report.calls, self.report.dropped = self.dispatcher.calls, self.dispatcher.dropped
         self.report.programs, self.report.limit = len(calls), self._signatures.limit
         for name, retired in self._retired.items():
             setattr(self.report, name, retired + sum(getattr(call, name) for call in calls))

@@ -122,19 +122,19 @@ def test_what_replays_save_is_spent_on_links(place: Place, monkeypatch: pytest.M
         serve(graph, place, 2)
     for idle in (False, True):
         monkeypatch.setattr(graph.device, "idle", lambda idle=idle: idle)
-        graph.dispatcher.quiet(0.0)
+        graph.dispatcher.open_bypass_to_all(0.0)
         serve(graph, place, 3)
         serve(graph, place, 3)
         # Of 400 replays while the device was busy nothing has been saved.
         assert graph.refresh_report().programs == 1
     for _ in range(790):  # 98.75 of 100 seconds
         serve(graph, place, 2)
-    graph.dispatcher.quiet(0.0)
+    graph.dispatcher.open_bypass_to_all(0.0)
     serve(graph, place, 3)
     assert graph.refresh_report().programs == 1
     for _ in range(11):
         serve(graph, place, 2)
-    graph.dispatcher.quiet(0.0)
+    graph.dispatcher.open_bypass_to_all(0.0)
     serve(graph, place, 3)
     assert graph.refresh_report().programs == 2
 
@@ -204,7 +204,7 @@ def test_a_backward_gets_as_many_programs_as_its_forward_at_once(
     assert programs_after(5, 5, 5, 6, 6, 6) == [1, 1]
     signatures.BUDGET.clear()
     for graph in registry._graphs:
-        graph.dispatcher.quiet(0.0)
+        graph.dispatcher.open_bypass_to_all(0.0)
     assert programs_after(6) == [2, 2]
     assert programs_after(7, 7, 7) == [2, 2]
 

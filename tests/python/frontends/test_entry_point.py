@@ -193,7 +193,7 @@ def test_dynamo_takes_an_entry_for_a_compiled_function() -> None:
     from pygraph import _engine
 
     compiled = torch.compile(
-        lambda x: (x * 2, x + 1), backend=lambda gm, _: _engine.make_entry(gm.forward)
+        lambda x: (x * 2, x + 1), backend=lambda gm, _: _engine.make_entry_point(gm.forward)
     )
     for _ in range(2):
         x = torch.randn(3)

@@ -1,4 +1,4 @@
-"""Graphs that are launched in front of Dynamo's guards (src/torch/early.h says why that is right).
+"""Graphs that are launched in front of Dynamo's guards (src/speculation says why that is right).
 
 Two things are decided here. First, which graphs may be: a guess that is wrong runs a graph on a
 call that it is not for, so nothing in it may go by what it reads from memory. An index that comes
@@ -177,8 +177,8 @@ def _is_harmless_call(name: str) -> bool:
 
 
 def install(entry: Any, permit: Permit) -> bool:
-    """Has the graph of an Entry launched early, from the next calls on, as far as the permit goes.
-    For a call that is on its way through it. Whether that could be done."""
+    """Has the graph of an entry point launched early, from the next calls on, as far as the permit
+    goes. For a call that is on its way through it. Whether that could be done."""
     frame = sys._getframe(1)
     for _ in range(_FRAMES):
         code = frame.f_code
@@ -186,7 +186,7 @@ def install(entry: Any, permit: Permit) -> bool:
             context = frame.f_locals.get("self")
             added = _add(getattr(context, "enter_exit_hooks", None), code)
             if added:
-                _engine.allow_early(entry, sorted(permit.bounds.items()), permit.always)
+                _engine.allow_speculation(entry, sorted(permit.bounds.items()), permit.always)
             return added
         if frame.f_back is None:
             break
@@ -197,8 +197,9 @@ def install(entry: Any, permit: Permit) -> bool:
 def _add(hooks: Any, code: Any) -> bool:
     if not isinstance(hooks, list):
         return False
-    if not any(map(_engine.is_early, hooks)):
-        hooks.append(_engine.make_early(code, *_surroundings(), (torch.Tensor, torch.nn.Parameter)))
+    if not any(map(_engine.is_speculation_hook, hooks)):
+        plain = torch.Tensor, torch.nn.Parameter
+        hooks.append(_engine.make_speculation_hook(code, *_surroundings(), plain))
     return True
 
 
@@ -216,8 +217,8 @@ def hooks_of(compiled: Any) -> list[Any]:
 def counts(compiled: Any) -> tuple[int, int, int]:
     """Of what torch.compile has returned: graphs launched early, those of them whose call came, and
     calls whose arguments were read for it. For tests and benchmarks."""
-    found = [_engine.early_counts(hook) for hook in hooks_of(compiled) if _engine.is_early(hook)]
-    return found[0] if found else (0, 0, 0)
+    found = filter(_engine.is_speculation_hook, hooks_of(compiled))
+    return next(map(_engine.speculation_counts, found), (0, 0, 0))
 
 
 def _surroundings() -> tuple[Any, tuple[Any, ...]]:
