@@ -110,13 +110,13 @@ Guess::~Guess() {
                   knowledge_.shapes.begin() + static_cast<std::ptrdiff_t>(shape_) + 1);
     }
   } else {
-    drop();
+    drop(*launch_);
   }
 }
 
 /// The guess was wrong.
-void Guess::drop() noexcept {
-  launch_->drop();
+void Guess::drop(PendingLaunch& launch) noexcept {
+  launch.drop();
   launch_.reset();
   pause();
 }
@@ -154,12 +154,12 @@ bool Guess::launch(const CallShape& shape) {
   benefit_ = shape.benefit();
   const bool timed = is_to_be_timed(*target_->permit);
   view_ = {arguments_.data(), nullptr, arguments_.size()};
-  launch_.emplace(target_->dispatcher, view_, false);
+  PendingLaunch& pending = launch_.emplace(target_->dispatcher, view_, false);
   cost_ = Clock::now() - began_;
   IndexBounds& bounds = target_->permit->bounds;
-  switch (start(bounds)) {
+  switch (start(pending, bounds)) {
     case PendingLaunch::Start::kLaunched:
-      stream_ = launch_->stream();
+      stream_ = pending.stream();
       cost_ += bounds.last_look();
       launched_ = Clock::now();
       if (timed) {
@@ -177,12 +177,12 @@ bool Guess::launch(const CallShape& shape) {
 }
 
 /// Only a program that leaves no trace may be launched, so that it can be dropped.
-PendingLaunch::Start Guess::start(IndexBounds& bounds) {
+PendingLaunch::Start Guess::start(PendingLaunch& launch, IndexBounds& bounds) {
   std::shared_ptr<TensorProgram> program = target_->dispatcher.choose(view_);
   if (program == nullptr || !program->without_trace() || !bounds.hold(*program, view_)) {
     return PendingLaunch::Start::kMiss;
   }
-  return launch_->launch(std::move(program));
+  return launch.launch(std::move(program));
 }
 
 bool Guess::is_to_be_timed(const Permit& permit) noexcept {
@@ -263,7 +263,7 @@ PendingLaunch* Guess::arrive(const std::shared_ptr<Target>& target, PyObject* co
       pays_ = target_->permit->always || !benefit_->rest || (pays_ && arrival_ - launched_ > cost_);
       return &*launch_;
     }
-    drop();
+    drop(*launch_);
   }
   if (target->permit != nullptr && directly && readable_ && knowledge_.may_learn()) {
     learn(target, arguments);

@@ -52,13 +52,13 @@ class Guess {
   void begin();
   bool find_shape();
   bool launch(const CallShape& shape);
-  PendingLaunch::Start start(IndexBounds& bounds);
+  PendingLaunch::Start start(PendingLaunch& launch, IndexBounds& bounds);
   bool is_to_be_timed(const Permit& permit) noexcept;
   void see_how_long_it_runs();
   void see_what_is_left_to_the_host(const PendingLaunch& claimed) noexcept;
   bool comes_directly() const;
   void learn(const std::shared_ptr<Target>& target, PyObject* const* arguments);
-  void drop() noexcept;
+  void drop(PendingLaunch& launch) noexcept;
   void pause() noexcept;
 
   PythonRef owner_;  ///< keeps the knowledge

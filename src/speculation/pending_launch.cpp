@@ -65,7 +65,7 @@ bool PendingLaunch::is(const Arguments& arguments) const noexcept {
 PyObject* PendingLaunch::claim(const Arguments& arguments) {
   claimed_ = true;
   PyObject* result = std::exchange(served_, nullptr);
-  if (result == nullptr) {
+  if (results_) {
     result = dispatcher_.finish(program_, arguments, *results_);
     results_.reset();
   }
