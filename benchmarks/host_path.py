@@ -3,7 +3,7 @@
 
 dispatcher  what Inductor calls: compare addresses, take outputs, launch, wrap them
 entry       the same straight from Dynamo's bytecode, past the wrappers
-ahead       launched by the Entry, arriving through a Python function that stands for the wrappers
+ahead       launched by the entry point, claimed by a Python function that stands for the wrappers
 half        of that, until the function is called: what the GPU waits for
 compiled    torch.compile with the graph: Dynamo's guards, then the launch; until the call returns
 guess       the same, with the launch in front of the guards, always
@@ -36,7 +36,7 @@ import pygraph
 from benchmarks.harness import record
 from benchmarks.harness.environment import environment
 from pygraph import _engine
-from pygraph.frontends.compile import speculation as early
+from pygraph.frontends.compile import speculation
 from pygraph.runtime import devices
 from pygraph.runtime.compiled_graph import CompiledGraph
 
@@ -102,11 +102,11 @@ def measure(size: int, count: int, kind: str) -> dict[str, Any]:
         clock.mark()
         return graph.dispatcher(list(given))
 
-    entry: Any = _engine.make_entry(wrappers)
+    entry: Any = _engine.make_entry_point(wrappers)
     order = list(range(size))
 
     def connected(results: list[int] | None) -> Any:
-        _engine.connect_entry(entry, graph.dispatcher, size, order, results)
+        _engine.connect_entry_point(entry, graph.dispatcher, size, order, results)
         return lambda: entry(*arguments)
 
     before = graph.refresh_report().replays
@@ -162,9 +162,10 @@ def compiled_rows(clock: Clock, kind: str, arguments: list[Any], count: int) -> 
             (name, call),
             (f"{name}, idle", lambda call=call: clock.until_idle(call())),
         ):
-            before, *_ = early.counts(function)
+            before, *_ = speculation.counts(function)
             rows[row] = clock.run(timed, count)
-            rows[row]["launched_early"] = (early.counts(function)[0] - before) / (WARM + count)
+            launched = speculation.counts(function)[0] - before
+            rows[row]["launched_early"] = launched / (WARM + count)
     return rows
 
 

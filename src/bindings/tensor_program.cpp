@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "../torch/tensor_program.h"
 #include "../torch/random_state.h"
+#include "../torch/tensor_program.h"
 #include "../torch/torch_api.h"
 #include "bindings.h"
 #include "linked.h"
@@ -21,9 +21,9 @@ namespace {
 
 using torch_bridge::Arguments;
 using torch_bridge::ArgumentSpec;
-using torch_bridge::TensorProgram;
 using torch_bridge::OutputBlock;
 using torch_bridge::ResultSpec;
+using torch_bridge::TensorProgram;
 
 const torch_bridge::TorchApi& calibrated_api() {
   const auto& api = torch_bridge::torch_api();
@@ -98,11 +98,11 @@ void bind_specs(nb::module_& module) {
 using DrawTuple = std::tuple<std::uint32_t, std::uint32_t, std::int64_t, std::uint32_t>;
 
 std::shared_ptr<TensorProgram> make_call(Linked& linked, bool twin, int device_index,
-                                     std::vector<ArgumentSpec> arguments,
-                                     std::vector<OutputBlock> blocks,
-                                     std::vector<ResultSpec> results, const nb::list& objects,
-                                     const std::vector<DrawTuple>& draws,
-                                     const nb::object& generator) {
+                                         std::vector<ArgumentSpec> arguments,
+                                         std::vector<OutputBlock> blocks,
+                                         std::vector<ResultSpec> results, const nb::list& objects,
+                                         const std::vector<DrawTuple>& draws,
+                                         const nb::object& generator) {
   (void)calibrated_api();
   for (std::size_t i = 0; i < results.size(); ++i) {
     const nb::handle object = objects[i];
@@ -132,10 +132,11 @@ std::shared_ptr<TensorProgram> make_call(Linked& linked, bool twin, int device_i
   for (const auto& [seed, offset, increment, argument] : draws) {
     random.draws.push_back({seed, offset, increment, argument});
   }
-  return std::make_shared<TensorProgram>(*linked.driver, Chain(linked.take_programs()),
-                                     twin ? TensorProgram::Device::kTwin : TensorProgram::Device::kCuda,
-                                     device_index, std::move(arguments), std::move(blocks),
-                                     std::move(results), std::move(arena), std::move(random));
+  return std::make_shared<TensorProgram>(
+      *linked.driver, Chain(linked.take_programs()),
+      twin ? TensorProgram::Device::kTwin : TensorProgram::Device::kCuda, device_index,
+      std::move(arguments), std::move(blocks), std::move(results), std::move(arena),
+      std::move(random));
 }
 
 }  // namespace

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <exception>
-#include <utility>
 
 namespace pygraph::torch_bridge {
 namespace {
 
-/// Counts: a flight of one thread may land while another thread's call is being launched.
+/// Counts: the call of one thread may be finished while another thread's is being launched.
 class Busy {
  public:
   explicit Busy(std::uint32_t& calls) noexcept : calls_(calls) { ++calls_; }
@@ -27,87 +26,84 @@ Dispatcher::Dispatcher(PyObject* miss, PyObject* failed)
 Dispatcher::~Dispatcher() { release(); }
 
 void Dispatcher::release() noexcept {
-  graphs_.clear();
+  slots_.clear();
   Py_CLEAR(miss_);
   Py_CLEAR(failed_);
-  if (uncaptured_ != nullptr) {
-    uncaptured_->release();
+  if (bypass_ != nullptr) {
+    bypass_->release();
   }
 }
 
 int Dispatcher::traverse(visitproc visit, void* arg) const {
   Py_VISIT(miss_);
   Py_VISIT(failed_);
-  for (const Graph& each : graphs_) {
-    if (const int stop = each.call->traverse(visit, arg); stop != 0) {
+  for (const Slot& each : slots_) {
+    if (const int stop = each.program->traverse(visit, arg); stop != 0) {
       return stop;
     }
   }
-  return uncaptured_ == nullptr ? 0 : uncaptured_->traverse(visit, arg);
+  return bypass_ == nullptr ? 0 : bypass_->traverse(visit, arg);
 }
 
-void Dispatcher::add(std::shared_ptr<TensorProgram> call) {
-  if (graphs_.empty()) {
-    sizes_ = Sizes::of(*call);
+void Dispatcher::add(std::shared_ptr<TensorProgram> program) {
+  if (slots_.empty()) {
+    sizes_ = Sizes::of(*program);
   }
-  const std::size_t hash = Sizes::Hash{}(sizes_.captured(*call));
+  const std::size_t hash = Sizes::Hash{}(sizes_.captured(*program));
   last_ = 0;
-  graphs_.insert(graphs_.begin(), {std::move(call), hash, count_});
+  slots_.insert(slots_.begin(), {std::move(program), hash, count_});
 }
 
-/// The graph that serves these arguments; null when none does, or when the stream is being captured
-/// by somebody.
 std::shared_ptr<TensorProgram> Dispatcher::choose(const Arguments& arguments) {
-  const Sizes::Key* key = busy_ != 0 || held_ || graphs_.empty() ? nullptr : sizes_.read(arguments);
+  const Sizes::Key* key = busy_ != 0 || held_ || slots_.empty() ? nullptr : sizes_.read(arguments);
   if (key == nullptr) {
     return nullptr;
   }
   const std::size_t hash = Sizes::Hash{}(*key);
   const auto serves = [&](std::size_t i) {
-    return graphs_[i].sizes == hash && graphs_[i].call->accepts(arguments);
+    return slots_[i].sizes == hash && slots_[i].program->accepts(arguments);
   };
   std::size_t chosen = last_;
-  if (chosen >= graphs_.size() || !serves(chosen)) {
+  if (chosen >= slots_.size() || !serves(chosen)) {
     chosen = 0;
-    while (chosen < graphs_.size() && !serves(chosen)) {
+    while (chosen < slots_.size() && !serves(chosen)) {
       ++chosen;
     }
   }
-  if (chosen == graphs_.size() || graphs_[chosen].call->being_captured()) {
+  if (chosen == slots_.size() || slots_[chosen].program->being_captured()) {
     return nullptr;
   }
   last_ = chosen;
-  graphs_[chosen].used = count_;
-  return graphs_[chosen].call;
+  slots_[chosen].used = count_;
+  return slots_[chosen].program;
 }
 
-void Dispatcher::remove(const std::shared_ptr<TensorProgram>& call) noexcept {
-  const auto is_it = [&](const Graph& each) { return each.call == call; };
-  graphs_.erase(std::remove_if(graphs_.begin(), graphs_.end(), is_it), graphs_.end());
+void Dispatcher::remove(const std::shared_ptr<TensorProgram>& program) noexcept {
+  std::erase_if(slots_, [&](const Slot& each) { return each.program == program; });
 }
 
-std::vector<Dispatcher::Graph>::const_iterator Dispatcher::find_oldest() const noexcept {
-  return std::min_element(graphs_.begin(), graphs_.end(), [](const Graph& one, const Graph& other) {
-    return one.used < other.used;
-  });
+std::vector<Dispatcher::Slot>::const_iterator Dispatcher::find_oldest() const noexcept {
+  return std::min_element(slots_.begin(), slots_.end(),
+                          [](const Slot& one, const Slot& other) { return one.used < other.used; });
 }
 
 std::shared_ptr<TensorProgram> Dispatcher::oldest() const noexcept {
-  return graphs_.empty() ? nullptr : find_oldest()->call;
+  return slots_.empty() ? nullptr : find_oldest()->program;
 }
 
 std::uint64_t Dispatcher::oldest_used() const noexcept {
-  return graphs_.empty() ? 0 : find_oldest()->used;
+  return slots_.empty() ? 0 : find_oldest()->used;
 }
 
 /// A call that failed behind its launch may be made again by the callable, unless arguments are not
 /// what they were: then the caller must hear of it.
-PyObject* Dispatcher::disturbed(const Arguments& arguments, const std::shared_ptr<TensorProgram>& call,
+PyObject* Dispatcher::disturbed(const Arguments& arguments,
+                                const std::shared_ptr<TensorProgram>& program,
                                 const char* message) {
-  if (call->repeatable()) {
-    return failed(arguments, call, message);
+  if (program->repeatable()) {
+    return failed(arguments, program, message);
   }
-  remove(call);
+  remove(program);
   if (PyErr_Occurred() == nullptr) {
     PyErr_Format(PyExc_RuntimeError,
                  "a CUDA graph ran and wrote its arguments, or let go of them, but its results "
@@ -128,9 +124,10 @@ PyObject* Dispatcher::out_of_memory(const char* message) {
   return nullptr;
 }
 
-PyObject* Dispatcher::failed(const Arguments& arguments, const std::shared_ptr<TensorProgram>& call,
+PyObject* Dispatcher::failed(const Arguments& arguments,
+                             const std::shared_ptr<TensorProgram>& program,
                              const std::string& message) {
-  remove(call);
+  remove(program);
   PyErr_Clear();
   PyObject* list = PyList_New(static_cast<Py_ssize_t>(arguments.count));
   for (std::size_t i = 0; list != nullptr && i < arguments.count; ++i) {
@@ -143,7 +140,7 @@ PyObject* Dispatcher::failed(const Arguments& arguments, const std::shared_ptr<T
 }
 
 template <typename Step>
-bool Dispatcher::guarded(const Arguments& arguments, const std::shared_ptr<TensorProgram>& chosen,
+bool Dispatcher::guarded(const Arguments& arguments, const std::shared_ptr<TensorProgram>& program,
                          PyObject*& result, Step step) {
   try {
     const Busy busy(busy_);
@@ -153,9 +150,9 @@ bool Dispatcher::guarded(const Arguments& arguments, const std::shared_ptr<Tenso
   } catch (const MemoryShortAfterLaunch& error) {
     result = out_of_memory(error.what());
   } catch (const FailedAfterLaunch& error) {
-    result = disturbed(arguments, chosen, error.what());
+    result = disturbed(arguments, program, error.what());
   } catch (const std::exception& error) {
-    result = failed(arguments, chosen, error.what());
+    result = failed(arguments, program, error.what());
   }
   return true;
 }
@@ -170,79 +167,35 @@ bool Dispatcher::try_call(const Arguments& arguments, PyObject*& result) {
   return true;
 }
 
-Dispatcher::Start Dispatcher::start(const Arguments& arguments, Flight& flight) {
-  return depart(choose(arguments), arguments, flight);
-}
-
-Dispatcher::Start Dispatcher::guess(const Arguments& arguments, Flight& flight,
-                                    IndexBounds& bounds) {
-  const std::shared_ptr<TensorProgram> chosen = choose(arguments);
-  if (chosen == nullptr || !chosen->without_trace()) {
-    return Start::kMiss;
-  }
-  try {
-    if (!bounds.bounds().empty() && !chosen->within(bounds, arguments)) {
-      return Start::kMiss;
-    }
-  } catch (const std::exception&) {
-    return Start::kMiss;
-  }
-  return depart(chosen, arguments, flight);
-}
-
-bool Dispatcher::idle() const noexcept {
-  try {
-    return last_ < graphs_.size() && !graphs_[last_].call->being_captured() &&
-           graphs_[last_].call->idle();
-  } catch (const std::exception&) {
+bool Dispatcher::launch(const std::shared_ptr<TensorProgram>& program, const Arguments& arguments,
+                        std::optional<TensorProgram::Launched>& launched, PyObject*& result) {
+  if (!guarded(arguments, program, result, [&] { launched = program->launch(arguments); })) {
     return false;
   }
-}
-
-Dispatcher::Start Dispatcher::depart(const std::shared_ptr<TensorProgram>& chosen,
-                                     const Arguments& arguments, Flight& flight) {
-  PyObject* result = nullptr;
-  bool launched = false;
-  const auto launch = [&] {
-    flight.depart(chosen, chosen->launch(arguments));
-    launched = true;
-  };
-  if (chosen == nullptr || !guarded(arguments, chosen, result, launch)) {
-    return Start::kMiss;
-  }
   ++count_;
-  if (!launched && result == nullptr) {
-    return Start::kError;
-  }
-  if (!launched) {
-    flight.depart(result);
-  }
-  return Start::kDeparted;
+  return true;
 }
 
-PyObject* Dispatcher::land(Flight& flight, const Arguments& arguments) {
-  flight.landed_ = true;
-  PyObject* result = std::exchange(flight.result_, nullptr);
-  if (result == nullptr) {
-    guarded(arguments, flight.call_, result,
-            [&] { result = flight.call_->finish(arguments, flight.launched_); });
-    flight.launched_ = {};
-  }
+PyObject* Dispatcher::finish(const std::shared_ptr<TensorProgram>& program,
+                             const Arguments& arguments, const TensorProgram::Launched& launched) {
+  PyObject* result = nullptr;
+  guarded(arguments, program, result, [&] { result = program->finish(arguments, launched); });
   return result;
 }
 
 PyObject* Dispatcher::call(PyObject* arguments) {
   const Arguments given = Arguments::of_given(arguments);
   PyObject* result = nullptr;
-  if (Flight* flight = Flight::arriving(*this, given); flight != nullptr) {
-    result = land(*flight, given);
-  } else if (!try_call(given, result)) {
-    ++count_;
-    ++missed_;
-    const bool rests = uncaptured_ != nullptr && !held_ && uncaptured_->takes(given, count_);
-    return rests ? uncaptured_->call(arguments) : PyObject_CallOneArg(miss_, arguments);
+  if (try_call(given, result)) {
+    return consume(arguments, result);
   }
-  // The callee of a boxed call drops the arguments (torch's _boxed_call contract).
+  ++count_;
+  ++missed_;
+  const bool bypassed = bypass_ != nullptr && !held_ && bypass_->takes(given, count_);
+  return bypassed ? bypass_->call(arguments) : PyObject_CallOneArg(miss_, arguments);
+}
+
+PyObject* Dispatcher::consume(PyObject* arguments, PyObject* result) noexcept {
   if (result != nullptr &&
       PyList_SetSlice(arguments, 0, PyList_GET_SIZE(arguments), nullptr) != 0) {
     Py_CLEAR(result);

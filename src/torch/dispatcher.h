@@ -1,122 +1,124 @@
-// What Inductor calls in place of a compiled graph: the graphs linked for it, the one used last
-// first, the callable itself for signatures that rest, and the Python side for everything else.
+// What Inductor calls in place of a compiled graph: the programs linked for it, the one used last
+// first, the callable itself where the bypass is open, and the Python side for everything else.
 #pragma once
 
 #include <Python.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "flight.h"
-#include "tensor_program.h"
+#include "bypass.h"
 #include "sizes.h"
-#include "uncaptured.h"
+#include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
 
 /// Guarded by the GIL. Not for recursion: a call made while another runs takes the slow path.
 class Dispatcher {
  public:
-  /// `miss(arguments)` serves calls that no graph accepts (warming, capturing, falling back);
-  /// `failed(arguments, message)` serves a call whose graph failed, after the graph was dropped.
+  /// `miss(arguments)` serves calls that no program accepts (warming, capturing, falling back);
+  /// `failed(arguments, message)` serves a call whose program failed, after that was taken out.
   Dispatcher(PyObject* miss, PyObject* failed);
   ~Dispatcher();
   Dispatcher(const Dispatcher&) = delete;
   Dispatcher& operator=(const Dispatcher&) = delete;
 
-  /// Makes `call` serve the calls it accepts from now on.
-  void add(std::shared_ptr<TensorProgram> call);
-  void clear() noexcept { graphs_.clear(); }
-  /// While held, no graph serves a call: everything misses.
+  /// Makes `program` serve the calls it accepts from now on.
+  void add(std::shared_ptr<TensorProgram> program);
+  void clear() noexcept { slots_.clear(); }
+  /// While held, no program serves a call: everything misses.
   void hold(bool held) noexcept { held_ = held; }
   /// Whether a call is being served right now, on another thread that waits for something: by a
-  /// graph, or by the callable without Python.
+  /// program, or by the callable without Python.
   [[nodiscard]] bool busy() const noexcept {
-    return busy_ != 0 || (uncaptured_ != nullptr && uncaptured_->occupied_by_others());
+    return busy_ != 0 || (bypass_ != nullptr && bypass_->occupied_by_others());
   }
-  /// What serves the calls whose signature rests, unless held. Once.
-  void set_uncaptured(std::unique_ptr<Uncaptured> uncaptured) noexcept {
-    uncaptured_ = std::move(uncaptured);
-  }
+  /// Serves the calls that it takes, unless held. Once.
+  void set_bypass(std::unique_ptr<Bypass> bypass) noexcept { bypass_ = std::move(bypass); }
   /// Null before it was set.
-  [[nodiscard]] Uncaptured* uncaptured() const noexcept { return uncaptured_.get(); }
-  /// Takes `call` out again; nothing when it is not there.
-  void remove(const std::shared_ptr<TensorProgram>& call) noexcept;
-  /// The call that was used longest ago; null when there is none.
+  [[nodiscard]] Bypass* bypass() const noexcept { return bypass_.get(); }
+  /// Takes `program` out again; nothing when it is not there.
+  void remove(const std::shared_ptr<TensorProgram>& program) noexcept;
+  /// The program that was used last; null when it is not there any more.
+  [[nodiscard]] const TensorProgram* last() const noexcept {
+    return last_ < slots_.size() ? slots_[last_].program.get() : nullptr;
+  }
+  /// The one that was used longest ago; null when there is none.
   [[nodiscard]] std::shared_ptr<TensorProgram> oldest() const noexcept;
   /// How many calls there had been when it was; 0 when there is none.
   [[nodiscard]] std::uint64_t oldest_used() const noexcept;
 
-  /// One call: `arguments` is a list, cleared when a graph served it. Returns a new reference, or
+  /// One call: `arguments` is a list, cleared when a program served it. Returns a new reference, or
   /// null with a Python error set.
   PyObject* call(PyObject* arguments);
+  /// Clears the list of a call that a program served, and returns its result: the callee of a boxed
+  /// call drops the arguments (torch's _boxed_call contract).
+  static PyObject* consume(PyObject* arguments, PyObject* result) noexcept;
 
-  /// The first half of a call that only a graph may serve: `flight` departs, and call() with the
-  /// same arguments will be its arrival. kMiss: no graph accepts them, and nothing was done.
-  /// kError: a Python error is set.
-  enum class Start : std::uint8_t { kMiss, kDeparted, kError };
-  Start start(const Arguments& arguments, Flight& flight);
-  /// The same on a guess: only a graph that leaves no trace may serve it, so that it can be
-  /// withdrawn, and only indices within `bounds`.
-  Start guess(const Arguments& arguments, Flight& flight, IndexBounds& bounds);
-  /// Whether the stream of the graph that was used last has nothing left to do, as far as can be
-  /// told: not while somebody captures it.
-  [[nodiscard]] bool idle() const noexcept;
-  /// The other half, of a flight that call() does not find: its results, as try_call() has them.
-  PyObject* land(Flight& flight, const Arguments& arguments);
-  /// The call that `flight` departed for will not come.
-  void withdraw() noexcept {
-    --count_;
-    ++withdrawn_;
-  }
-  [[nodiscard]] std::uint64_t withdrawn() const noexcept { return withdrawn_; }
-
-  /// One call that only a graph may serve. False: no graph accepts the arguments, and nothing was
+  /// One call that only a program may serve. False: none accepts the arguments, and nothing was
   /// done. True: `result` is a new reference, or null with a Python error set.
   bool try_call(const Arguments& arguments, PyObject*& result);
 
+  // The same in steps.
+
+  /// The program that serves these arguments; null when none does, or when the stream is being
+  /// captured by somebody.
+  std::shared_ptr<TensorProgram> choose(const Arguments& arguments);
+  /// The first half of a call that `program` was chosen for; counts the call. False: it must be
+  /// made another way, and nothing was done. True: `launched` is set, or else the call has ended,
+  /// with `result` as in try_call().
+  bool launch(const std::shared_ptr<TensorProgram>& program, const Arguments& arguments,
+              std::optional<TensorProgram::Launched>& launched, PyObject*& result);
+  /// The other half: what `result` is in try_call().
+  PyObject* finish(const std::shared_ptr<TensorProgram>& program, const Arguments& arguments,
+                   const TensorProgram::Launched& launched);
+  /// The other half of a launch will not come: it was no call.
+  void drop_call() noexcept {
+    --count_;
+    ++dropped_;
+  }
+
   [[nodiscard]] std::uint64_t calls() const noexcept { return count_; }
-  /// Those that a graph served.
+  /// Those that a program served.
   [[nodiscard]] std::uint64_t replays() const noexcept { return count_ - missed_; }
-  [[nodiscard]] std::size_t size() const noexcept { return graphs_.size(); }
+  [[nodiscard]] std::uint64_t dropped() const noexcept { return dropped_; }
+  [[nodiscard]] std::size_t size() const noexcept { return slots_.size(); }
   int traverse(visitproc visit, void* arg) const;
   void release() noexcept;
 
  private:
-  /// Runs `step`, which calls `chosen`, and turns what it throws into what the caller gets: false
+  /// Runs `step`, which calls `program`, and turns what it throws into what the caller gets: false
   /// for a call that must be made another way.
   template <typename Step>
-  bool guarded(const Arguments& arguments, const std::shared_ptr<TensorProgram>& chosen,
+  bool guarded(const Arguments& arguments, const std::shared_ptr<TensorProgram>& program,
                PyObject*& result, Step step);
-  std::shared_ptr<TensorProgram> choose(const Arguments& arguments);
-  Start depart(const std::shared_ptr<TensorProgram>& chosen, const Arguments& arguments,
-               Flight& flight);
-  PyObject* failed(const Arguments& arguments, const std::shared_ptr<TensorProgram>& call,
+  PyObject* failed(const Arguments& arguments, const std::shared_ptr<TensorProgram>& program,
                    const std::string& message);
-  PyObject* disturbed(const Arguments& arguments, const std::shared_ptr<TensorProgram>& call,
+  PyObject* disturbed(const Arguments& arguments, const std::shared_ptr<TensorProgram>& program,
                       const char* message);
   static PyObject* out_of_memory(const char* message);
 
-  struct Graph {
-    std::shared_ptr<TensorProgram> call;
+  struct Slot {
+    std::shared_ptr<TensorProgram> program;
     std::size_t sizes;   ///< hash of the integers that it was captured with
     std::uint64_t used;  ///< calls that there had been
   };
 
-  std::vector<Graph>::const_iterator find_oldest() const noexcept;
+  std::vector<Slot>::const_iterator find_oldest() const noexcept;
 
   PyObject* miss_;
   PyObject* failed_;
-  std::vector<Graph> graphs_;  ///< looked through in each call: kept small, and in one piece
-  std::size_t last_ = 0;       ///< used last
+  std::vector<Slot> slots_;  ///< looked through in each call: kept small, and in one piece
+  std::size_t last_ = 0;     ///< used last
   Sizes sizes_;
-  std::unique_ptr<Uncaptured> uncaptured_;
+  std::unique_ptr<Bypass> bypass_;
   std::uint64_t count_ = 0;
   std::uint64_t missed_ = 0;
-  std::uint64_t withdrawn_ = 0;
+  std::uint64_t dropped_ = 0;
   std::uint32_t busy_ = 0;  ///< calls that are being served right now, on any thread
   bool held_ = false;
 };

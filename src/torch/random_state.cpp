@@ -113,7 +113,7 @@ TensorProgram::RandomState::Turn::~Turn() {
 }
 
 TensorProgram::RandomState::RandomState(const Driver& driver, Device device,
-                                    const std::vector<ArgumentSpec>& arguments, RandomSpec spec)
+                                        const std::vector<ArgumentSpec>& arguments, RandomSpec spec)
     : driver_(&driver), device_(device), spec_(std::move(spec)) {
   for (std::uint32_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].kind == ArgumentSpec::Kind::kGenerator) {
@@ -165,7 +165,8 @@ bool TensorProgram::RandomState::accepts(const Arguments& arguments) const noexc
                      [&](const Generator& generator) { return accepts(arguments, generator); });
 }
 
-bool TensorProgram::RandomState::accepts(const Arguments& arguments, const Generator& generator) const {
+bool TensorProgram::RandomState::accepts(const Arguments& arguments,
+                                         const Generator& generator) const {
   PyObject* object = arguments[generator.argument];
   if (generator.same_as < 0) {
     return object == spec_.generator;
@@ -267,7 +268,7 @@ void TensorProgram::RandomState::fill(Place& place, const std::vector<std::uint3
 }
 
 void TensorProgram::RandomState::set(const Arguments& arguments, Chain& program, CUstream stream,
-                                 Turn& turn) {
+                                     Turn& turn) {
   if (spec_.draws.empty()) {
     return;
   }

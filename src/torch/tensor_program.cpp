@@ -71,8 +71,8 @@ struct TensorProgram::Borrowed {
 };
 
 TensorProgram::TensorProgram(const Driver& driver, Chain program, Device device, int device_index,
-                     std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
-                     std::vector<ResultSpec> results, ArenaSpec arena, RandomSpec random)
+                             std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
+                             std::vector<ResultSpec> results, ArenaSpec arena, RandomSpec random)
     : driver_(&driver),
       program_(std::move(program)),
       device_(device),
@@ -114,7 +114,10 @@ int TensorProgram::traverse(visitproc visit, void* arg) const {
   return random_ == nullptr ? 0 : random_->traverse(visit, arg);
 }
 
-void TensorProgram::copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t bytes, CUstream stream) const {
+CallScope TensorProgram::scope() const { return {*driver_, device_, device_index_, context_}; }
+
+void TensorProgram::copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t bytes,
+                         CUstream stream) const {
   driver_->check(driver_->api.cuMemcpyDtoDAsync(to, from, bytes, stream), "cuMemcpyDtoDAsync",
                  fmt::format("{} bytes of an argument or output", bytes));
 }
@@ -152,7 +155,7 @@ void TensorProgram::refuse_visible_copy(const Arguments& arguments, std::size_t 
 }
 
 void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& trial, CUstream stream,
-                               std::vector<Borrowed>& borrowed) {
+                                   std::vector<Borrowed>& borrowed) {
   const TorchApi& api = torch_api();
   const auto borrow = [&](Borrowed argument) {
     copy(argument.replacement, argument.original, argument.bytes, stream);
@@ -202,7 +205,7 @@ void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& tria
 }
 
 void TensorProgram::copy_behind(const std::vector<OwnedTensor>& blocks,
-                            const std::vector<Borrowed>& borrowed, CUstream stream) const {
+                                const std::vector<Borrowed>& borrowed, CUstream stream) const {
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     if (blocks_[i].regions.empty() && blocks_[i].bytes != 0) {
       copy(data_of(blocks[i]), blocks_[i].source, blocks_[i].bytes, stream);
@@ -216,8 +219,8 @@ void TensorProgram::copy_behind(const std::vector<OwnedTensor>& blocks,
 }
 
 /// Takes the memory that `part` needs besides, and launches it.
-void TensorProgram::run_part(std::uint32_t part, const Trial& trial, CUstream stream, Workspaces& arena,
-                         std::vector<OwnedTensor>& blocks) {
+void TensorProgram::run_part(std::uint32_t part, const Trial& trial, CUstream stream,
+                             Workspaces& arena, std::vector<OwnedTensor>& blocks) {
   // The arena first: taken later, an output might sit in the only memory that is large enough.
   arena.take(part, trial, stream);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
@@ -238,7 +241,7 @@ void TensorProgram::run_part(std::uint32_t part, const Trial& trial, CUstream st
 /// the parts launched so far have run, which is what torch's allocator takes for granted of memory
 /// that is freed. An argument that a copy is written back to stays to the end.
 void TensorProgram::let_go(const Arguments& arguments, std::uint32_t part,
-                       const std::vector<Borrowed>& borrowed) const {
+                           const std::vector<Borrowed>& borrowed) const {
   if (arguments.given == nullptr) {
     return;
   }
@@ -255,7 +258,7 @@ void TensorProgram::let_go(const Arguments& arguments, std::uint32_t part,
 }
 
 TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial trial) {
-  const CallScope scope(*driver_, device_, device_index_, context_);
+  const CallScope scope = this->scope();
   const CUstream stream = scope.stream();
   std::vector<Borrowed> borrowed;
   Launched launched{std::vector<OwnedTensor>(blocks_.size())};

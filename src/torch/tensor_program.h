@@ -14,7 +14,6 @@
 #include <stdexcept>
 #include <vector>
 
-#include "index_bounds.h"
 #include "pygraph/chain.h"
 #include "torch_api.h"
 
@@ -201,6 +200,8 @@ struct Trial {
                                ///< multiple of 512
 };
 
+class CallScope;
+
 /// Guarded by the GIL, which run() holds throughout.
 class TensorProgram {
  public:
@@ -208,8 +209,8 @@ class TensorProgram {
 
   /// The regions of `arena` are bound to fresh workspaces at every call. `device_index` is torch's.
   TensorProgram(const Driver& driver, Chain program, Device device, int device_index,
-            std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
-            std::vector<ResultSpec> results, ArenaSpec arena, RandomSpec random = {});
+                std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
+                std::vector<ResultSpec> results, ArenaSpec arena, RandomSpec random = {});
   ~TensorProgram();
   TensorProgram(const TensorProgram&) = delete;
   TensorProgram& operator=(const TensorProgram&) = delete;
@@ -239,12 +240,9 @@ class TensorProgram {
   /// The stream that a launch would go to. Null on the twin.
   [[nodiscard]] void* current_stream() const noexcept;
 
-  /// Whether nothing is left to do on the stream that a launch would go to, which nobody captures.
-  /// Throws DriverError, std::runtime_error.
-  [[nodiscard]] bool idle() const;
-  /// Whether the indices among `arguments`, which it accepts, are within `bounds`. Throws
-  /// DriverError, std::runtime_error.
-  bool within(IndexBounds& bounds, const Arguments& arguments);
+  /// Where a launch would run (call_scope.h). Throws DriverError, std::runtime_error.
+  [[nodiscard]] CallScope scope() const;
+  [[nodiscard]] const Driver& driver() const noexcept { return *driver_; }
 
   /// What a launched call has of its own, until its results are made of it.
   struct Launched {
@@ -290,6 +288,7 @@ class TensorProgram {
   }
 
   [[nodiscard]] const CallStatistics& statistics() const noexcept { return statistics_; }
+  void count_looked_at(std::uint64_t bytes) noexcept { statistics_.bytes_looked_at += bytes; }
   void reset_statistics() noexcept {
     statistics_ = {};
     updates_before_ = program_.updates();

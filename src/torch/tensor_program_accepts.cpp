@@ -1,9 +1,8 @@
 // Which calls a graph can serve: looked at before anything is done.
 #include <cstring>
 
-#include "call_scope.h"
-#include "tensor_program.h"
 #include "random_state.h"
+#include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
 namespace {
@@ -97,24 +96,6 @@ void* TensorProgram::current_stream() const noexcept {
     torch_api().current_stream(device_index_, &stream);
   }
   return stream;
-}
-
-bool TensorProgram::within(IndexBounds& bounds, const Arguments& arguments) {
-  const bool tensors =
-      std::all_of(bounds.bounds().begin(), bounds.bounds().end(), [&](const IndexBound& bound) {
-        return bound.argument < arguments_.size() && arguments_[bound.argument].is_tensor();
-      });
-  if (!tensors) {
-    return false;
-  }
-  const CallScope scope(*driver_, device_, device_index_, context_);
-  return bounds.hold(*driver_, arguments, scope.stream(), statistics_.bytes_looked_at);
-}
-
-bool TensorProgram::idle() const {
-  const CallScope scope(*driver_, device_, device_index_, context_);
-  const Relaxed around(*driver_);
-  return driver_->api.cuStreamQuery(scope.stream()) == CUDA_SUCCESS;
 }
 
 bool TensorProgram::being_captured() const noexcept {

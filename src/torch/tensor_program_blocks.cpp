@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "tensor_program.h"
 #include "pygraph/layout.h"
+#include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
 namespace {

@@ -21,7 +21,7 @@ PyObject* make_number(const ResultSpec& result) {
 }  // namespace
 
 TensorHandle TensorProgram::empty(std::int64_t rank, const std::int64_t* sizes,
-                              const std::int64_t* strides, std::int32_t dtype) const {
+                                  const std::int64_t* strides, std::int32_t dtype) const {
   const TorchApi& api = torch_api();
   const std::int32_t type = device_ == Device::kCuda ? api.device_type_cuda() : kCpuDevice;
   TensorHandle handle = nullptr;
@@ -47,8 +47,9 @@ OwnedTensor TensorProgram::allocate_block(std::size_t index) const {
   return bytes(blocks_[index].bytes);
 }
 
-PyObject* TensorProgram::make_result(const Arguments& arguments, const std::vector<OwnedTensor>& blocks,
-                                 std::size_t index, PyObject* earlier) const {
+PyObject* TensorProgram::make_result(const Arguments& arguments,
+                                     const std::vector<OwnedTensor>& blocks, std::size_t index,
+                                     PyObject* earlier) const {
   const ResultSpec& result = results_[index];
   const TorchApi& api = torch_api();
   switch (result.kind) {
@@ -81,7 +82,7 @@ PyObject* TensorProgram::make_result(const Arguments& arguments, const std::vect
 }
 
 PyObject* TensorProgram::make_results(const Arguments& arguments,
-                                  const std::vector<OwnedTensor>& blocks) const {
+                                      const std::vector<OwnedTensor>& blocks) const {
   PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(results_.size()));
   for (std::size_t i = 0; tuple != nullptr && i < results_.size(); ++i) {
     PyObject* result = make_result(arguments, blocks, i, tuple);

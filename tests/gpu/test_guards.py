@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pygraph
-from pygraph.frontends.compile import speculation as early
+from pygraph.frontends.compile import speculation
 
 pytestmark = pytest.mark.gpu
 
@@ -131,11 +131,11 @@ def share_launched_early(function: Any, *given: torch.Tensor) -> float:
         for _ in range(6):
             compiled(*given)
             torch.cuda.synchronize()
-        before, *_ = early.counts(compiled)
+        before, *_ = speculation.counts(compiled)
         for _ in range(CALLS):
             found = compiled(*given)
             torch.cuda.synchronize()
-        launched, *_ = early.counts(compiled)
+        launched, *_ = speculation.counts(compiled)
     torch.testing.assert_close(found, function(*given), rtol=1e-3, atol=1e-3)
     return (launched - before) / CALLS
 

@@ -8,7 +8,7 @@ import torch
 from places import Place, assert_bits
 
 from pygraph import _engine
-from pygraph.frontends.compile import speculation as early
+from pygraph.frontends.compile import speculation
 
 BUSY = 600  #: CUDA_ERROR_NOT_READY
 
@@ -24,8 +24,8 @@ def inputs(place: Place, *shape: int) -> torch.Tensor:
 
 
 def counts_and_reads(compiled: Any) -> tuple[int, int, int]:
-    assert sum(map(_engine.is_early, early.hooks_of(compiled))) <= 1
-    return early.counts(compiled)
+    assert sum(map(_engine.is_speculation_hook, speculation.hooks_of(compiled))) <= 1
+    return speculation.counts(compiled)
 
 
 def counts(compiled: Any) -> tuple[int, int]:

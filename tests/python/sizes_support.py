@@ -27,4 +27,4 @@ def later(graph: CompiledGraph, seconds: float) -> None:
     """Linking may go on in so many seconds."""
     budget.BUDGET.clear()
     budget.BUDGET.spend(seconds / budget.PATIENCE, on_top=False)
-    graph.dispatcher.quiet(seconds)
+    graph.dispatcher.open_bypass_to_all(seconds)

@@ -1,7 +1,7 @@
 """Signatures that rest: calls that the compiled callable serves without anybody hearing of them.
 
 Most calls of a stream of many sizes, and all of a graph that was given up, are served uncaptured
-and will be for a while. The dispatcher is told so, and does it in C++ (src/torch/uncaptured.h).
+and will be for a while. The dispatcher is told so, and does it in C++ (src/torch/bypass.h).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Bypass:
         """Counts this call of a signature, and those that nobody has heard of."""
         before = signature.seen
         if self._told:
-            calls, last = self._dispatcher.served(arguments)
+            calls, last = self._dispatcher.bypassed(arguments)
             signature.calls += calls
             before = max(before, last)
         signature.calls += 1
@@ -48,12 +48,12 @@ class Bypass:
     def for_good(self, arguments: list[Any]) -> None:
         """Calls like this one get no graph any more."""
         if self._may_rest(arguments):
-            self._dispatcher.rest(arguments)
+            self._dispatcher.open_bypass(arguments)
 
     def while_nothing_happens(self, signature: Signature, arguments: list[Any]) -> None:
         """The calls of a signature that only warm up, or wait for a place."""
         if self._may_rest(arguments):
-            self._dispatcher.rest(arguments, signature.uneventful)
+            self._dispatcher.open_bypass(arguments, signature.uneventful)
 
     def must_wait(self, signature: Signature, arguments: list[Any]) -> bool:
         """Whether now is not the time to link it; it rests then."""
@@ -75,11 +75,12 @@ class Bypass:
         if not self._may_rest(arguments):
             return
         if signature.program is not None:
-            self._dispatcher.listen(arguments)  # to be heard of should the program not accept it
+            # To be heard of should the program not accept it.
+            self._dispatcher.close_bypass(arguments)
         self._be_quiet(self._signatures.seconds_to_wait())
 
     def _be_quiet(self, seconds: float) -> None:
-        self._dispatcher.quiet(min(seconds, _ASKED_AGAIN), self._signatures.soon)
+        self._dispatcher.open_bypass_to_all(min(seconds, _ASKED_AGAIN), self._signatures.soon)
 
     def _may_rest(self, arguments: list[Any]) -> bool:
         """Not where signatures differ in more than integers, or arguments must come to the host
@@ -90,7 +91,7 @@ class Bypass:
         if not self._told:
             self._told = True
             policy = self._signatures.policy
-            self._dispatcher.set_uncaptured(
+            self._dispatcher.set_bypass(
                 self._fallback.function,
                 integers,
                 self._fallback.looked_at(len(arguments)),

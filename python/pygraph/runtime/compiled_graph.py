@@ -124,7 +124,7 @@ class CompiledGraph:
     def refresh_report(self) -> GraphReport:
         """The report with the counters of this moment."""
         programs = [signature.program for signature in self._signatures.with_program]
-        self.report.calls, self.report.dropped = self.dispatcher.calls, self.dispatcher.withdrawn
+        self.report.calls, self.report.dropped = self.dispatcher.calls, self.dispatcher.dropped
         self.report.programs, self.report.limit = len(programs), self._signatures.limit
         for name, retired in self._retired.items():
             setattr(self.report, name, retired + sum(getattr(each, name) for each in programs))

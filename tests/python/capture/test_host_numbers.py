@@ -28,8 +28,7 @@ from pygraph.capture.hold import hold_buffers
 from pygraph.decide import budget, signatures
 from pygraph.decide.signatures import SignaturePolicy, Signatures
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING
-from pygraph.runtime import compiled_graph as graphed
-from pygraph.runtime import devices
+from pygraph.runtime import compiled_graph, devices
 
 
 @pytest.fixture
@@ -285,7 +284,7 @@ def test_one_that_is_declared_as_written_falls_back(apart: Apart) -> None:
 def test_every_rung_guards_the_value(
     apart: Apart, rung: Rung, static: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphed, "ladder", lambda *_: (rung,))
+    monkeypatch.setattr(compiled_graph, "ladder", lambda *_: (rung,))
     graph = compiled(apart, static=static)
     for value in (2.0, 2.0, 2.0, 3.0, 2.0):
         x = torch.randn(6)
@@ -296,12 +295,12 @@ def test_every_rung_guards_the_value(
 
 def test_one_with_kept_offsets(apart: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that holds for one call's storage offsets only asks none of numbers."""
-    all_of_them = graphed.attempts
+    all_of_them = compiled_graph.attempts
 
     def with_offsets(*args: Any, **kwargs: Any) -> Any:
         return [each for each in all_of_them(*args, **kwargs) if each.keep_offsets]
 
-    monkeypatch.setattr(graphed, "attempts", with_offsets)
+    monkeypatch.setattr(compiled_graph, "attempts", with_offsets)
     graph = compiled(apart)
     behind = torch.full((4,), 0.5, dtype=torch.float64)[3]
     for value in (behind, behind, HALF):

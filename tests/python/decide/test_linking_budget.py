@@ -17,8 +17,7 @@ from pygraph.capture import proof
 from pygraph.decide import budget, signatures
 from pygraph.decide.signatures import SignaturePolicy
 from pygraph.reporting import Report, text
-from pygraph.runtime import bypass as resting
-from pygraph.runtime import devices, registry
+from pygraph.runtime import bypass, devices, registry
 
 
 @pytest.fixture(params=PLACES)
@@ -60,7 +59,7 @@ def test_one_size_among_many_comes_back_soon(
 ) -> None:
     """Though all is quiet, and though it has been heard of in vain before."""
     monkeypatch.setattr(budget, "PATIENCE", 1e6)
-    monkeypatch.setattr(resting, "_ASKED_AGAIN", 1e6)
+    monkeypatch.setattr(bypass, "_ASKED_AGAIN", 1e6)
     graph = place.graphed(scale)
     for factor in (0, 0, *range(1, 20)):
         serve(graph, place, factor)
@@ -85,7 +84,7 @@ def test_it_is_asked_again_soon_whether_linking_must_wait(
         serve(graph, place, factor)
     heard.clear()
     for _ in range(2):
-        time.sleep(resting._ASKED_AGAIN)
+        time.sleep(bypass._ASKED_AGAIN)
         for factor in (3, 3):
             serve(graph, place, factor)
     assert heard == [[3], [3]]
@@ -105,7 +104,7 @@ def test_no_more_than_a_few_are_linked_at_once(
 
 def test_what_replays_save_is_spent_on_links(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signatures, "EAGER", 1)
-    monkeypatch.setattr(resting, "_ASKED_AGAIN", 0.0)
+    monkeypatch.setattr(bypass, "_ASKED_AGAIN", 0.0)
     graph = place.graphed(scale)
     noted: list[float] = []
     with monkeypatch.context() as patch:
@@ -122,19 +121,19 @@ def test_what_replays_save_is_spent_on_links(place: Place, monkeypatch: pytest.M
         serve(graph, place, 2)
     for idle in (False, True):
         monkeypatch.setattr(graph.device, "idle", lambda idle=idle: idle)
-        graph.dispatcher.quiet(0.0)
+        graph.dispatcher.open_bypass_to_all(0.0)
         serve(graph, place, 3)
         serve(graph, place, 3)
         # Of 400 replays while the device was busy nothing has been saved.
         assert graph.refresh_report().programs == 1
     for _ in range(790):  # 98.75 of 100 seconds
         serve(graph, place, 2)
-    graph.dispatcher.quiet(0.0)
+    graph.dispatcher.open_bypass_to_all(0.0)
     serve(graph, place, 3)
     assert graph.refresh_report().programs == 1
     for _ in range(11):
         serve(graph, place, 2)
-    graph.dispatcher.quiet(0.0)
+    graph.dispatcher.open_bypass_to_all(0.0)
     serve(graph, place, 3)
     assert graph.refresh_report().programs == 2
 
@@ -204,7 +203,7 @@ def test_a_backward_gets_as_many_programs_as_its_forward_at_once(
     assert programs_after(5, 5, 5, 6, 6, 6) == [1, 1]
     budget.BUDGET.clear()
     for graph in registry._graphs:
-        graph.dispatcher.quiet(0.0)
+        graph.dispatcher.open_bypass_to_all(0.0)
     assert programs_after(6) == [2, 2]
     assert programs_after(7, 7, 7) == [2, 2]
 

@@ -1,4 +1,4 @@
-"""Graphs that are launched before the wrappers around them run (src/torch/flight.h)."""
+"""Graphs that are launched before the wrappers around them run (src/speculation)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Function = Callable[[list[Any]], list[Any]]
 
 
 class Wrapped:
-    """A graph of `function`, the wrappers around it, and the Entry that launches it ahead. The
-    caller's arguments reach the graph in the opposite order."""
+    """A graph of `function`, the wrappers around it, and the entry point that launches it ahead.
+    The caller's arguments reach the graph in the opposite order."""
 
     def __init__(self, place: Place, function: Function, arguments: list[Any]) -> None:
         self.graph: CompiledGraph = place.graphed(function)
@@ -33,9 +33,9 @@ class Wrapped:
         assert self.graph.refresh_report().state == "graphed", self.graph.report.blame
         self.wrappers: Callable[..., Any] = self.arrive
         self.seen: list[int] = []
-        self.entry: Any = _engine.make_entry(lambda *given: self._called(*given))
+        self.entry: Any = _engine.make_entry_point(lambda *given: self._called(*given))
         order = list(range(len(arguments)))[::-1]
-        _engine.connect_entry(self.entry, self.graph.dispatcher, len(order), order, None)
+        _engine.connect_entry_point(self.entry, self.graph.dispatcher, len(order), order, None)
 
     def _called(self, *given: Any) -> Any:
         self.seen.append(self.replays)

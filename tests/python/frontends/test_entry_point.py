@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pygraph.frontends.compile import entry_point as gateway
-from pygraph.frontends.compile import hook
+from pygraph.frontends.compile import entry_point, hook
 
 INERT = """
 class Runner:
@@ -41,7 +40,7 @@ def outer(tmp_path: Any, source: str, partitions: int = 1) -> Any:
 
 def test_an_outer_function_that_moves_names_is_inert(tmp_path: Any) -> None:
     model = outer(tmp_path, INERT)
-    assert gateway.covers_everything(model) and gateway.comes_first(model)
+    assert entry_point.covers_everything(model) and entry_point.comes_first(model)
 
 
 @pytest.mark.parametrize(
@@ -64,31 +63,31 @@ def test_what_a_partition_comes_behind(tmp_path: Any, old: str, new: str, first:
     """Behind it, anything may happen in its turn."""
     assert old in INERT
     model = outer(tmp_path, INERT.replace(old, new), partitions=2)
-    assert gateway.comes_first(model) is first
-    assert not gateway.covers_everything(model)
+    assert entry_point.comes_first(model) is first
+    assert not entry_point.covers_everything(model)
 
 
 def test_only_the_first_partition_comes_first(tmp_path: Any) -> None:
     partition = outer(tmp_path, INERT, partitions=2)
     runner = partition.__globals__["runner"]
     runner.partitions[1] = types.FunctionType(partition.__code__, partition.__globals__)
-    assert not gateway.comes_first(runner.partitions[1])
-    assert gateway.comes_first(partition) and gateway.comes_first(runner.call)
-    assert gateway.comes_first(lambda arguments: arguments)
-    assert not gateway.comes_first(lambda arguments: partition(arguments))
+    assert not entry_point.comes_first(runner.partitions[1])
+    assert entry_point.comes_first(partition) and entry_point.comes_first(runner.call)
+    assert entry_point.comes_first(lambda arguments: arguments)
+    assert not entry_point.comes_first(lambda arguments: partition(arguments))
     runner.partitions.clear()
-    assert not gateway.comes_first(partition) and not gateway.covers_everything(partition)
+    assert not entry_point.comes_first(partition) and not entry_point.covers_everything(partition)
 
 
 def test_code_that_was_not_partitioned_is_whole(tmp_path: Any) -> None:
-    assert gateway.covers_everything(lambda arguments: arguments)
+    assert entry_point.covers_everything(lambda arguments: arguments)
     partition = outer(tmp_path, INERT)
-    assert gateway.covers_everything(partition.__globals__["runner"].call)
+    assert entry_point.covers_everything(partition.__globals__["runner"].call)
 
 
 def test_an_unknown_callable_beside_partitions_is_not_whole(tmp_path: Any) -> None:
     partition = outer(tmp_path, INERT)
-    assert not gateway.covers_everything(lambda arguments: partition(arguments))
+    assert not entry_point.covers_everything(lambda arguments: partition(arguments))
 
 
 @pytest.mark.parametrize(
@@ -108,11 +107,11 @@ def test_an_unknown_callable_beside_partitions_is_not_whole(tmp_path: Any) -> No
 )
 def test_an_outer_function_that_does_something_is_not(tmp_path: Any, old: str, new: str) -> None:
     assert old in INERT
-    assert not gateway.covers_everything(outer(tmp_path, INERT.replace(old, new)))
+    assert not entry_point.covers_everything(outer(tmp_path, INERT.replace(old, new)))
 
 
 def test_several_partitions_are_not_whole(tmp_path: Any) -> None:
-    assert not gateway.covers_everything(outer(tmp_path, INERT, partitions=2))
+    assert not entry_point.covers_everything(outer(tmp_path, INERT, partitions=2))
 
 
 def metadata(**changes: Any) -> Any:
@@ -132,7 +131,7 @@ def metadata(**changes: Any) -> Any:
 def test_plain_metadata_is_inert_and_everything_else_is_not() -> None:
     from torch._functorch._aot_autograd.schemas import OutputType
 
-    assert gateway.wrappers_are_inert(metadata())
+    assert entry_point.wrappers_are_inert(metadata())
     alias = [types.SimpleNamespace(output_type=OutputType.alias_of_input)]
     for change in (
         {"mutated_inp_runtime_indices": [1]},
@@ -142,8 +141,8 @@ def test_plain_metadata_is_inert_and_everything_else_is_not() -> None:
         {"is_rng_op_functionalized": True},
         {"output_info": alias},
     ):
-        assert not gateway.wrappers_are_inert(metadata(**change)), change
-    assert not gateway.wrappers_are_inert(None)
+        assert not entry_point.wrappers_are_inert(metadata(**change)), change
+    assert not entry_point.wrappers_are_inert(None)
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -159,7 +158,7 @@ def test_metadata_is_observed_on_a_cache_miss_and_on_a_hit(
     def backend(gm: Any, inputs: Any) -> Any:
         with hook.observed_metadata() as metadata:
             compiled = compile_fx(gm, inputs)
-        found.append([gateway.wrappers_are_inert(each) for each in metadata])
+        found.append([entry_point.wrappers_are_inert(each) for each in metadata])
         return compiled
 
     def write(x: torch.Tensor) -> torch.Tensor:
@@ -177,23 +176,23 @@ def test_metadata_is_observed_on_a_cache_miss_and_on_a_hit(
 
 def test_routes_need_every_object_to_be_found() -> None:
     a, b, c, r, s = (torch.randn(2) for _ in range(5))
-    route = functools.partial(gateway.route_between, torch.is_tensor)
+    route = functools.partial(entry_point.route_between, torch.is_tensor)
     assert route((a, b, c), [c, a]) == [2, 0]
     assert route((a, b), [a, c]) is None  # c is not the caller's
     assert route((a, a), [a]) is None  # which of the two?
     assert route((a, 3), [a]) is None  # an integer may be computed with
-    assert gateway.results_between((r, s), [r, s]) == []
-    assert gateway.results_between([s], [r, s]) == [1]
-    assert gateway.results_between((r, s), [s, r]) == [1, 0]
-    assert gateway.results_between((r.clone(),), [r]) is None  # the result was rebuilt
-    assert gateway.results_between(r, [r]) is None
+    assert entry_point.results_between((r, s), [r, s]) == []
+    assert entry_point.results_between([s], [r, s]) == [1]
+    assert entry_point.results_between((r, s), [s, r]) == [1, 0]
+    assert entry_point.results_between((r.clone(),), [r]) is None  # the result was rebuilt
+    assert entry_point.results_between(r, [r]) is None
 
 
 def test_dynamo_takes_an_entry_for_a_compiled_function() -> None:
     from pygraph import _engine
 
     compiled = torch.compile(
-        lambda x: (x * 2, x + 1), backend=lambda gm, _: _engine.make_entry(gm.forward)
+        lambda x: (x * 2, x + 1), backend=lambda gm, _: _engine.make_entry_point(gm.forward)
     )
     for _ in range(2):
         x = torch.randn(3)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pygraph.frontends.compile import index_bounds as lookups
+from pygraph.frontends.compile import index_bounds
 
 KERNEL = """
 triton_poi_fused_0 = async_compile.triton('triton_poi_fused_0', '''
@@ -69,7 +69,7 @@ def source(body: str, *changes: tuple[str, str]) -> str:
     ],
 )
 def test_an_argument(body: str) -> None:
-    assert lookups.of_source(source(body)) == {2: 64}
+    assert index_bounds.of_source(source(body)) == {2: 64}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_an_argument(body: str) -> None:
     ],
 )
 def test_the_same_in_every_call(body: str) -> None:
-    assert lookups.of_source(source(body)) == {}
+    assert index_bounds.of_source(source(body)) == {}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_the_same_in_every_call(body: str) -> None:
     ],
 )
 def test_a_value_that_is_not_known(body: str) -> None:
-    assert lookups.of_source(source(body)) is None
+    assert index_bounds.of_source(source(body)) is None
 
 
 @pytest.mark.parametrize(
@@ -144,30 +144,30 @@ def test_a_value_that_is_not_known(body: str) -> None:
     ],
 )
 def test_code_of_another_form(old: str, new: str) -> None:
-    assert lookups.of_source(source("tmp4 = tmp0")) == {2: 64}
-    assert lookups.of_source(source("tmp4 = tmp0", (old, new))) is None
+    assert index_bounds.of_source(source("tmp4 = tmp0")) == {2: 64}
+    assert index_bounds.of_source(source("tmp4 = tmp0", (old, new))) is None
 
 
 def test_a_result_that_is_an_argument() -> None:
     written = (".run(arg2_1, arg0_1, buf0", ".run(arg2_1, arg0_1, arg1_1")
-    assert lookups.of_source(source("tmp4 = tl.load(out_ptr0 + (x1), xmask)", written)) is None
+    assert index_bounds.of_source(source("tmp4 = tl.load(out_ptr0 + (x1), xmask)", written)) is None
 
 
 def test_a_number_that_the_kernel_is_given() -> None:
     given = ("out_ptr0, xnumel,", "out_ptr0, ks0, xnumel,")
-    assert lookups.of_source(source("tmp4 = ks0 + x1", given)) is None
+    assert index_bounds.of_source(source("tmp4 = ks0 + x1", given)) is None
 
 
 def test_a_fixed_value_under_a_mask_that_comes_from_data() -> None:
     masked = ("~(xmask), ", "~(tmp5 & xmask), ")
     text = source("tmp5 = tmp0 > 1\n    tmp4 = x1", masked)
-    assert lookups.of_source(text) is None
-    assert lookups.of_source(source("tmp5 = x1 > 1\n    tmp4 = x1", masked)) == {}
+    assert index_bounds.of_source(text) is None
+    assert index_bounds.of_source(source("tmp5 = x1 > 1\n    tmp4 = x1", masked)) == {}
 
 
 def test_a_check_without_a_mask() -> None:
     plain = ("((0 <= tmp4) & (tmp4 < 64)) | ~(xmask)", "(0 <= tmp4) & (tmp4 < 64)")
-    assert lookups.of_source(source("tmp4 = tmp0", plain)) == {2: 64}
+    assert index_bounds.of_source(source("tmp4 = tmp0", plain)) == {2: 64}
 
 
 def test_the_least_bound_of_several() -> None:
@@ -175,9 +175,9 @@ def test_the_least_bound_of_several() -> None:
     run = "triton_poi_fused_0.run(arg2_1, arg0_1, buf0, 256, stream=stream0)"
     other = run.replace("fused_0", "fused_1")
     both = second + source("tmp4 = tmp0", (run, f"{run}; {other}"))
-    assert lookups.of_source(both) == {2: 9}
+    assert index_bounds.of_source(both) == {2: 9}
     third = both.replace("fused_1.run(arg2_1, arg0_1", "fused_1.run(arg1_1, arg0_1")
-    assert lookups.of_source(third) == {1: 9, 2: 64}
+    assert index_bounds.of_source(third) == {1: 9, 2: 64}
 
 
 PARTITION = textwrap.dedent(CALL.removeprefix("\nclass Runner:\n"))
@@ -196,20 +196,20 @@ class Runner:
 def test_a_partition() -> None:
     """With graphs on, Inductor puts its calls into one, also where there is nothing to part."""
     text = KERNEL.replace("BODY", "tmp4 = tmp0") + PARTITION + WHOLE
-    assert lookups.of_source(text, "partition_0") == {2: 64}
-    assert lookups.of_source(text, "partition_1") is None
-    assert lookups.of_source(text, "call") is None
+    assert index_bounds.of_source(text, "partition_0") == {2: 64}
+    assert index_bounds.of_source(text, "partition_1") is None
+    assert index_bounds.of_source(text, "call") is None
 
 
 def test_the_partition_that_is_called() -> None:
     second = PARTITION.replace("partition_0", "partition_1").replace("run(arg2_1", "run(arg1_1")
     text = KERNEL.replace("BODY", "tmp4 = tmp0") + PARTITION + second + WHOLE
-    assert lookups.of_source(text, "partition_0") == {2: 64}
-    assert lookups.of_source(text, "partition_1") == {1: 64}
+    assert index_bounds.of_source(text, "partition_0") == {2: 64}
+    assert index_bounds.of_source(text, "partition_1") == {1: 64}
 
 
 def test_code_that_looks_nothing_up() -> None:
-    assert lookups.of_source("def call(args):\n    return args") == {}
+    assert index_bounds.of_source("def call(args):\n    return args") == {}
 
 
 # ------------------------------------------------------------------------ operators
@@ -232,8 +232,8 @@ def test_embeddings() -> None:
     def both(x: Any, few: Any, many: Any, ids: Any) -> Any:
         return embedding(few, ids[0].view(2, 1)), embedding(many, ids), x + 1
 
-    assert lookups.of_graph(graph_of(both, x, few, many, ids)) == {3: 6}
-    assert lookups.of_graph(graph_of(lambda x: x + 1, x)) == {}
+    assert index_bounds.of_graph(graph_of(both, x, few, many, ids)) == {3: 6}
+    assert index_bounds.of_graph(graph_of(lambda x: x + 1, x)) == {}
 
 
 def test_embeddings_of_what_is_computed() -> None:
@@ -248,10 +248,10 @@ def test_embeddings_of_what_is_computed() -> None:
 
     for function in (shifted, turned, halves):
         graph = graph_of(function, torch.randn(6, 4), torch.tensor([0, 1]))
-        assert lookups.of_graph(graph) is None
+        assert index_bounds.of_graph(graph) is None
 
 
 def test_a_table_of_any_size() -> None:
     table, ids = torch.randn(6, 4), torch.tensor([0, 1])
     graph = make_fx(embedding, tracing_mode="symbolic")(table, ids).graph
-    assert lookups.of_graph(graph) is None
+    assert index_bounds.of_graph(graph) is None

@@ -11,7 +11,7 @@ from places import Place
 
 import pygraph
 from pygraph import _engine
-from pygraph.frontends.compile import speculation as early
+from pygraph.frontends.compile import speculation
 
 SOURCE = """
 triton_poi_fused_0 = async_compile.triton('triton_poi_fused_0', '''
@@ -58,7 +58,7 @@ def benchmark_compiled_module(times=10):
 )
 def test_generated_code(tmp_path: Any, old: str, new: str, harmless: bool) -> None:
     source = SOURCE.replace(old, new) if old else SOURCE
-    assert (early._of_source(source) is not None) is harmless
+    assert (speculation._of_source(source) is not None) is harmless
 
 
 def test_a_graph_of_something_else_than_operators() -> None:
@@ -66,11 +66,11 @@ def test_a_graph_of_something_else_than_operators() -> None:
         return x.size(0) + 1
 
     graph = torch.fx.symbolic_trace(number)
-    assert early.index_bounds(graph.forward) is None
+    assert speculation.index_bounds(graph.forward) is None
     empty = torch.fx.GraphModule({}, torch.fx.Graph())
     empty.graph.call_function(torch.ops.higher_order.cond, ())
     empty.graph.output(None)
-    assert early.index_bounds(empty.forward) is None
+    assert speculation.index_bounds(empty.forward) is None
 
 
 PARTITIONED = """
@@ -113,29 +113,29 @@ def generated(folder: Any, source: str) -> dict[str, Any]:
 def test_the_arguments_of_a_partition_are_numbered_as_it_has_them(tmp_path: Any) -> None:
     names = generated(tmp_path, PARTITIONED)
     partition, runner = names["partition_0"], names["Runner"]()
-    assert early.index_bounds(partition) == {1: 9}
-    assert early.index_bounds(lambda args: partition(args)) == {1: 9}
-    assert early.index_bounds(runner.call) is None
+    assert speculation.index_bounds(partition) == {1: 9}
+    assert speculation.index_bounds(lambda args: partition(args)) == {1: 9}
+    assert speculation.index_bounds(runner.call) is None
 
 
 def test_generated_code_without_checks_of_indices(tmp_path: Any) -> None:
     from torch._inductor import config
 
     partition = generated(tmp_path, PARTITIONED)["partition_0"]
-    assert early.permit(partition) == early.Permit({1: 9})
-    assert early.permit(partition, checked=False) is None
-    assert early.indices_are_checked({})
-    assert not early.indices_are_checked({"assert_indirect_indexing": False})
+    assert speculation.permit(partition) == speculation.Permit({1: 9})
+    assert speculation.permit(partition, checked=False) is None
+    assert speculation.indices_are_checked({})
+    assert not speculation.indices_are_checked({"assert_indirect_indexing": False})
     with config.patch(assert_indirect_indexing=False):
-        assert not early.indices_are_checked({})
-        assert early.indices_are_checked({"assert_indirect_indexing": True})
+        assert not speculation.indices_are_checked({})
+        assert speculation.indices_are_checked({"assert_indirect_indexing": True})
 
 
 def test_a_method_of_generated_code_is_one_piece_of_code(tmp_path: Any) -> None:
     """Its function is found behind it, and is no second one."""
     whole, _, _ = PARTITIONED.partition("class Runner")
     names = generated(tmp_path, whole.replace("partition_0(args)", "call(self, args)"))
-    assert early.index_bounds(types.MethodType(names["call"], object())) == {1: 9}
+    assert speculation.index_bounds(types.MethodType(names["call"], object())) == {1: 9}
 
 
 @pytest.mark.parametrize(("layer", "asked"), [(torch.nn.LayerNorm, 1), (torch.nn.BatchNorm1d, 0)])
@@ -144,9 +144,9 @@ def test_code_is_read_only_for_graphs_that_leave_no_trace(
 ) -> None:
     """One that writes statistics is never launched early, whatever its code does."""
     reads: list[Any] = []
-    bounds = early.index_bounds
+    bounds = speculation.index_bounds
     monkeypatch.setattr(
-        early, "index_bounds", lambda *given: [reads.append(given), bounds(*given)][1]
+        speculation, "index_bounds", lambda *given: [reads.append(given), bounds(*given)][1]
     )
     layers = torch.nn.Linear(4, 4), layer(4)
     model = torch.nn.Sequential(*layers).to(place.torch)
@@ -160,5 +160,5 @@ def test_code_is_read_only_for_graphs_that_leave_no_trace(
 
 
 def test_a_callable_of_which_nothing_is_known() -> None:
-    assert early.index_bounds(lambda arguments: arguments) is None
-    assert not early.install(_engine.make_entry(print), early.Permit({}))
+    assert speculation.index_bounds(lambda arguments: arguments) is None
+    assert not speculation.install(_engine.make_entry_point(print), speculation.Permit({}))

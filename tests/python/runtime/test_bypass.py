@@ -116,7 +116,7 @@ def test_a_program_that_does_not_fit_is_heard_of_though_all_is_quiet(
     for _ in range(3):
         graph.dispatcher([weight, place.randn(8), 2])
     graph.dispatcher.remove(graph._signatures.with_program[0].program)  # as if it accepted nothing
-    graph.dispatcher.quiet(1e6)
+    graph.dispatcher.open_bypass_to_all(1e6)
     heard.clear()
     graph.dispatcher([weight, place.randn(8), 2])
     assert heard == [[2]]
@@ -274,10 +274,10 @@ def test_a_graph_that_rests_is_collected() -> None:
     assert gone() is None
 
 
-def test_rest_needs_a_callable() -> None:
+def test_the_bypass_needs_a_callable() -> None:
     dispatcher = _engine.Dispatcher(print, print)
-    for ask in (dispatcher.rest, dispatcher.listen, dispatcher.served):
-        with pytest.raises(Exception, match="set_uncaptured"):
+    for ask in (dispatcher.open_bypass, dispatcher.close_bypass, dispatcher.bypassed):
+        with pytest.raises(Exception, match="set_bypass"):
             ask([1])
-    with pytest.raises(Exception, match="set_uncaptured"):
-        dispatcher.quiet(1.0)
+    with pytest.raises(Exception, match="set_bypass"):
+        dispatcher.open_bypass_to_all(1.0)

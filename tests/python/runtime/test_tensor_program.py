@@ -286,8 +286,8 @@ def test_a_linked_graph_becomes_a_program_only_once() -> None:
 def connected(order: list[int], results: list[int], count: int = 2) -> tuple[Slow, Any]:
     slow = Slow()
     slow.dispatcher.add(make())
-    entry = _engine.make_entry(lambda *arguments, **names: ("slow", arguments, names))
-    _engine.connect_entry(entry, slow.dispatcher, count, order, results)
+    entry = _engine.make_entry_point(lambda *arguments, **names: ("slow", arguments, names))
+    _engine.connect_entry_point(entry, slow.dispatcher, count, order, results)
     return slow, entry
 
 
@@ -311,7 +311,7 @@ def test_an_entry_leaves_everything_else_to_the_slow_way() -> None:
     slow.dispatcher.clear()
     assert entry(x, w)[0] == "slow"
     assert not slow.missed
-    _engine.set_entry_slow(entry, lambda *arguments: "other")
+    _engine.set_slow(entry, lambda *arguments: "other")
     assert entry(x, w) == "other"
 
 
@@ -327,11 +327,11 @@ def test_a_failing_replay_behind_an_entry_ends_in_the_callable() -> None:
 
 def test_an_entry_checks_what_it_is_connected_to() -> None:
     slow = Slow()
-    entry = _engine.make_entry(print)
+    entry = _engine.make_entry_point(print)
     with pytest.raises(IndexError, match="does not exist"):
-        _engine.connect_entry(entry, slow.dispatcher, 2, [0, 2], [])
-    with pytest.raises(TypeError, match="Entry"):
-        _engine.connect_entry(print, slow.dispatcher, 2, [0, 1], [])
+        _engine.connect_entry_point(entry, slow.dispatcher, 2, [0, 2], [])
+    with pytest.raises(TypeError, match="entry point"):
+        _engine.connect_entry_point(print, slow.dispatcher, 2, [0, 1], [])
 
 
 def test_cycles_through_an_entry_are_collected() -> None:

@@ -13,9 +13,7 @@ from typing import Any
 import torch
 
 from pygraph.decide.signatures import SignaturePolicy, sizes_of
-from pygraph.frontends.compile import aot, generated, hook, sources
-from pygraph.frontends.compile import entry_point as gateway
-from pygraph.frontends.compile import speculation as early
+from pygraph.frontends.compile import aot, entry_point, generated, hook, sources, speculation
 from pygraph.frontends.compile.options import split as split_options
 from pygraph.runtime import devices, registry
 from pygraph.runtime.compiled_graph import CompiledGraph
@@ -94,8 +92,8 @@ def backend(
             pair.add_backward(partition)
             return graph.entry()
         graphs.append(graph)
-        whole.append(gateway.covers_everything(model))
-        first.append(whole[-1] or gateway.comes_first(model))
+        whole.append(entry_point.covers_everything(model))
+        first.append(whole[-1] or entry_point.comes_first(model))
         return graph.entry()
 
     with hook.observed_metadata() as metadata:
@@ -105,18 +103,18 @@ def backend(
         else:
             with hook.installed(wrap) as routed:
                 compiled = _compile(gm, example_inputs, "inductor", inductor, routed)
-    inert = len(metadata) == 1 and gateway.wrappers_are_inert(metadata[0])
+    inert = len(metadata) == 1 and entry_point.wrappers_are_inert(metadata[0])
     log.debug("wrappers: inert %s of %d, whole %s, first %s", inert, len(metadata), whole, first)
     if not graphs or not graphs[0].direct_calls_allowed or not first[0]:
         return compiled
     permit = None
     if ours.launch != "checked":
         code, always = graphs[0].fallback.function, ours.launch == "always"
-        checked = early.indices_are_checked(inductor)
-        permit = functools.partial(early.permit, code, always, checked)
+        checked = speculation.indices_are_checked(inductor)
+        permit = functools.partial(speculation.permit, code, always, checked)
     if inert and whole == [True] and graphs[0].role is Role.INFERENCE:
-        return gateway.through(compiled, graphs[0], permit)
-    return gateway.ahead(compiled, graphs[0], permit)
+        return entry_point.through(compiled, graphs[0], permit)
+    return entry_point.ahead(compiled, graphs[0], permit)
 
 
 def _reason_against(

@@ -2,8 +2,8 @@
 
 AOTAutograd and Inductor put five to ten Python functions between Dynamo's bytecode and a compiled
 graph; for a plain inference graph all they do is reorder a list, but with a thousand parameters
-that costs more than the launch. An Entry (src/torch/entry.h) skips them for a compiled function
-when three things hold:
+that costs more than the launch. An entry point (src/torch/entry_point.h) skips them for a compiled
+function when three things hold:
 
 1. AOTAutograd's metadata says that its wrappers have nothing to do: no argument is written (they
    count versions), no output to rebuild from an alias, no tokens, no functionalised generator.
@@ -15,12 +15,12 @@ when three things hold:
 1 and 2 make 3 a property of the function and not of that one call. Where any of them fails, the
 whole stack stays in place.
 
-In front of a forward, 1 never holds: its wrappers make an autograd.Function of it. There the Entry
-launches the graph and calls the wrappers then, which find it launched when they come to it
-(src/torch/flight.h). That needs of 2 only what comes before the graph, and of 3 only the arguments.
-Wrappers that replace one (detached, as a base of views, as a part of a subclass) do so in every
-call of the function, so 2 and 3 make it a property of the function again; and each call is compared
-with what was launched, object by object.
+In front of a forward, 1 never holds: its wrappers make an autograd.Function of it. There the entry
+point launches the graph and calls the wrappers then, which find it launched when they come to it
+(src/speculation/speculation.h). That needs of 2 only what comes before the graph, and of 3 only the
+arguments. Wrappers that replace one (detached, as a base of views, as a part of a subclass) do so
+in every call of the function, so 2 and 3 make it a property of the function again; and each call is
+compared with what was launched, object by object.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pygraph.runtime.compiled_graph import CompiledGraph
 
 log = logging.getLogger("pygraph")
 
-#: Tells how a graph may be launched in front of the guards, once somebody has to know (early.py).
+#: Tells how a graph may be launched in front of the guards, once that must be known.
 Early = Callable[[], Permit | None]
 
 
@@ -50,17 +50,17 @@ def through(
     """What to give Dynamo in place of `compiled`, whose only graph is `graph`, if the wrappers
     between them are inert. `early`: the graph may be launched in front of the guards, as that says.
     """
-    return _Gateway(compiled, graph, False, early).entry
+    return _Connector(compiled, graph, False, early).entry
 
 
 def ahead(
     compiled: Callable[..., Any], graph: CompiledGraph, early: Early | None = None
 ) -> Callable[..., Any]:
     """The same whatever the wrappers do: they run, behind the launch of the graph."""
-    return _Gateway(compiled, graph, True, early).entry
+    return _Connector(compiled, graph, True, early).entry
 
 
-class _Gateway:
+class _Connector:
     """Watches the slow path until the graph is deployed, then connects the entry."""
 
     def __init__(
@@ -75,7 +75,7 @@ class _Gateway:
         self._graph = graph
         self._deployed: tuple[Sequence[Any], Sequence[Any]] | None = None
         graph.on_deploy = self._note
-        self.entry = cast(Callable[..., Any], _engine.make_entry(self._watch))
+        self.entry = cast(Callable[..., Any], _engine.make_entry_point(self._watch))
 
     def _note(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> None:
         self._deployed = arguments, outputs
@@ -86,7 +86,7 @@ class _Gateway:
             deployed, self._deployed = self._deployed, None
             self._graph.on_deploy = None  # or each further call that is linked would be held
             self._connect(arguments, results, *deployed)
-            _engine.set_entry_slow(self.entry, self._compiled)
+            _engine.set_slow(self.entry, self._compiled)
         return results
 
     def _connect(self, outer: Any, outer_results: Any, inner: Any, inner_results: Any) -> None:
@@ -96,7 +96,7 @@ class _Gateway:
             name = self._graph.report.name
             log.debug("%s: wrappers stay, an object was replaced on its way", name)
             return
-        _engine.connect_entry(self.entry, self._graph.dispatcher, len(outer), order, results)
+        _engine.connect_entry_point(self.entry, self._graph.dispatcher, len(outer), order, results)
         report = self._graph.report
         report.direct, report.ahead = not self._ahead, self._ahead
         program = self._graph.dispatcher.oldest

@@ -1,10 +1,11 @@
 """Which arguments of a compiled graph are indices, and what they must be below.
 
 A kernel that indexes by data checks each index on the GPU, and a check that fails ends the process.
-Whoever launches a graph on a guess has to know before what those checks will find (early.py). So
-each check is followed back to where its value was loaded from, which must be an argument of the
-graph: then the host can look. A value that no load leads to is the same in every call. Anything
-else, and any form of code that is not known here, means that the graph waits for the guards.
+Whoever launches a graph on a guess has to know before what those checks will find
+(speculation.py). So each check is followed back to where its value was loaded from, which must be
+an argument of the graph: then the host can look. A value that no load leads to is the same in every
+call. Anything else, and any form of code that is not known here, means that the graph waits for the
+guards.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Graphs that are launched in front of Dynamo's guards (src/torch/early.h says why that is right).
+"""Graphs that are launched in front of Dynamo's guards (src/speculation says why that is right).
 
 Two things are decided here. First, which graphs may be: a guess that is wrong runs a graph on a
 call that it is not for, so nothing in it may go by what it reads from memory. An index that comes
 from data is checked on the GPU, and ends the process where it is out of bounds; so those that are
-arguments are looked at on the host before the launch (lookups.py finds them), and there may be no
+arguments are looked at on the host before the launch (index_bounds.py finds them), and there may be no
 others. That is read from Inductor's generated code, and everything that is not known to be
 harmless counts as harm.
 
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.frontends.compile import index_bounds as lookups
+from pygraph.frontends.compile import index_bounds
 from pygraph.frontends.compile.generated import callables_behind, generated_functions
 from pygraph.operators.table import Property, operators
 
@@ -97,7 +97,7 @@ def _only(found: list[dict[int, int] | None]) -> dict[int, int] | None:
 def _of_graph(graph: torch.fx.Graph) -> dict[int, int] | None:
     lookup = torch.ops.aten.embedding.default
     harmless = all(node.target is lookup or _is_harmless_node(node) for node in graph.nodes)
-    return lookups.of_graph(graph) if harmless else None
+    return index_bounds.of_graph(graph) if harmless else None
 
 
 def _is_harmless_node(node: torch.fx.Node) -> bool:
@@ -133,7 +133,7 @@ def _of_source(source: str, called: str = "call") -> dict[int, int] | None:
     unknown = {name for each in run for name in _called_in(each) if not _is_harmless_call(name)}
     if unknown:
         log.debug("not launched early: generated code calls %s", ", ".join(sorted(unknown)))
-    return lookups.of_source(source, called, tree) if run and not unknown else None
+    return index_bounds.of_source(source, called, tree) if run and not unknown else None
 
 
 def _called_in(function: ast.FunctionDef) -> set[str]:
@@ -157,8 +157,8 @@ def _is_harmless_call(name: str) -> bool:
 
 
 def install(entry: Any, permit: Permit) -> bool:
-    """Has the graph of an Entry launched early, from the next calls on, as far as the permit goes.
-    For a call that is on its way through it. Whether that could be done."""
+    """Has the graph of an entry point launched early, from the next calls on, as far as the permit
+    goes. For a call that is on its way through it. Whether that could be done."""
     frame = sys._getframe(1)
     for _ in range(_FRAMES):
         code = frame.f_code
@@ -166,7 +166,7 @@ def install(entry: Any, permit: Permit) -> bool:
             context = frame.f_locals.get("self")
             added = _add(getattr(context, "enter_exit_hooks", None), code)
             if added:
-                _engine.allow_early(entry, sorted(permit.bounds.items()), permit.always)
+                _engine.allow_speculation(entry, sorted(permit.bounds.items()), permit.always)
             return added
         if frame.f_back is None:
             break
@@ -177,8 +177,9 @@ def install(entry: Any, permit: Permit) -> bool:
 def _add(hooks: Any, code: Any) -> bool:
     if not isinstance(hooks, list):
         return False
-    if not any(map(_engine.is_early, hooks)):
-        hooks.append(_engine.make_early(code, *_surroundings(), (torch.Tensor, torch.nn.Parameter)))
+    if not any(map(_engine.is_speculation_hook, hooks)):
+        plain = torch.Tensor, torch.nn.Parameter
+        hooks.append(_engine.make_speculation_hook(code, *_surroundings(), plain))
     return True
 
 
@@ -196,8 +197,8 @@ def hooks_of(compiled: Any) -> list[Any]:
 def counts(compiled: Any) -> tuple[int, int, int]:
     """Of what torch.compile has returned: graphs launched early, those of them whose call came, and
     calls whose arguments were read for it. For tests and benchmarks."""
-    found = [_engine.early_counts(hook) for hook in hooks_of(compiled) if _engine.is_early(hook)]
-    return found[0] if found else (0, 0, 0)
+    found = filter(_engine.is_speculation_hook, hooks_of(compiled))
+    return next(map(_engine.speculation_counts, found), (0, 0, 0))
 
 
 def _surroundings() -> tuple[Any, tuple[Any, ...]]:

@@ -1,9 +1,9 @@
-#include "route.h"
+#include "call_shape.h"
 
 #include <algorithm>
 #include <unordered_map>
 
-namespace pygraph::torch_bridge {
+namespace pygraph::torch_bridge::speculation {
 namespace {
 
 constexpr std::size_t kMostLeaves = 256;
@@ -99,7 +99,8 @@ bool Leaves::read(PyObject* positional, PyObject* named) {
   return add(positional, 0) && add(named, 0);
 }
 
-std::optional<Route::Expected> Route::Expected::of(PyObject* leaf, const PlainTypes& plain) {
+std::optional<CallShape::Expected> CallShape::Expected::of(PyObject* leaf,
+                                                           const PlainTypes& plain) {
   Expected expected;
   if (is_value(leaf)) {
     expected.value = PythonRef::to(leaf);
@@ -125,7 +126,7 @@ std::optional<Route::Expected> Route::Expected::of(PyObject* leaf, const PlainTy
   return expected;
 }
 
-bool Route::Expected::admits(PyObject* leaf) const noexcept {
+bool CallShape::Expected::admits(PyObject* leaf) const noexcept {
   if (value) {
     return same_value(value.get(), leaf);
   }
@@ -149,21 +150,22 @@ bool Route::Expected::admits(PyObject* leaf) const noexcept {
          (api.data(leaf) != nullptr || std::find(sizes.begin(), sizes.end(), 0) != sizes.end());
 }
 
-std::optional<Route> Route::learn(PyObject* entry, PyObject* const* given, std::size_t count,
-                                  const Leaves& leaves, const PlainTypes& plain) {
+std::optional<CallShape> CallShape::learn(const std::shared_ptr<Target>& target,
+                                          PyObject* const* given, const Leaves& leaves,
+                                          const PlainTypes& plain) {
   const TorchApi& api = torch_api();
-  Route route;
-  route.structure_ = leaves.structure;
+  CallShape shape;
+  shape.structure_ = leaves.structure;
   std::unordered_map<PyObject*, std::int32_t> place;
   for (const PythonRef& leaf : leaves.items) {
     std::optional<Expected> expected = Expected::of(leaf.get(), plain);
     if (!expected) {
       return std::nullopt;
     }
-    place.emplace(leaf.get(), static_cast<std::int32_t>(route.leaves_.size()));
-    route.leaves_.push_back(std::move(*expected));
+    place.emplace(leaf.get(), static_cast<std::int32_t>(shape.leaves_.size()));
+    shape.leaves_.push_back(std::move(*expected));
   }
-  for (std::size_t i = 0; i < count; ++i) {
+  for (Py_ssize_t i = 0; i < target->argument_count; ++i) {
     if (!api.is_tensor(given[i])) {
       return std::nullopt;
     }
@@ -178,13 +180,13 @@ std::optional<Route> Route::learn(PyObject* entry, PyObject* const* given, std::
         return std::nullopt;
       }
     }
-    route.sources_.push_back(std::move(source));
+    shape.sources_.push_back(std::move(source));
   }
-  route.entry_ = weak_reference(entry);
-  return route.entry_ ? std::optional<Route>(std::move(route)) : std::nullopt;
+  shape.target_ = target;
+  return shape;
 }
 
-bool Route::fits(const Leaves& leaves) const noexcept {
+bool CallShape::fits(const Leaves& leaves) const noexcept {
   bool same = leaves.structure == structure_ && leaves.items.size() == leaves_.size();
   for (std::size_t i = 0; same && i < leaves_.size(); ++i) {
     same = leaves_[i].admits(leaves.items[i].get());
@@ -192,7 +194,7 @@ bool Route::fits(const Leaves& leaves) const noexcept {
   return same;
 }
 
-std::vector<PythonRef> Route::arguments(const Leaves& leaves) const {
+std::vector<PythonRef> CallShape::arguments(const Leaves& leaves) const {
   const TorchApi& api = torch_api();
   const std::size_t count = sources_.size();
   std::vector<PythonRef> found;
@@ -223,6 +225,4 @@ std::vector<PythonRef> Route::arguments(const Leaves& leaves) const {
   return found;
 }
 
-PythonRef Route::entry() const noexcept { return object_of(entry_.get()); }
-
-}  // namespace pygraph::torch_bridge
+}  // namespace pygraph::torch_bridge::speculation

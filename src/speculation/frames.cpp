@@ -1,6 +1,6 @@
 #include "frames.h"
 
-namespace pygraph::torch_bridge {
+namespace pygraph::torch_bridge::speculation {
 
 PythonRef variable(PyObject* frame, const char* name) {
 #if PY_VERSION_HEX >= 0x030C0000
@@ -39,4 +39,4 @@ PythonRef frame_of(PyObject* code) {
   return {};
 }
 
-}  // namespace pygraph::torch_bridge
+}  // namespace pygraph::torch_bridge::speculation

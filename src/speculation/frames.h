@@ -1,11 +1,12 @@
-// Python frames, as far as the way into a compiled callable goes by them (early.h). Needs the GIL.
+// Python frames, as far as the way into a compiled callable goes by them (guess.cpp). Needs the
+// GIL.
 #pragma once
 
 #include <Python.h>
 
-#include "python_ref.h"
+#include "../torch/python_ref.h"
 
-namespace pygraph::torch_bridge {
+namespace pygraph::torch_bridge::speculation {
 
 /// A local variable of a frame; empty if it has none of that name.
 PythonRef variable(PyObject* frame, const char* name);
@@ -15,4 +16,4 @@ PythonRef back(PyObject* frame);
 /// The frame whose code is `code`, the running one or the one that called it; empty if neither is.
 PythonRef frame_of(PyObject* code);
 
-}  // namespace pygraph::torch_bridge
+}  // namespace pygraph::torch_bridge::speculation

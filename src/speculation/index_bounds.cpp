@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
-#include "call_scope.h"
-#include "tensor_program.h"
+#include "../torch/call_scope.h"
 
-namespace pygraph::torch_bridge {
+namespace pygraph::torch_bridge::speculation {
 namespace {
 
 constexpr std::int32_t kInt32 = 3;  // c10::ScalarType
@@ -85,8 +85,21 @@ bool IndexBounds::read(const Arguments& arguments, std::vector<Values>& values) 
   return true;
 }
 
-bool IndexBounds::hold(const Driver& driver, const Arguments& arguments, CUstream stream,
-                       std::uint64_t& bytes) {
+bool IndexBounds::hold(TensorProgram& program, const Arguments& arguments) noexcept {
+  const std::vector<ArgumentSpec>& specs = program.arguments();
+  const auto is_tensor = [&](const IndexBound& bound) {
+    return bound.argument < specs.size() && specs[bound.argument].is_tensor();
+  };
+  try {
+    return bounds_.empty() ||
+           (std::all_of(bounds_.begin(), bounds_.end(), is_tensor) && look(program, arguments));
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+bool IndexBounds::look(TensorProgram& program, const Arguments& arguments) {
+  const CallScope scope = program.scope();
   const auto started = std::chrono::steady_clock::now();
   std::vector<Values> values;
   if (!read(arguments, values)) {
@@ -96,10 +109,11 @@ bool IndexBounds::hold(const Driver& driver, const Arguments& arguments, CUstrea
   for (const Values& each : values) {
     total += each.bytes;
   }
-  if (total > kMostBytes || (total > 0 && !fetch(driver, values, total, stream))) {
+  if (total > kMostBytes ||
+      (total > 0 && !fetch(program.driver(), values, total, scope.stream()))) {
     return false;
   }
-  bytes += total;
+  program.count_looked_at(total);
   const char* at = static_cast<const char*>(host_);
   bool within = true;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -130,4 +144,4 @@ bool IndexBounds::fetch(const Driver& driver, const std::vector<Values>& values,
   return driver.api.cuStreamSynchronize(stream) == CUDA_SUCCESS && copied;
 }
 
-}  // namespace pygraph::torch_bridge
+}  // namespace pygraph::torch_bridge::speculation

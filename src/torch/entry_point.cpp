@@ -1,4 +1,4 @@
-#include "entry.h"
+#include "entry_point.h"
 
 #include <structmember.h>
 
@@ -10,28 +10,29 @@
 #include <utility>
 #include <vector>
 
+#include "../speculation/speculation.h"
 #include "dispatcher.h"
-#include "early.h"
 
 namespace pygraph::torch_bridge {
 namespace {
 
+using speculation::PendingLaunch;
+using speculation::Target;
+
 /// A Python object by hand: the vectorcall protocol passes the caller's own array of arguments,
 /// which a binding generator would copy into a tuple first.
-struct EntryObject {
+struct EntryPointObject {
   PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* slow;
-  PyObject* owner;
-  Dispatcher* dispatcher;  ///< null: everything is slow
-  Py_ssize_t argument_count;
-  std::vector<std::uint32_t> order;
+  std::shared_ptr<Target> target;      ///< null: everything is slow
   std::vector<std::uint32_t> results;  ///< empty: the dispatcher's results as they are
-  std::unique_ptr<EarlyPermit> early;  ///< null: not to be launched in front of guards
   bool ahead;                          ///< the graph is launched, and `slow` makes the call
   PyObject* weak_references;
 };
 
-EntryObject* cast(PyObject* self) { return reinterpret_cast<EntryObject*>(self); }  // NOLINT
+EntryPointObject* cast(PyObject* self) {
+  return reinterpret_cast<EntryPointObject*>(self);
+}  // NOLINT
 
 PyObject* pick(PyObject* tuple, const std::vector<std::uint32_t>& results) {
   PyObject* picked = PyTuple_New(static_cast<Py_ssize_t>(results.size()));
@@ -52,42 +53,42 @@ PyObject* never_arrived(PyObject* result) {
   return nullptr;
 }
 
-PyObject* call_ahead(EntryObject* self, const Arguments& view, PyObject* const* arguments,
+PyObject* call_ahead(EntryPointObject* self, const Arguments& view, PyObject* const* arguments,
                      std::size_t flags) {
-  Flight flight(*self->dispatcher, view);
-  if (self->dispatcher->start(view, flight) == Dispatcher::Start::kError) {
+  PendingLaunch launch(self->target->dispatcher, view);
+  if (launch.launch(self->target->dispatcher.choose(view)) == PendingLaunch::Start::kError) {
     return nullptr;
   }
   PyObject* result = PyObject_Vectorcall(self->slow, arguments, flags, nullptr);
-  const bool lost = result != nullptr && !flight.landed() && flight.leaves_traces();
+  const bool lost = result != nullptr && !launch.claimed() && launch.leaves_traces();
   return lost ? never_arrived(result) : result;
 }
 
-/// Which comes to the dispatcher, where `early` lands.
-PyObject* call_slow(EntryObject* self, Flight& early, PyObject* const* arguments,
+/// Which comes to the graph's place, where `launch` is claimed.
+PyObject* call_slow(EntryPointObject* self, PendingLaunch& launch, PyObject* const* arguments,
                     std::size_t flags) {
   PyObject* result = PyObject_Vectorcall(self->slow, arguments, flags, nullptr);
-  early.answer();
+  launch.answer();
   return result;
 }
 
 PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags, PyObject* names) {
-  EntryObject* self = cast(callable);
-  if (self->dispatcher != nullptr && names == nullptr &&
-      PyVectorcall_NARGS(flags) == self->argument_count) {
-    const Arguments view{arguments, self->order.data(), self->order.size()};
-    Flight* early =
-        early_arrival(callable, arguments, self->argument_count, view, self->early != nullptr);
+  EntryPointObject* self = cast(callable);
+  const Target* target = self->target.get();
+  if (target != nullptr && names == nullptr &&
+      PyVectorcall_NARGS(flags) == target->argument_count) {
+    const Arguments view{arguments, target->order.data(), target->order.size()};
+    PendingLaunch* launch = speculation::arrive(self->target, arguments, view);
     if (self->ahead) {
-      return early != nullptr ? call_slow(self, *early, arguments, flags)
-                              : call_ahead(self, view, arguments, flags);
+      return launch != nullptr ? call_slow(self, *launch, arguments, flags)
+                               : call_ahead(self, view, arguments, flags);
     }
     PyObject* result = nullptr;
-    if (early != nullptr) {
-      result = self->dispatcher->land(*early, view);
-      early->answer();
+    if (launch != nullptr) {
+      result = launch->claim(view);
+      launch->answer();
     }
-    if (early != nullptr || self->dispatcher->try_call(view, result)) {
+    if (launch != nullptr || target->dispatcher.try_call(view, result)) {
       return result == nullptr || self->results.empty() ? result : pick(result, self->results);
     }
   }
@@ -97,14 +98,15 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(cast(self)->slow);
-  Py_VISIT(cast(self)->owner);
+  if (const std::shared_ptr<Target>& target = cast(self)->target; target != nullptr) {
+    Py_VISIT(target->owner.get());
+  }
   return 0;
 }
 
 int clear(PyObject* self) {
-  cast(self)->dispatcher = nullptr;
+  const std::shared_ptr<Target> gone = std::move(cast(self)->target);
   Py_CLEAR(cast(self)->slow);
-  Py_CLEAR(cast(self)->owner);
   return 0;
 }
 
@@ -114,17 +116,17 @@ void deallocate(PyObject* self) {
     PyObject_ClearWeakRefs(self);
   }
   clear(self);
-  cast(self)->order.~vector();
+  cast(self)->target.~shared_ptr();
   cast(self)->results.~vector();
-  cast(self)->early.~unique_ptr();
   PyTypeObject* type = Py_TYPE(self);
   type->tp_free(self);
   Py_DECREF(type);
 }
 
 PyMemberDef members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(EntryObject, vectorcall), READONLY, nullptr},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(EntryObject, weak_references), READONLY, nullptr},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(EntryPointObject, vectorcall), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(EntryPointObject, weak_references), READONLY,
+     nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
 PyType_Slot slots[] = {
@@ -133,10 +135,11 @@ PyType_Slot slots[] = {
     {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
     {Py_tp_clear, reinterpret_cast<void*>(clear)},
     {Py_tp_members, members},
-    {Py_tp_doc, const_cast<char*>("The way into a compiled function; see entry.h.")},  // NOLINT
+    {Py_tp_doc,
+     const_cast<char*>("The way into a compiled function; see entry_point.h.")},  // NOLINT
     {0, nullptr}};
 
-PyType_Spec spec = {"pygraph._engine.Entry", sizeof(EntryObject), 0,
+PyType_Spec spec = {"pygraph._engine.EntryPoint", sizeof(EntryPointObject), 0,
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
 
 bool read_indices(PyObject* sequence, Py_ssize_t below, std::vector<std::uint32_t>& indices) {
@@ -159,29 +162,28 @@ bool read_indices(PyObject* sequence, Py_ssize_t below, std::vector<std::uint32_
 
 }  // namespace
 
-PyTypeObject* entry_type() {
+PyTypeObject* entry_point_type() {
   static PyObject* type = PyType_FromSpec(&spec);
   return reinterpret_cast<PyTypeObject*>(type);  // NOLINT
 }
 
-PyObject* make_entry(PyObject* slow) {
-  PyTypeObject* type = entry_type();
+PyObject* make_entry_point(PyObject* slow) {
+  PyTypeObject* type = entry_point_type();
   PyObject* self = type == nullptr ? nullptr : type->tp_alloc(type, 0);
   if (self == nullptr) {
     return nullptr;
   }
-  EntryObject* entry = cast(self);
+  EntryPointObject* entry = cast(self);
   entry->vectorcall = call;
   entry->slow = Py_NewRef(slow);
-  new (&entry->order) std::vector<std::uint32_t>();
+  new (&entry->target) std::shared_ptr<Target>();
   new (&entry->results) std::vector<std::uint32_t>();
-  new (&entry->early) std::unique_ptr<EarlyPermit>();
   return self;
 }
 
-bool connect_entry(PyObject* self, PyObject* owner, Dispatcher& dispatcher,
-                   Py_ssize_t argument_count, PyObject* order, PyObject* results) {
-  EntryObject* entry = cast(self);
+bool connect_entry_point(PyObject* self, PyObject* owner, Dispatcher& dispatcher,
+                         Py_ssize_t argument_count, PyObject* order, PyObject* results) {
+  EntryPointObject* entry = cast(self);
   std::vector<std::uint32_t> arguments;
   std::vector<std::uint32_t> picked;
   const bool ahead = results == Py_None;
@@ -190,52 +192,27 @@ bool connect_entry(PyObject* self, PyObject* owner, Dispatcher& dispatcher,
     return false;
   }
   entry->ahead = ahead;
-  entry->order = std::move(arguments);
   entry->results = std::move(picked);
-  entry->argument_count = argument_count;
-  Py_XSETREF(entry->owner, Py_NewRef(owner));
-  entry->dispatcher = &dispatcher;
+  entry->target = std::make_shared<Target>(
+      Target{dispatcher, PythonRef::to(owner), argument_count, std::move(arguments), nullptr});
   return true;
 }
 
-Destination entry_destination(PyObject* self, const std::vector<PythonRef>& arguments) {
-  const EntryObject* entry = cast(self);
-  Destination destination;
-  if (entry->dispatcher == nullptr ||
-      static_cast<Py_ssize_t>(arguments.size()) != entry->argument_count) {
-    return destination;
-  }
-  destination.dispatcher = entry->dispatcher;
-  destination.owner = PythonRef::to(entry->owner);
-  destination.permit = entry->early.get();
-  destination.graphs.reserve(entry->order.size());
-  for (const std::uint32_t index : entry->order) {
-    destination.graphs.push_back(arguments[index].get());
-  }
-  return destination;
-}
-
-bool allow_early(PyObject* entry, std::vector<IndexBound> bounds, bool always) {
-  EntryObject* self = cast(entry);
-  const auto exists = [&](const IndexBound& bound) { return bound.argument < self->order.size(); };
-  if (self->dispatcher == nullptr || !std::all_of(bounds.begin(), bounds.end(), exists)) {
-    PyErr_SetString(PyExc_IndexError, self->dispatcher == nullptr
-                                          ? "the entry is not connected"
+bool allow_speculation(PyObject* entry, std::vector<speculation::IndexBound> bounds, bool always) {
+  Target* target = cast(entry)->target.get();
+  const auto exists = [&](const speculation::IndexBound& bound) {
+    return bound.argument < target->order.size();
+  };
+  if (target == nullptr || !std::all_of(bounds.begin(), bounds.end(), exists)) {
+    PyErr_SetString(PyExc_IndexError, target == nullptr
+                                          ? "the entry point is not connected"
                                           : "a bound refers to an argument that does not exist");
     return false;
   }
-  self->early = std::make_unique<EarlyPermit>(std::move(bounds), always);
+  target->permit = std::make_unique<speculation::Permit>(std::move(bounds), always);
   return true;
 }
 
-bool worth_a_guess(PyObject* entry) noexcept {
-  const EntryObject* self = cast(entry);
-  return self->dispatcher != nullptr && self->early != nullptr &&
-         (self->early->bounds.bounds().empty() || self->dispatcher->idle());
-}
-
-void set_entry_slow(PyObject* self, PyObject* slow) {
-  Py_XSETREF(cast(self)->slow, Py_NewRef(slow));
-}
+void set_slow(PyObject* self, PyObject* slow) { Py_XSETREF(cast(self)->slow, Py_NewRef(slow)); }
 
 }  // namespace pygraph::torch_bridge

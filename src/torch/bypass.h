@@ -2,9 +2,9 @@
 //
 // Most calls of a stream of many sizes, and all of a graph that was given up, are served by the
 // compiled callable, and Python, which decides that (runtime/bypass.py), need not hear of them: it
-// would take longer than a call may. A signature, the integers of a call, *rests* for a number of
-// calls, one that is new for as many as no graph is made at; one that rests no more still does
-// while all is quiet, unless it has come back soon.
+// would take longer than a call may. For a signature, the integers of a call, the bypass is *open*
+// for a number of calls: for a signature seen for the first time, as many as no graph is made at.
+// And it may be open to all for a while, but for a signature that has come back soon.
 #pragma once
 
 #include <Python.h>
@@ -15,13 +15,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tensor_program.h"
 #include "sizes.h"
+#include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
 
 /// Guarded by the GIL.
-class Uncaptured {
+class Bypass {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::uint64_t kAlways = ~std::uint64_t{0};
@@ -30,31 +30,31 @@ class Uncaptured {
 
   /// `function` takes one list of arguments, which it clears. `integers` are the arguments that
   /// signatures consist of. Tensors of a device among `aligned` must have addresses without the
-  /// bits of `alignment_mask`; a call where one has is not served here, whatever rests. A new
-  /// signature rests for `first_calls`.
-  Uncaptured(PyObject* function, std::vector<std::uint32_t> integers,
-             std::vector<std::uint32_t> aligned, std::uint64_t alignment_mask,
-             std::uint64_t first_calls);
-  ~Uncaptured() { release(); }
-  Uncaptured(const Uncaptured&) = delete;
-  Uncaptured& operator=(const Uncaptured&) = delete;
+  /// bits of `alignment_mask`; a call where one has is not served here, whatever is open. To a new
+  /// signature the bypass is open for `first_calls`.
+  Bypass(PyObject* function, std::vector<std::uint32_t> integers,
+         std::vector<std::uint32_t> aligned, std::uint64_t alignment_mask,
+         std::uint64_t first_calls);
+  ~Bypass() { release(); }
+  Bypass(const Bypass&) = delete;
+  Bypass& operator=(const Bypass&) = delete;
 
-  /// The signature of `arguments` rests for so many calls. Nothing for arguments without one.
-  void rest(const Arguments& arguments, std::uint64_t calls);
-  /// It does not rest, quiet or not.
-  void listen(const Arguments& arguments);
-  /// Until then no signature is worth hearing of, but for those that are listened to, and those
-  /// whose last call was one of the `soon` calls before this one.
-  void quiet(Clock::time_point until, std::uint64_t soon) noexcept {
-    quiet_ = until;
+  /// Opens it to the signature of `arguments` for so many calls. Nothing for arguments without one.
+  void open(const Arguments& arguments, std::uint64_t calls);
+  /// Closes it to that signature, even while it is open to all.
+  void close(const Arguments& arguments);
+  /// Opens it to all until then, but for signatures that it was closed to, and those whose last
+  /// call was one of the `soon` calls before this one.
+  void open_to_all(Clock::time_point until, std::uint64_t soon) noexcept {
+    open_until_ = until;
     soon_ = soon;
   }
   /// Calls with one signature.
-  struct Served {
+  struct Taken {
     std::uint64_t calls;   ///< that were served here since this was asked last
     std::uint64_t before;  ///< the number of the call before the last one; 0: there was none
   };
-  Served served(const Arguments& arguments);
+  Taken taken(const Arguments& arguments);
 
   /// Whether the graph's call `number`, from 1 on, is to be served here; it is counted as one.
   bool takes(const Arguments& arguments, std::uint64_t number);
@@ -68,14 +68,14 @@ class Uncaptured {
   void release() noexcept { Py_CLEAR(function_); }
 
  private:
-  struct Rest {
-    std::uint64_t left;  ///< calls
-    Served served;
+  struct Known {
+    std::uint64_t left;  ///< calls that it is open for
+    Taken taken;
     std::uint64_t last;  ///< the number of the last call
-    bool listened_to;
+    bool closed;
   };
 
-  Rest* find(const Arguments& arguments);
+  Known* find(const Arguments& arguments);
   [[nodiscard]] bool all_aligned(const Arguments& arguments) const noexcept;
 
   PyObject* function_;
@@ -83,8 +83,8 @@ class Uncaptured {
   std::vector<std::uint32_t> aligned_;
   std::uint64_t alignment_mask_;
   std::uint64_t first_calls_;
-  std::unordered_map<Sizes::Key, Rest, Sizes::Hash> known_;
-  Clock::time_point quiet_ = Clock::time_point::min();
+  std::unordered_map<Sizes::Key, Known, Sizes::Hash> known_;
+  Clock::time_point open_until_ = Clock::time_point::min();
   std::uint64_t soon_ = 0;
   std::vector<unsigned long> inside_;  ///< threads, by Python's number
 };

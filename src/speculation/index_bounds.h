@@ -1,23 +1,21 @@
 // Indices that a graph reads, looked at on the host before it is launched.
 //
-// A graph that is launched on a guess (early.h) must do no harm where the guess is wrong, and an
-// index that is out of bounds ends the process: compiled kernels check theirs on the GPU. Which
+// A graph that is launched on a guess (speculation.h) must do no harm where the guess is wrong, and
+// an index that is out of bounds ends the process: compiled kernels check theirs on the GPU. Which
 // arguments are indices, and what they must be below, follows from the kernels
-// (frontends/compile/index_bounds.py). Their values are here: a few kilobytes are copied to the host, which takes
-// some ten microseconds while nothing else is on the stream. Where something is, the GPU does not
-// wait for whoever launches next, and a launch in front of the guards would gain nothing.
+// (frontends/compile/index_bounds.py). Their values are here: a few kilobytes are copied to the
+// host, which takes some ten microseconds while nothing else is on the stream. Where something is,
+// the GPU does not wait for whoever launches next, and a launch in front of the guards would gain
+// nothing.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <vector>
 
-#include "pygraph/driver.h"
-#include "torch_api.h"
+#include "../torch/tensor_program.h"
 
-namespace pygraph::torch_bridge {
-
-struct Arguments;
+namespace pygraph::torch_bridge::speculation {
 
 /// Values of one argument: 0 to `below` - 1.
 struct IndexBound {
@@ -40,16 +38,15 @@ class IndexBounds {
   /// What the last look took that came to an end; nothing where there is nothing to look at.
   [[nodiscard]] std::chrono::nanoseconds last_look() const noexcept { return last_look_; }
 
-  /// Whether all values are within them. False as well if they could not be looked at.
-  /// Waits for its copies and all else on `stream`, and adds what they have to `bytes`. `arguments`
-  /// must have a tensor of `driver`'s device, of any kind, wherever a bound has its number. Nothing
-  /// is left on `stream`.
-  bool hold(const Driver& driver, const Arguments& arguments, CUstream stream,
-            std::uint64_t& bytes);
+  /// Whether all values among `arguments`, which `program` accepts, are within them. False as well
+  /// if they could not be looked at. Waits for its copies and all else on the stream of the call,
+  /// and leaves nothing on it.
+  bool hold(TensorProgram& program, const Arguments& arguments) noexcept;
 
  private:
   struct Values;
 
+  bool look(TensorProgram& program, const Arguments& arguments);
   bool read(const Arguments& arguments, std::vector<Values>& values) const;
   bool fetch(const Driver& driver, const std::vector<Values>& values, std::uint64_t total,
              CUstream stream);
@@ -63,4 +60,4 @@ class IndexBounds {
   std::uint64_t capacity_ = 0;
 };
 
-}  // namespace pygraph::torch_bridge
+}  // namespace pygraph::torch_bridge::speculation

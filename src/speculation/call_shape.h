@@ -2,10 +2,10 @@
 //
 // A caller's tensors are found in its arguments, through tuples, lists and dictionaries. Everything
 // else that reaches the graph, parameters above all, belongs to the callable: the same objects in
-// each call. A Route says which is which, and whether another call is such that launching the graph
-// on it can do no harm before anybody has checked that it is the right one: the caller's tensors
-// have the same shapes, and the others stand where they stood, so whatever the graph reads is
-// there.
+// each call. A CallShape says which is which, and whether another call is such that launching the
+// graph on it can do no harm before anybody has checked that it is the right one: the caller's
+// tensors have the same shapes, and the others stand where they stood, so whatever the graph reads
+// is there.
 #pragma once
 
 #include <Python.h>
@@ -16,10 +16,9 @@
 #include <optional>
 #include <vector>
 
-#include "tensor_program.h"
-#include "python_ref.h"
+#include "speculation.h"
 
-namespace pygraph::torch_bridge {
+namespace pygraph::torch_bridge::speculation {
 
 /// What a call is made of: objects that are no containers, and how they are contained.
 struct Leaves {
@@ -36,8 +35,8 @@ struct Leaves {
 /// The types whose tensors are plain, of a process: torch.Tensor, torch.nn.Parameter. Borrowed.
 using PlainTypes = std::vector<PyTypeObject*>;
 
-/// What decides whether it is worth something to launch a graph early (early_call.cpp).
-struct Worth {
+/// What decides whether a guess pays (guess.cpp).
+struct Benefit {
   using Clock = std::chrono::steady_clock;
 
   /// What the host does in a call behind the guards: the least that was seen. None: not seen yet.
@@ -45,12 +44,14 @@ struct Worth {
   bool outlasts = false;  ///< the graph was seen running for longer than that and a guess
 };
 
-class Route {
+class CallShape {
  public:
-  /// Of a call of `entry` with `given`, the graph's arguments in the order of its caller. None when
-  /// something of it cannot be told again, for instance an object of a class of the user's.
-  static std::optional<Route> learn(PyObject* entry, PyObject* const* given, std::size_t count,
-                                    const Leaves& leaves, const PlainTypes& plain);
+  /// Of a call that led to `target` with `given`, the graph's arguments in the order of its caller.
+  /// None when something of it cannot be told again, for instance an object of a class of the
+  /// user's.
+  static std::optional<CallShape> learn(const std::shared_ptr<Target>& target,
+                                        PyObject* const* given, const Leaves& leaves,
+                                        const PlainTypes& plain);
 
   /// Whether a call has the same containers, numbers and strings, and tensors of the same shapes.
   [[nodiscard]] bool fits(const Leaves& leaves) const noexcept;
@@ -59,12 +60,12 @@ class Route {
   /// gone or stands somewhere else.
   [[nodiscard]] std::vector<PythonRef> arguments(const Leaves& leaves) const;
 
-  /// The entry that it leads to; null when that is gone.
-  [[nodiscard]] PythonRef entry() const noexcept;
+  /// What it leads to; null when that is gone.
+  [[nodiscard]] std::shared_ptr<Target> target() const noexcept { return target_.lock(); }
 
   /// Of its graph, which has the same sizes in each call that fits. For calls to keep: another
-  /// thread can learn that a route is another.
-  [[nodiscard]] const std::shared_ptr<Worth>& worth() const noexcept { return worth_; }
+  /// thread can learn that a shape is another.
+  [[nodiscard]] const std::shared_ptr<Benefit>& benefit() const noexcept { return benefit_; }
 
  private:
   /// One leaf, as it must be again.
@@ -91,8 +92,8 @@ class Route {
   std::vector<std::uint64_t> structure_;
   std::vector<Expected> leaves_;
   std::vector<Source> sources_;
-  PythonRef entry_;  ///< weak
-  std::shared_ptr<Worth> worth_ = std::make_shared<Worth>();
+  std::weak_ptr<Target> target_;
+  std::shared_ptr<Benefit> benefit_ = std::make_shared<Benefit>();
 };
 
-}  // namespace pygraph::torch_bridge
+}  // namespace pygraph::torch_bridge::speculation

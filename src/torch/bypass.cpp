@@ -1,13 +1,13 @@
-#include "uncaptured.h"
+#include "bypass.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace pygraph::torch_bridge {
 
-Uncaptured::Uncaptured(PyObject* function, std::vector<std::uint32_t> integers,
-                       std::vector<std::uint32_t> aligned, std::uint64_t alignment_mask,
-                       std::uint64_t first_calls)
+Bypass::Bypass(PyObject* function, std::vector<std::uint32_t> integers,
+               std::vector<std::uint32_t> aligned, std::uint64_t alignment_mask,
+               std::uint64_t first_calls)
     : function_(Py_NewRef(function)),
       sizes_(std::move(integers)),
       aligned_(std::move(aligned)),
@@ -15,7 +15,7 @@ Uncaptured::Uncaptured(PyObject* function, std::vector<std::uint32_t> integers,
       first_calls_(first_calls) {}
 
 /// Known from now on; null for arguments without a signature.
-Uncaptured::Rest* Uncaptured::find(const Arguments& arguments) {
+Bypass::Known* Bypass::find(const Arguments& arguments) {
   const Sizes::Key* key = sizes_.read(arguments);
   if (key == nullptr) {
     return nullptr;
@@ -23,34 +23,34 @@ Uncaptured::Rest* Uncaptured::find(const Arguments& arguments) {
   if (known_.size() >= kMost && !known_.contains(*key)) {
     known_.clear();
   }
-  return &known_.try_emplace(*key, Rest{first_calls_, {0, 0}, 0, false}).first->second;
+  return &known_.try_emplace(*key, Known{first_calls_, {0, 0}, 0, false}).first->second;
 }
 
-void Uncaptured::rest(const Arguments& arguments, std::uint64_t calls) {
-  if (Rest* rest = find(arguments); rest != nullptr) {
-    rest->left = calls;
-    rest->listened_to = false;
+void Bypass::open(const Arguments& arguments, std::uint64_t calls) {
+  if (Known* known = find(arguments); known != nullptr) {
+    known->left = calls;
+    known->closed = false;
   }
 }
 
-void Uncaptured::listen(const Arguments& arguments) {
-  if (Rest* rest = find(arguments); rest != nullptr) {
-    rest->left = 0;
-    rest->listened_to = true;
+void Bypass::close(const Arguments& arguments) {
+  if (Known* known = find(arguments); known != nullptr) {
+    known->left = 0;
+    known->closed = true;
   }
 }
 
-Uncaptured::Served Uncaptured::served(const Arguments& arguments) {
+Bypass::Taken Bypass::taken(const Arguments& arguments) {
   const Sizes::Key* key = sizes_.read(arguments);
   const auto found = key == nullptr ? known_.end() : known_.find(*key);
   if (found == known_.end()) {
     return {0, 0};
   }
-  Served& served = found->second.served;
-  return {std::exchange(served.calls, 0), served.before};
+  Taken& taken = found->second.taken;
+  return {std::exchange(taken.calls, 0), taken.before};
 }
 
-bool Uncaptured::all_aligned(const Arguments& arguments) const noexcept {
+bool Bypass::all_aligned(const Arguments& arguments) const noexcept {
   const TorchApi& api = torch_api();
   return std::all_of(aligned_.begin(), aligned_.end(), [&](std::uint32_t index) {
     PyObject* argument = index < arguments.count ? arguments[index] : Py_None;
@@ -59,26 +59,26 @@ bool Uncaptured::all_aligned(const Arguments& arguments) const noexcept {
   });
 }
 
-bool Uncaptured::takes(const Arguments& arguments, std::uint64_t number) {
+bool Bypass::takes(const Arguments& arguments, std::uint64_t number) {
   if (function_ == nullptr || !all_aligned(arguments)) {
     return false;
   }
-  Rest* rest = find(arguments);
-  if (rest == nullptr) {
+  Known* known = find(arguments);
+  if (known == nullptr) {
     return false;
   }
-  const std::uint64_t before = std::exchange(rest->last, number);
-  rest->served.before = before;
+  const std::uint64_t before = std::exchange(known->last, number);
+  known->taken.before = before;
   const bool back_soon = before != 0 && number - before <= soon_;
-  if (rest->left == 0 && (rest->listened_to || back_soon || Clock::now() >= quiet_)) {
+  if (known->left == 0 && (known->closed || back_soon || Clock::now() >= open_until_)) {
     return false;
   }
-  rest->left -= rest->left == 0 || rest->left == kAlways ? 0U : 1U;
-  ++rest->served.calls;
+  known->left -= known->left == 0 || known->left == kAlways ? 0U : 1U;
+  ++known->taken.calls;
   return true;
 }
 
-PyObject* Uncaptured::call(PyObject* arguments) {
+PyObject* Bypass::call(PyObject* arguments) {
   const unsigned long me = PyThread_get_thread_ident();
   inside_.push_back(me);
   PyObject* function = Py_NewRef(function_);  // a collection may clear this object meanwhile
@@ -88,13 +88,13 @@ PyObject* Uncaptured::call(PyObject* arguments) {
   return result;
 }
 
-bool Uncaptured::occupied_by_others() const noexcept {
+bool Bypass::occupied_by_others() const noexcept {
   const unsigned long me = PyThread_get_thread_ident();
   return std::any_of(inside_.begin(), inside_.end(),
                      [me](unsigned long thread) { return thread != me; });
 }
 
-int Uncaptured::traverse(visitproc visit, void* arg) const {
+int Bypass::traverse(visitproc visit, void* arg) const {
   Py_VISIT(function_);
   return 0;
 }

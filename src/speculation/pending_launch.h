@@ -1,0 +1,72 @@
+// A graph that runs for a call that has not come yet (speculation.h).
+#pragma once
+
+#include <Python.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "../torch/dispatcher.h"
+
+namespace pygraph::torch_bridge::speculation {
+
+/// On the stack of who launches it, whose thread alone knows of it. Needs the GIL.
+class PendingLaunch {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// `arguments` must outlive it. One that is not `awaited` is found by nobody until expect().
+  PendingLaunch(Dispatcher& dispatcher, const Arguments& arguments, bool awaited = true) noexcept;
+  ~PendingLaunch();
+  PendingLaunch(const PendingLaunch&) = delete;
+  PendingLaunch& operator=(const PendingLaunch&) = delete;
+
+  /// kMiss: no program serves the call, and nothing was done. kError: a Python error is set.
+  enum class Start : std::uint8_t { kMiss, kLaunched, kError };
+  /// Launches `program`, which the dispatcher has chosen for these arguments (null: none).
+  Start launch(std::shared_ptr<TensorProgram> program);
+
+  /// What this thread has launched for a call of `dispatcher` with `arguments`, the very same
+  /// objects; null if there is nothing.
+  static PendingLaunch* find(const Dispatcher& dispatcher, const Arguments& arguments) noexcept;
+
+  /// A call comes with `arguments`: if they are the very same objects, it is awaited.
+  bool expect(const Arguments& arguments) noexcept {
+    awaited_ = launched_ && is(arguments);
+    return awaited_;
+  }
+  /// The call has come: its results, as Dispatcher::try_call() has them. Once.
+  PyObject* claim(const Arguments& arguments);
+  [[nodiscard]] bool claimed() const noexcept { return claimed_; }
+  /// The call will not come.
+  void drop() noexcept { dispatcher_.drop_call(); }
+
+  /// Its results go to the caller.
+  void answer() noexcept { answered_ = Clock::now(); }
+  [[nodiscard]] std::optional<Clock::time_point> answered() const noexcept { return answered_; }
+  /// The stream that it would be launched on now. Null on the twin.
+  [[nodiscard]] void* stream() const noexcept {
+    return program_ == nullptr ? nullptr : program_->current_stream();
+  }
+  /// Whether one that nobody claims has left a trace: written arguments, or random numbers drawn.
+  [[nodiscard]] bool leaves_traces() const noexcept {
+    return program_ != nullptr && !program_->without_trace();
+  }
+
+ private:
+  bool is(const Arguments& arguments) const noexcept;
+
+  Dispatcher& dispatcher_;
+  const Arguments& arguments_;
+  PendingLaunch* outer_;  ///< of this thread
+  std::shared_ptr<TensorProgram> program_;
+  std::optional<TensorProgram::Launched> results_;
+  PyObject* served_ = nullptr;  ///< owned: the results of a call that the callable served
+  bool awaited_;
+  bool launched_ = false;
+  bool claimed_ = false;
+  std::optional<Clock::time_point> answered_;
+};
+
+}  // namespace pygraph::torch_bridge::speculation

@@ -1,0 +1,134 @@
+#include "speculation.h"
+
+#include <exception>
+
+#include "frames.h"
+#include "guess.h"
+
+namespace pygraph::torch_bridge::speculation {
+namespace {
+
+struct HookObject {
+  PyObject_HEAD Knowledge* knowledge;
+};
+
+/// What torch calls at the end; the call ends with it even if torch never does.
+struct EndObject {
+  PyObject_HEAD Guess* guess;
+};
+
+HookObject* hook_of(PyObject* self) { return reinterpret_cast<HookObject*>(self); }  // NOLINT
+
+void end(PyObject* self) {
+  delete std::exchange(reinterpret_cast<EndObject*>(self)->guess, nullptr);
+}
+
+PyObject* call_end(PyObject* self, PyObject* /*arguments*/, PyObject* /*names*/) {
+  end(self);
+  Py_RETURN_NONE;
+}
+
+void deallocate_end(PyObject* self) {
+  end(self);
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyTypeObject* end_type() {
+  static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_end)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(deallocate_end)},
+                                {0, nullptr}};
+  static PyType_Spec spec = {"pygraph._engine.EndOfCall", sizeof(EndObject), 0, Py_TPFLAGS_DEFAULT,
+                             slots};
+  static PyObject* type = PyType_FromSpec(&spec);
+  return reinterpret_cast<PyTypeObject*>(type);  // NOLINT
+}
+
+PyObject* before(PyObject* self, PyObject* /*arguments*/, PyObject* /*names*/) {
+  PyTypeObject* type = end_type();
+  PyObject* made = type == nullptr ? nullptr : type->tp_alloc(type, 0);
+  if (made == nullptr) {
+    return nullptr;
+  }
+  Knowledge& knowledge = *hook_of(self)->knowledge;
+  PythonRef frame = frame_of(knowledge.code.get());
+  if (frame) {
+    try {
+      reinterpret_cast<EndObject*>(made)->guess =
+          new Guess(self, knowledge, std::move(frame));  // NOLINT
+    } catch (const std::exception&) {                    // no memory: then nothing is launched
+      PyErr_Clear();
+    }
+  }
+  return made;
+}
+
+void deallocate_hook(PyObject* self) {
+  delete hook_of(self)->knowledge;  // NOLINT
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+}  // namespace
+
+PyTypeObject* hook_type() {
+  static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(before)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(deallocate_hook)},
+                                {Py_tp_doc, const_cast<char*>(  // NOLINT
+                                                "Launches graphs before guards run; see "
+                                                "speculation.h.")},
+                                {0, nullptr}};
+  static PyType_Spec spec = {"pygraph._engine.SpeculationHook", sizeof(HookObject), 0,
+                             Py_TPFLAGS_DEFAULT, slots};
+  static PyObject* type = PyType_FromSpec(&spec);
+  return reinterpret_cast<PyTypeObject*>(type);  // NOLINT
+}
+
+PyObject* make_hook(PyObject* code, PyObject* wrapper, PyObject* between, PyObject* plain) {
+  if (!PyCode_Check(code) || !PyCode_Check(wrapper) || !PyTuple_Check(between) ||
+      !PyTuple_Check(plain)) {
+    PyErr_SetString(PyExc_TypeError, "two code objects and two tuples are needed");
+    return nullptr;
+  }
+  PyTypeObject* type = hook_type();
+  PyObject* self = type == nullptr ? nullptr : type->tp_alloc(type, 0);
+  if (self == nullptr) {
+    return nullptr;
+  }
+  auto knowledge = std::make_unique<Knowledge>();
+  knowledge->code = PythonRef::to(code);
+  knowledge->wrapper = PythonRef::to(wrapper);
+  knowledge->between = PythonRef::to(between);
+  knowledge->plain_tuple = PythonRef::to(plain);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(plain); ++i) {
+    knowledge->plain.push_back(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(plain, i)));
+  }
+  hook_of(self)->knowledge = knowledge.release();
+  return self;
+}
+
+Counts counts_of(PyObject* hook) noexcept { return hook_of(hook)->knowledge->counts; }
+
+PendingLaunch* arrive(const std::shared_ptr<Target>& target, PyObject* const* arguments,
+                      const Arguments& view) noexcept {
+  Guess* guess = Guess::innermost();
+  if (guess == nullptr) {
+    return nullptr;
+  }
+  try {
+    return guess->arrive(target, arguments, view);
+  } catch (const std::exception&) {
+    return nullptr;  // no memory to learn
+  }
+}
+
+PyObject* serve(Dispatcher& dispatcher, PyObject* list) {
+  const Arguments given = Arguments::of_given(list);
+  PendingLaunch* launch = PendingLaunch::find(dispatcher, given);
+  return launch == nullptr ? dispatcher.call(list)
+                           : Dispatcher::consume(list, launch->claim(given));
+}
+
+}  // namespace pygraph::torch_bridge::speculation
