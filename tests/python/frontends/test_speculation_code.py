@@ -66,11 +66,11 @@ def test_a_graph_of_something_else_than_operators() -> None:
         return x.size(0) + 1
 
     graph = torch.fx.symbolic_trace(number)
-    assert speculation.index_bounds(graph.forward) is None
+    assert speculation.bounds_of(graph.forward) is None
     empty = torch.fx.GraphModule({}, torch.fx.Graph())
     empty.graph.call_function(torch.ops.higher_order.cond, ())
     empty.graph.output(None)
-    assert speculation.index_bounds(empty.forward) is None
+    assert speculation.bounds_of(empty.forward) is None
 
 
 PARTITIONED = """
@@ -113,9 +113,9 @@ def generated(folder: Any, source: str) -> dict[str, Any]:
 def test_the_arguments_of_a_partition_are_numbered_as_it_has_them(tmp_path: Any) -> None:
     names = generated(tmp_path, PARTITIONED)
     partition, runner = names["partition_0"], names["Runner"]()
-    assert speculation.index_bounds(partition) == {1: 9}
-    assert speculation.index_bounds(lambda args: partition(args)) == {1: 9}
-    assert speculation.index_bounds(runner.call) is None
+    assert speculation.bounds_of(partition) == {1: 9}
+    assert speculation.bounds_of(lambda args: partition(args)) == {1: 9}
+    assert speculation.bounds_of(runner.call) is None
 
 
 def test_generated_code_without_checks_of_indices(tmp_path: Any) -> None:
@@ -135,7 +135,7 @@ def test_a_method_of_generated_code_is_one_piece_of_code(tmp_path: Any) -> None:
     """Its function is found behind it, and is no second one."""
     whole, _, _ = PARTITIONED.partition("class Runner")
     names = generated(tmp_path, whole.replace("partition_0(args)", "call(self, args)"))
-    assert speculation.index_bounds(types.MethodType(names["call"], object())) == {1: 9}
+    assert speculation.bounds_of(types.MethodType(names["call"], object())) == {1: 9}
 
 
 @pytest.mark.parametrize(("layer", "asked"), [(torch.nn.LayerNorm, 1), (torch.nn.BatchNorm1d, 0)])
@@ -160,5 +160,5 @@ def test_code_is_read_only_for_graphs_that_leave_no_trace(
 
 
 def test_a_callable_of_which_nothing_is_known() -> None:
-    assert speculation.index_bounds(lambda arguments: arguments) is None
+    assert speculation.bounds_of(lambda arguments: arguments) is None
     assert not speculation.install(_engine.make_entry_point(print), speculation.Permit({}))

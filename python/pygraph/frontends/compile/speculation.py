@@ -3,8 +3,8 @@
 Two things are decided here. First, which graphs may be: a guess that is wrong runs a graph on a
 call that it is not for, so nothing in it may go by what it reads from memory. An index that comes
 from data is checked on the GPU, and ends the process where it is out of bounds; so those that are
-arguments are looked at on the host before the launch (index_bounds.py finds them), and there may be no
-others. That is read from Inductor's generated code, and everything that is not known to be
+arguments are looked at on the host before the launch (index_bounds.py finds them), and there may be
+no others. That is read from Inductor's generated code, and everything that is not known to be
 harmless counts as harm.
 
 Second, where torch is told. Each compiled callable has a context (eval_frame._TorchDynamoContext)
@@ -53,7 +53,7 @@ _FRAMES = 8  #: from here to the one that runs the callable, at most
 
 @dataclasses.dataclass(frozen=True)
 class Permit:
-    """`bounds`: see index_bounds(). `always`: even where a guess costs more than it gains."""
+    """`bounds`: see bounds_of(). `always`: even where a guess costs more than it gains."""
 
     bounds: dict[int, int]
     always: bool = False
@@ -62,7 +62,7 @@ class Permit:
 def permit(model: Any, always: bool = False, checked: bool = True) -> Permit | None:
     """How the compiled code `model` may be launched early. Reading it takes up to half a second, so
     this is asked only of graphs that leave no trace. `checked`: see indices_are_checked()."""
-    bounds = index_bounds(model, checked)
+    bounds = bounds_of(model, checked)
     return None if bounds is None else Permit(bounds, always)
 
 
@@ -74,7 +74,7 @@ def indices_are_checked(options: Mapping[str, Any]) -> bool:
     return bool(options.get("assert_indirect_indexing", config.assert_indirect_indexing))
 
 
-def index_bounds(model: Any, checked: bool = True) -> dict[int, int] | None:
+def bounds_of(model: Any, checked: bool = True) -> dict[int, int] | None:
     """How `model`, compiled code as Inductor gave it to the hook, may be run on a call that it is
     not for, as long as the shapes are right: if the values of these arguments are 0 or more and
     below this. None: it may not."""
