@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from pygraph.capture import separate
 from pygraph.capture.attention import idle_states, require_seeds_on_device
 from pygraph.capture.internal import Internal
+from pygraph.torch_private.dispatch import TorchDispatchMode, tree_leaves
 
 _ALLOCATORS = ("empty_strided_cuda", "empty_strided_cuda_pinned", "alloc_from_pool")
 _SEARCH_DEPTH = 4

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from pygraph.capture.device import Device
+from pygraph.torch_private.dispatch import TorchDispatchMode
 
 #: Eigenvalue and singular value decompositions: cuSOLVER waits for the device inside of them.
 _BREAK_THEIR_LIBRARY = frozenset(

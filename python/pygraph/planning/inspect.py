@@ -9,6 +9,8 @@ import torch
 
 from pygraph.planning.model import KINDS, Argument, Finding, GraphPlan
 from pygraph.planning.source import of_node
+from pygraph.torch_private.dispatch import HigherOrderOperator, OpOverload, tree_leaves
+from pygraph.torch_private.dispatch import schema as schema_of
 
 
 def inspect(name: str, graph_module: Any, static: Sequence[int], mutated: int) -> GraphPlan:
@@ -27,7 +29,7 @@ def inspect(name: str, graph_module: Any, static: Sequence[int], mutated: int) -
             if kind is not None:
                 _add(found.findings, kind, node)
         elif node.op == "output":
-            leaves = torch.utils._pytree.tree_leaves(node.args)
+            leaves = tree_leaves(node.args)
             found.outputs = [
                 _argument(leaf.name, leaf.meta["val"]) for leaf in leaves if _has_tensor(leaf)
             ]
@@ -66,7 +68,7 @@ def _argument(name: str, value: Any) -> Argument:
 
 def _is_operator(node: Any) -> bool:
     """Whether this node computes, and does not only take a tuple or a size apart."""
-    return isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator))
+    return isinstance(node.target, (OpOverload, HigherOrderOperator))
 
 
 def _has_tensor(leaf: Any) -> bool:
@@ -74,7 +76,7 @@ def _has_tensor(leaf: Any) -> bool:
 
 
 def _devices(values: Any) -> set[str]:
-    leaves = torch.utils._pytree.tree_leaves(values)
+    leaves = tree_leaves(values)
     return {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)}
 
 
@@ -86,7 +88,7 @@ def _input_values(node: Any) -> Iterator[Any]:
 def _obstacle(node: Any) -> str | None:
     """The kind of obstacle that an operator is, or None."""
     target = node.target
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         return "control flow" if str(target) in ("cond", "while_loop", "scan") else None
     if torch.Tag.data_dependent_output in target.tags:
         return "host value"
@@ -120,7 +122,7 @@ def _constant_inputs(node: Any) -> bool:
 
 def _really_random(node: Any) -> bool:
     """Attention and dropout carry the tag even when their probability is zero."""
-    schema = node.target._schema.arguments
+    schema = schema_of(node.target).arguments
     given = {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
     given.update(node.kwargs)
     for argument in schema:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from pygraph.torch_private.dispatch import has_kernel
+from pygraph.torch_private.dispatch import schema as schema_of
 from pygraph.twin.operations import Alias, Call, Unsupported, value_arguments
 
 _aten = torch.ops.aten
@@ -137,7 +139,7 @@ class Operator:
 
 @functools.cache
 def operator_of(func: Any) -> Operator:
-    schema = func._schema
+    schema = schema_of(func)
     writes = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
     def returned(result: Any) -> str | None:
@@ -168,7 +170,6 @@ def operator_of(func: Any) -> Operator:
 def _treatment(func: Any, schema: Any, returned: list[str | None]) -> Treatment:
     if str(func) in _NAMED:
         return _NAMED[str(func)]
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     # One that is composite and has a kernel besides runs the kernel, whose bits may be others.
     if has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CPU"):
         return Treatment.COMPOSITE

@@ -15,6 +15,8 @@ from typing import Any, cast
 
 import torch
 
+from pygraph.torch_private.dispatch import OpOverload, overload_name
+
 #: In the text of a kernel that checks an index: Triton's has both, C++'s the second.
 _CHECKS = ("device_assert", "index out of bounds")
 _NOTHING = ""  #: where a value comes from that no load leads to
@@ -68,10 +70,10 @@ def of_graph(graph: torch.fx.Graph) -> dict[int, int] | None:
 
 def _is_view(target: Any) -> bool:
     return (
-        isinstance(target, torch._ops.OpOverload)
+        isinstance(target, OpOverload)
         and target.namespace == "aten"
         and target.overloadpacket.__name__ in _VIEWS
-        and target._overloadname != "dtype"
+        and overload_name(target) != "dtype"
     )
 
 
