@@ -67,7 +67,7 @@ def _twin_advice() -> str:
 
 
 def _twin_device(index: int) -> Device:
-    from pygraph.twin.device import twin_device
+    from pygraph.capture.twin import twin_device
 
     return twin_device()
 
@@ -75,7 +75,7 @@ def _twin_device(index: int) -> Device:
 def release() -> None:
     """Gives the phantom memory of every device back; no capture may be under way."""
     space.release()
-    module = sys.modules.get("pygraph.twin.device")
+    module = sys.modules.get("pygraph.capture.twin")
     if module is not None:
         module.twin_device().release()
 

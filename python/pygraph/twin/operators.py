@@ -154,16 +154,16 @@ def operator_of(func: Any) -> Operator:
     names = tuple(argument.name for argument in schema.arguments)
     treatment = _treatment(func, schema, [returned(result) for result in schema.returns])
     return Operator(
-        treatment,
-        _refusal(func, schema, treatment),
-        names,
-        tuple(argument.default_value for argument in schema.arguments),
-        free,
-        dict(zip(names, free, strict=True)),
-        tuple(argument.name for argument in writes),
-        tuple(returned(result) for result in schema.returns),
-        _UNDECLARED_WRITES.get(str(func)),
-        str(func) in _KEEP_OFFSET,
+        treatment=treatment,
+        refusal=_refusal(func, schema, treatment),
+        names=names,
+        defaults=tuple(argument.default_value for argument in schema.arguments),
+        free=free,
+        free_names=dict(zip(names, free, strict=True)),
+        writes=tuple(argument.name for argument in writes),
+        aliases=tuple(returned(result) for result in schema.returns),
+        undeclared=_UNDECLARED_WRITES.get(str(func)),
+        keeps_offset=str(func) in _KEEP_OFFSET,
     )
 
 

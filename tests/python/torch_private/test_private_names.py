@@ -1,4 +1,4 @@
-"""Private names of torch: one room has them all, this torch has each, and a missing one is named."""
+"""Private names of torch: one room has them, this torch has each, and what it lacks is named."""
 
 from __future__ import annotations
 
