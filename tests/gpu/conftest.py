@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import pygraph
-from pygraph.torch_private import versions
+from pygraph.torch_private import support
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    problem = versions.support().problem
+    problem = support.support().problem
     for item in items:
         if "tests/gpu" in str(item.path).replace("\\", "/"):
             item.add_marker(pytest.mark.gpu)

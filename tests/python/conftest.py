@@ -13,7 +13,7 @@ from places import PLACES, Place
 
 from pygraph import _engine
 from pygraph.runtime.compiled_graph import CompiledGraph
-from pygraph.torch_private import versions
+from pygraph.torch_private import support
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -86,7 +86,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
 @pytest.fixture
 def calibrated() -> Iterator[None]:
     """Torch's functions are found, and the twin's kernels reach the memory of CPU tensors."""
-    assert versions.tensor_access() == "direct"
+    assert support.tensor_access() == "direct"
     _engine.twin_pageable_memory_access(True)
     yield
     _engine.twin_pageable_memory_access(False)

@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from pygraph.capture.device import Recording
+from pygraph.capture.twin import Twin
 from pygraph.runtime import devices
 from pygraph.runtime.compiled_graph import CompiledGraph
-from pygraph.twin.device import Twin
 
 HALF = torch.tensor(0.5, dtype=torch.float64)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pygraph.torch_private import versions
+from pygraph.torch_private import support
 
 #: As where it is not installed, for torch too.
 _WITHOUT = "import sys; sys.modules['numpy'] = None\n"
@@ -43,7 +43,7 @@ assert pygraph.plan(model, torch.randn(4, 4), training=True).error is None
 """
 
 
-@pytest.mark.skipif(versions.twin_problem() is not None, reason="the twin cannot be used")
+@pytest.mark.skipif(support.twin_problem() is not None, reason="the twin cannot be used")
 @pytest.mark.parametrize(
     "code",
     [_ON_THE_TWIN, "from pygraph.cli import main\nmain()"],

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import pygraph
-from pygraph.torch_private import versions
+from pygraph.torch_private import support
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    problem = versions.support().problem
+    problem = support.support().problem
     for item in items:
         here = "tests/training" in str(item.path).replace("\\", "/")
         if here and problem is not None and item.get_closest_marker("gpu"):

@@ -17,12 +17,13 @@ import torch
 
 from pygraph.capture.device import CaptureFailed
 from pygraph.operators.table import DROPOUT, SEEDS, STATES
+from pygraph.torch_private.dispatch import schema_if_any
 
 
 @functools.cache
 def _taken(operator: Any) -> dict[str, tuple[int, Any]]:
     """Position and default of the seeds that an operator takes, and of the share that it drops."""
-    schema = getattr(operator, "_schema", None)
+    schema = schema_if_any(operator)
     return {
         argument.name: (position, argument.default_value)
         for position, argument in enumerate(schema.arguments if schema is not None else ())
@@ -33,7 +34,7 @@ def _taken(operator: Any) -> dict[str, tuple[int, Any]]:
 @functools.cache
 def _returned(operator: Any) -> tuple[int, ...]:
     """Which of an operator's results are states."""
-    schema = getattr(operator, "_schema", None)
+    schema = schema_if_any(operator)
     results = enumerate(schema.returns if schema is not None else ())
     return tuple(position for position, result in results if result.name in STATES)
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from pygraph import _engine
 from pygraph.capture import random, reasons, space, tensors
@@ -31,6 +30,8 @@ from pygraph.capture.hold import hold_buffers
 from pygraph.capture.holdings import Allocator
 from pygraph.capture.internal import Internal
 from pygraph.capture.segments import SegmentIndex
+from pygraph.torch_private import cuda as private
+from pygraph.torch_private.dispatch import disable_current_modes
 
 #: About 10 ms of a GPU's clock.
 _DELAY_CYCLES = 20_000_000
@@ -67,7 +68,7 @@ class Cuda(Device):
         return not any(map(torch.cuda.memory_reserved, others))
 
     def delay(self) -> None:
-        torch.cuda._sleep(_DELAY_CYCLES)
+        private.sleep(_DELAY_CYCLES)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.index)
@@ -176,7 +177,7 @@ class Cuda(Device):
 @functools.cache
 def device_of(index: int) -> Cuda:
     """The device with torch's index `index`."""
-    with contextlib.suppress(RuntimeError), _disable_current_modes():
+    with contextlib.suppress(RuntimeError), disable_current_modes():
         _load_kernels(torch.device("cuda", index))
     return Cuda(index)
 
@@ -257,14 +258,14 @@ def _require_whole_segments(segments: list[Segment], uses: Mapping[int, list[_Us
 def _allocation_trace() -> Iterator[Callable[[], dict[int, list[_Use]]]]:
     """The allocations at each address while on. Without a trace (the user is recording one of their
     own) nothing is known, and whole segments count as used."""
-    if torch._C._cuda_isHistoryEnabled():
+    if private.is_history_enabled():
         yield dict
         return
-    torch.cuda.memory._record_memory_history("all", context=None)
+    private.record_memory_history("all", context=None)
 
     def events() -> dict[int, list[_Use]]:
         uses: dict[int, list[_Use]] = {}
-        for trace in torch.cuda.memory._snapshot()["device_traces"]:
+        for trace in private.memory_snapshot()["device_traces"]:
             for time, event in enumerate(trace, start=1):
                 at_address = uses.setdefault(event["addr"], [])
                 if event["action"] == "alloc":
@@ -276,18 +277,18 @@ def _allocation_trace() -> Iterator[Callable[[], dict[int, list[_Use]]]]:
     try:
         yield events
     finally:
-        torch.cuda.memory._record_memory_history(None)
+        private.record_memory_history(None)
 
 
 @contextlib.contextmanager
 def _own_cublas_workspace() -> Iterator[None]:
     """Makes cuBLAS take its workspace from the capture's pool, and lets go of it afterwards: a
     workspace that outlives the capture would be phantom memory in eager code's hands."""
-    torch._C._cuda_clearCublasWorkspaces()
+    private.clear_cublas_workspaces()
     try:
         yield
     finally:
-        torch._C._cuda_clearCublasWorkspaces()
+        private.clear_cublas_workspaces()
 
 
 @contextlib.contextmanager

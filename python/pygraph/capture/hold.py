@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from pygraph.capture import separate
 from pygraph.capture.attention import idle_states, require_seeds_on_device
 from pygraph.capture.holdings import Allocator
 from pygraph.capture.internal import Internal
+from pygraph.torch_private.dispatch import TorchDispatchMode, tree_leaves
 
 
 class _KeepResults(TorchDispatchMode):

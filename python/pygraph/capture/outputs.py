@@ -31,6 +31,7 @@ from pygraph.capture import numbers, tensors, views
 from pygraph.capture.device import CaptureFailed, Device, Segment, is_strided
 from pygraph.capture.record import Capture
 from pygraph.capture.segments import SegmentIndex
+from pygraph.torch_private.tensors import object_of
 
 #: Memory of a shared cell that an output may keep alive beyond its own: this many bytes, or this
 #: share of the output. A copy of so little takes about as long as the node costs, 1 us.
@@ -149,7 +150,7 @@ class _Planner:
             if segment is not None:
                 in_cell.setdefault(segment, []).append(position)
             elif not output.numel() and not self._belongs_to_others(position, output):
-                key = ("empty", storage._cdata)
+                key = ("empty", object_of(storage))
                 self._hold(position, key, self._holders.get(key) or _Holder(storage.data_ptr(), 0))
         for segment, positions in in_cell.items():
             cell = self._capture.segments[segment]

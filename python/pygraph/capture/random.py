@@ -31,11 +31,11 @@ import torch
 from pygraph import _engine
 from pygraph.capture import space
 from pygraph.capture.device import DEFAULT, CaptureFailed
+from pygraph.torch_private import versions
 
 #: Of a state: its seed, then its offset.
 PLACES = 2
 _BYTES = 8  #: of each
-_STATES_PER_CAPTURE = (2, 12)  #: the first torch that has them
 
 #: (address, bytes) of seed and offset, by source of the generator (generators.py).
 Places = dict[int, list[tuple[int, int]]]
@@ -48,7 +48,7 @@ def generators_in_capture(
     """Makes generators of a CUDA device usable in a capture, and yields where their seeds and
     offsets are: of those in `draws`, by source. Of these all but the default one must be copies
     that nobody else draws from. Torch's allocations must go to `phantom` by now."""
-    if tuple(map(int, torch.__version__.split(".")[:2])) >= _STATES_PER_CAPTURE:
+    if versions.states_per_capture():
         raise CaptureFailed(
             f"it draws random numbers: torch {torch.__version__} found, needed torch 2.11 (later "
             "ones keep the states of generators for captures of their own)"

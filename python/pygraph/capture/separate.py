@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from pygraph.operators.table import Property, operators
+from pygraph.torch_private import convolution
 
-_CUDNN = frozenset((torch._C._ConvBackend.Cudnn, torch._C._ConvBackend.CudnnTranspose))
 _SEPARABLE = frozenset(
     getattr(torch.ops.aten, each).default for each in operators(Property.SEPARABLE)
 )
@@ -54,8 +54,8 @@ def _same_apart(args: Sequence[Any]) -> bool:
     if x.dim() < _FEWEST_DIMENSIONS:
         return False
     named = dict(zip(_GEOMETRY, geometry, strict=True))
-    backend = torch._C._select_conv_backend(x, weight, bias=None, bias_sizes=bias_sizes, **named)
-    if backend not in _CUDNN:
+    backend = convolution.select_backend(x, weight, bias=None, bias_sizes=bias_sizes, **named)
+    if backend not in convolution.CUDNN:
         return False
-    layout = torch._C._conv_determine_backend_memory_format(x, weight, backend)
+    layout = convolution.memory_format(x, weight, backend)
     return all(each.is_contiguous(memory_format=layout) for each in (grad, x, weight))

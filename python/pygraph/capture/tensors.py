@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from pygraph.torch_private import tensors as private
+
 Kind = TypeVar("Kind")
 Item = TypeVar("Item")
 
@@ -61,9 +63,7 @@ def at_address(
     behind it."""
     device = device or like.device
     before = offset * like.element_size()
-    storage = torch._C._construct_storage_from_data_pointer(
-        address - before, device, before + nbytes
-    )
+    storage = private.storage_at(address - before, device, before + nbytes)
     return torch.empty(0, dtype=like.dtype, device=device).set_(
         storage, offset, like.shape, like.stride()
     )
@@ -86,7 +86,9 @@ def address_of(tensor: torch.Tensor) -> int:
 
 def share_storage(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether two tensors that live are views of one storage."""
-    return bool(left.untyped_storage()._cdata == right.untyped_storage()._cdata)
+    return bool(
+        private.object_of(left.untyped_storage()) == private.object_of(right.untyped_storage())
+    )
 
 
 def share_versions(left: Any, right: Any) -> bool:
@@ -96,12 +98,12 @@ def share_versions(left: Any, right: Any) -> bool:
         return False
     if left.is_inference() or right.is_inference():  # nobody counts
         return False
-    if not share_storage(left, right) or left._version != right._version:
+    if not share_storage(left, right) or private.version(left) != private.version(right):
         return False
-    before = left._version
-    torch._C._autograd._unsafe_set_version_counter((left,), (before + 1,))
-    shared = right._version == before + 1
-    torch._C._autograd._unsafe_set_version_counter((left,), (before,))
+    before = private.version(left)
+    private.set_versions((left,), (before + 1,))
+    shared = private.version(right) == before + 1
+    private.set_versions((left,), (before,))
     return bool(shared)
 
 
@@ -134,7 +136,7 @@ def static_copy(tensor: torch.Tensor) -> torch.Tensor:
     )
     if tensor.is_conj():
         copy = copy.conj()
-    return torch._neg_view(copy) if tensor.is_neg() else copy
+    return private.negated(copy) if tensor.is_neg() else copy
 
 
 #: Tensors by number that share memory with each other, and with no tensor that stays in place.

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from pygraph.capture.device import Device
 from pygraph.operators.table import Property, operators
+from pygraph.torch_private.dispatch import TorchDispatchMode
 
 _BREAK_THEIR_LIBRARY = frozenset(f"aten::{name}" for name in operators(Property.BREAKS_ITS_LIBRARY))
 

@@ -71,7 +71,7 @@ def run(
     model: Any, fresh_input: Callable[[], torch.Tensor], way: str, options: dict[str, Any]
 ) -> Shown:
     """Compiles, checks, and times. Raises what that raises."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = torch.compile(model, **options)
     synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
 

@@ -24,6 +24,7 @@ from pygraph.demo import small_models
 from pygraph.reporting import FALLBACK, GRAPHED, GraphReport
 from pygraph.reporting.text import as_bytes
 from pygraph.runtime import registry
+from pygraph.torch_private import dynamo
 from pygraph.twin import faults
 
 MODEL = "resnet18"
@@ -75,7 +76,7 @@ def run(name: str = MODEL) -> Shown:
     torch.manual_seed(0)
     model, fresh_input = small_models.build(name)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=True):
+    with torch.no_grad(), dynamo.config().patch(allow_rnn=True):
         try:
             graph, checks = _moved(model, fresh_input)
             checks.append(_planted(model, fresh_input))
@@ -85,7 +86,7 @@ def run(name: str = MODEL) -> Shown:
 
 
 def _reset() -> None:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     registry.reset()
 
 

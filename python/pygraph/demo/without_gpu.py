@@ -31,7 +31,7 @@ _ENGINE_FIGURES = ("nodes", "relocations", "arena_bytes", "lower_bound_bytes", "
 
 def plan_workload(workload: Workload, training: bool = False) -> Plan:
     """The plan of one workload; `Unavailable` where its library is missing."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     model = built_without_memory(workload.make_model)
     return plan(model, workload.make_inputs(0, "cpu"), name=workload.name, training=training)
 

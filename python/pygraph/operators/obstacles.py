@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from pygraph.operators.table import COLLECTIVES, DRAWS_IF, Obstacle, Property, operators
+from pygraph.torch_private.dispatch import HigherOrderOperator, OpOverload, schema, tree_leaves
 
 
 def is_operator(node: Any) -> bool:
     """Whether this node computes, and does not only take a tuple or a size apart."""
-    kinds = (torch._ops.OpOverload, torch._ops.HigherOrderOperator)
+    kinds = (OpOverload, HigherOrderOperator)
     return node.op == "call_function" and isinstance(node.target, kinds)
 
 
@@ -21,7 +22,7 @@ def obstacle(node: Any) -> Obstacle | None:
     if not is_operator(node):
         return None
     target = node.target
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         return "control flow" if str(target) in operators(Property.CONTROL_FLOW) else None
     if torch.Tag.data_dependent_output in target.tags:
         return "host value"
@@ -42,7 +43,7 @@ def obstacle(node: Any) -> Obstacle | None:
 
 
 def _devices(values: Any) -> set[str]:
-    leaves = torch.utils._pytree.tree_leaves(values)
+    leaves = tree_leaves(values)
     return {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)}
 
 
@@ -57,10 +58,10 @@ def _constant_inputs(node: Any) -> bool:
 
 def _really_random(node: Any) -> bool:
     """Attention and dropout carry the tag even when their probability is zero."""
-    schema = node.target._schema.arguments
-    given = {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
+    parameters = schema(node.target).arguments
+    given = {each.name: value for each, value in zip(parameters, node.args, strict=False)}
     given.update(node.kwargs)
-    for argument in schema:
+    for argument in parameters:
         if argument.name in DRAWS_IF:
             return bool(given.get(argument.name, argument.default_value))
     return True

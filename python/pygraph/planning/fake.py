@@ -23,7 +23,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from pygraph.torch_private.fake_tensors import FakeTensor, FakeTensorMode
+from pygraph.torch_private.modules import buffers, parameters
 
 aten = torch.ops.aten
 
@@ -147,7 +149,7 @@ def replaced(model: Any, stand: Callable[[Any], Any]) -> Iterator[None]:
         yield
         return
     tables = [
-        table for module in model.modules() for table in (module._parameters, module._buffers)
+        table for module in model.modules() for table in (parameters(module), buffers(module))
     ]
     own = [dict(table) for table in tables]
     try:

@@ -11,6 +11,7 @@ from pygraph.operators.obstacles import is_operator, obstacle
 from pygraph.planning.kinds import KINDS
 from pygraph.planning.model import Argument, Finding, GraphPlan
 from pygraph.planning.source import of_node
+from pygraph.torch_private.dispatch import tree_leaves
 
 
 def inspect(name: str, graph_module: Any, static: Sequence[int], mutated: int) -> GraphPlan:
@@ -29,7 +30,7 @@ def inspect(name: str, graph_module: Any, static: Sequence[int], mutated: int) -
             if kind is not None:
                 _add(found.findings, kind, node)
         elif node.op == "output":
-            leaves = torch.utils._pytree.tree_leaves(node.args)
+            leaves = tree_leaves(node.args)
             found.outputs = [
                 _argument(leaf.name, leaf.meta["val"]) for leaf in leaves if _has_tensor(leaf)
             ]

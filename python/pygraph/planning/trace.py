@@ -20,6 +20,9 @@ from pygraph.planning.fake import Stand, mode_of, on_cpu_only, replaced, stand_i
 from pygraph.planning.inspect import inspect
 from pygraph.planning.model import Break, GraphPlan, Plan
 from pygraph.planning.source import of_frames, of_text
+from pygraph.torch_private import dynamo
+from pygraph.torch_private.aot import TracingContext, boxed
+from pygraph.torch_private.dispatch import tree_leaves, tree_map
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +41,13 @@ def trace(
     kwargs = dict(kwargs or {})
     device = device or stand_in_device(training)
     result = Plan(name=name or _name_of(model), device=device)
-    given = torch.utils._pytree.tree_leaves((tuple(args), kwargs))
+    given = tree_leaves((tuple(args), kwargs))
     result.scalars = [repr(leaf) for leaf in given if isinstance(leaf, int | float)]
     tensors = list(_all_tensors(model, given))
     mode = mode_of(tensors)
     stand = Stand(mode, device, move_all=on_cpu_only(tensors))
     swap = lambda leaf: stand(leaf) if isinstance(leaf, torch.Tensor) else leaf  # noqa: E731
-    fake_args, fake_kwargs = torch.utils._pytree.tree_map(swap, (tuple(args), kwargs))
+    fake_args, fake_kwargs = tree_map(swap, (tuple(args), kwargs))
     started = time.perf_counter()
     with _recorded_breaks(result), replaced(model, stand), mode, _quiet():
         try:
@@ -58,29 +61,27 @@ def trace(
 
 
 def _run(model: Any, args: Any, kwargs: Any, result: Plan, training: bool) -> None:
-    from torch._dynamo.backends.common import aot_autograd
-
-    backend = aot_autograd(
+    backend = dynamo.aot_autograd()(
         fw_compiler=_reader(result.graphs, "forward" if training else "inference"),
         bw_compiler=_reader(result.graphs, "backward"),
         inference_compiler=_reader(result.graphs, "inference"),
     )
     # Each plan has a backend of its own, so no entry of another compilation is taken for ours; but
     # they count: a model that was compiled many times must not be skipped for that.
-    with torch._dynamo.config.patch(**_limits()), torch.set_grad_enabled(training):
+    with dynamo.config().patch(**_limits()), torch.set_grad_enabled(training):
         made = torch.compile(model, backend=backend, dynamic=False)(*args, **kwargs)
         if training:
             _backward(made)
 
 
 def _limits() -> dict[str, int]:
-    config = torch._dynamo.config
+    config = dynamo.config()
     name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
     return {name: 1024, f"accumulated_{name}": 4096}
 
 
 def _backward(made: Any) -> None:
-    leaves = torch.utils._pytree.tree_leaves(made)
+    leaves = tree_leaves(made)
     losses = [
         leaf.sum() for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad
     ]
@@ -97,7 +98,7 @@ def _reader(graphs: list[GraphPlan], phase: str) -> Callable[..., Any]:
     """
 
     def read(graph_module: Any, example_inputs: Sequence[Any]) -> Any:
-        context = torch._guards.TracingContext.try_get()
+        context = TracingContext.try_get()
         metadata = context.fw_metadata if context is not None else None
         static: Sequence[int] = ()
         mutated = 0
@@ -111,11 +112,11 @@ def _reader(graphs: list[GraphPlan], phase: str) -> Callable[..., Any]:
         outputs = next(node for node in graph_module.graph.nodes if node.op == "output").args[0]
         values = [getattr(each, "meta", {}).get("val", each) for each in outputs]
 
+        @boxed
         def run(inputs: list[Any]) -> list[Any]:
             inputs.clear()
             return [_like(value) for value in values]
 
-        run._boxed_call = True  # type: ignore[attr-defined]
         return run
 
     return read
@@ -135,13 +136,11 @@ def _tangents(graph_module: Any) -> int:
 
 @contextmanager
 def _recorded_breaks(result: Plan) -> Iterator[None]:
-    from torch._dynamo import utils
-
-    before = len(utils.graph_break_reasons)
+    before = len(dynamo.graph_break_reasons())
     try:
         yield
     finally:
-        for reason in utils.graph_break_reasons[before:]:
+        for reason in dynamo.graph_break_reasons()[before:]:
             source, code = of_frames(reason.user_stack)
             lines = [line.strip() for line in reason.reason.splitlines() if line.strip()]
             why = [line for line in lines if line.startswith("Explanation:")]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 
-import torch
+from pygraph.torch_private import autograd
 
 
 class _Here(threading.local):
@@ -35,19 +35,19 @@ def settle(alone: bool) -> None:
     uses one GPU; otherwise where torch has them."""
     if not alone:
         leave()
-    elif not _here.ours and torch._C._is_multithreading_enabled():
-        torch._C._set_multithreading_enabled(False)
+    elif not _here.ours and autograd.is_multithreading_enabled():
+        autograd.set_multithreading_enabled(False)
         _here.ours = True
 
 
 def resume() -> None:
     """They run on it again, if they did and somebody took it back."""
     if _here.ours:
-        torch._C._set_multithreading_enabled(False)
+        autograd.set_multithreading_enabled(False)
 
 
 def leave() -> None:
     """Takes that back, on this thread."""
     if _here.ours:
-        torch._C._set_multithreading_enabled(True)
+        autograd.set_multithreading_enabled(True)
         _here.ours = False

@@ -13,7 +13,7 @@ from pygraph import _engine
 from pygraph.capture import space
 from pygraph.capture.cuda import device_of
 from pygraph.capture.device import Device
-from pygraph.torch_private import versions
+from pygraph.torch_private import support
 
 #: Why there are no graphs in a process that was forked.
 FORKED = (
@@ -46,20 +46,20 @@ def _cpu_index(values: Iterable[Any]) -> int | None:
 
 
 def _cuda_problem() -> str | None:
-    return FORKED if _engine.in_forked_child() else versions.support().problem
+    return FORKED if _engine.in_forked_child() else support.support().problem
 
 
 def _cuda_advice() -> str:
     twin = "options={'device': 'twin'} tries PyGraph on the CPU"
     if torch.version.cuda is None:
         return f"A GPU needs a build of torch for CUDA, this one has none; {twin}"
-    if versions.support().problem is None:
+    if support.support().problem is None:
         return f"Move the model and its arguments to the GPU; {twin}"
     return f"Without a GPU {twin}"
 
 
 def _twin_problem() -> str | None:
-    return FORKED if _engine.in_forked_child() else versions.twin_problem()
+    return FORKED if _engine.in_forked_child() else support.twin_problem()
 
 
 def _twin_advice() -> str:
@@ -67,7 +67,7 @@ def _twin_advice() -> str:
 
 
 def _twin_device(index: int) -> Device:
-    from pygraph.twin.device import twin_device
+    from pygraph.capture.twin import twin_device
 
     return twin_device()
 
@@ -75,7 +75,7 @@ def _twin_device(index: int) -> Device:
 def release() -> None:
     """Gives the phantom memory of every device back; no capture may be under way."""
     space.release()
-    module = sys.modules.get("pygraph.twin.device")
+    module = sys.modules.get("pygraph.capture.twin")
     if module is not None:
         module.twin_device().release()
 

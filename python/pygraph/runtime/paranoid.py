@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pygraph.torch_private.aot import boxed
+
 Serve = Callable[[list[Any]], Any]
 
 
+@boxed
 class Paranoid:
     """Serves calls by `graph`, and every `interval`-th by `prove_again`, which proves it again."""
-
-    _boxed_call = True
 
     def __init__(self, graph: Serve, prove_again: Serve, interval: int) -> None:
         self._graph = graph

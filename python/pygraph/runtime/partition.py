@@ -1,16 +1,16 @@
 """Where a callable's arguments and results stand in the compiled graph that it is a part of.
 
-Inductor may cut a graph into partitions around what a CUDA graph cannot have, and makes a function
+A compiler may cut a graph into partitions around what a CUDA graph cannot have, and make a function
 of each even where there is only one. A partition's arguments and results stand in an order of their
-own: what AOTAutograd says of the graph's is to be looked up through Inductor's GraphPartitionMap
-(torch/_inductor/utils.py). Sizes that a partition takes stand behind its tensors.
+own: what is known of the graph's is to be looked up through the partition's map. Sizes that a
+partition takes stand behind its tensors.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 Position = int | None  #: in the compiled graph; None: not of its arguments (or results), or unknown
 
@@ -22,27 +22,10 @@ class Partition:
     inputs: tuple[Position, ...]
     outputs: tuple[Position, ...]
 
-    @staticmethod
-    def of(partition_map: Any) -> Partition | None:
-        """Inductor's map as one; None when it is of an unknown form."""
-        inputs = getattr(partition_map, "input_index_mapping", None)
-        outputs = getattr(partition_map, "output_index_mapping", None)
-        if inputs is None or outputs is None:
-            return None
-        return Partition(tuple(inputs), tuple(map(_last, outputs)))
-
-
-def _last(outputs: Any) -> Position:
-    """Of a partition's result that is several of the graph's, the last. From torch 2.14 on the map
-    lists them all; before, it had the last."""
-    if isinstance(outputs, list):
-        return outputs[-1] if outputs else None
-    return cast(Position, outputs)
-
 
 def graph_inputs(partition: Partition | None, arguments: Sequence[Any]) -> list[Position]:
     """For each argument of a call, which of the graph's it is. No partition: they are the graph's.
-    Inductor drops an argument that no kernel needs after it has made the map: then all are
+    A compiler may drop an argument that no kernel needs after it has made the map: then all are
     unknown."""
     if partition is None:
         return list(range(len(arguments)))

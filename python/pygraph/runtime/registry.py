@@ -18,7 +18,8 @@ from pygraph.decide.budget import BUDGET
 from pygraph.reporting import FALLBACK, GraphReport, Report
 from pygraph.runtime import calling_thread, devices
 from pygraph.runtime.compiled_graph import CompiledGraph
-from pygraph.torch_private import versions
+from pygraph.torch_private import support as torch_support
+from pygraph.torch_private.cuda import is_in_bad_fork
 
 _graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
 _plain: list[GraphReport] = []
@@ -51,7 +52,7 @@ def note(event: str) -> None:
 def info() -> dict[str, Any]:
     """What this process can do: versions, driver, device, tensor access, and the problem
     that keeps graphs off, if any."""
-    support = versions.support()
+    support = torch_support.support()
     driver = _engine.capabilities()
     return {
         "pygraph": _engine.version,
@@ -66,7 +67,7 @@ def info() -> dict[str, Any]:
 
 
 def _device_name() -> str | None:
-    if not torch.cuda.is_available() or torch.cuda._is_in_bad_fork():
+    if not torch.cuda.is_available() or is_in_bad_fork():
         return None  # a forked child must not ask
     return str(torch.cuda.get_device_name())
 

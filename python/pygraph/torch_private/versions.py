@@ -1,20 +1,14 @@
-"""Which torch we run on, and what of it we can use.
-
-The range is stated here and in pyproject.toml; a test compares them.
-"""
+"""Which torch we run on. The range is stated here and in pyproject.toml; a test compares them."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import re
 
 import torch
 
-from pygraph import _engine
-
 MINIMUM = (2, 11)
 MAXIMUM = (2, 15)
+NEEDED = f"PyGraph needs torch {MINIMUM[0]}.{MINIMUM[1]} to {MAXIMUM[0]}.{MAXIMUM[1]}"
 
 
 def parse(version: str) -> tuple[int, int]:
@@ -29,61 +23,9 @@ def torch_problem(version: str) -> str | None:
     """Why this torch cannot be used; None when it can."""
     if MINIMUM <= parse(version) <= MAXIMUM:
         return None
-    return (
-        f"torch {version} found, PyGraph needs torch {MINIMUM[0]}.{MINIMUM[1]} to "
-        f"{MAXIMUM[0]}.{MAXIMUM[1]}"
-    )
+    return f"torch {version} found, {NEEDED}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Support:
-    """`problem` is None when graphs can be captured and called in this process."""
-
-    problem: str | None
-    tensor_access: str  #: "direct", or why tensors cannot be reached from the engine
-
-
-@functools.cache
-def tensor_access() -> str:
-    """Calibrates the engine's access to tensors. 'direct' on success, else what is missing."""
-    sample = torch.arange(5, dtype=torch.float32)[1:]
-    missing = _engine.calibrate(
-        sample,
-        sample._cdata,
-        sample.untyped_storage()._cdata,
-        sample.data_ptr(),
-        torch._C.TensorBase,
-    )
-    if missing:
-        return missing
-    for other in (torch.zeros(3, dtype=torch.int8), torch.nn.Parameter(torch.ones(2))):
-        if _engine.data_pointer(other) != other.data_ptr():
-            return "the engine reads another address than Tensor.data_ptr()"
-    return "direct"
-
-
-@functools.cache
-def support() -> Support:
-    """Looks once: torch's version, the driver, a GPU, the engine's access to tensors."""
-    access = tensor_access()
-    problem = torch_problem(torch.__version__)
-    if problem is None and not torch.cuda.is_available():
-        capabilities = _engine.capabilities()
-        problem = capabilities.problem or "this torch finds no CUDA device"
-    if problem is None and not _engine.capabilities().usable:
-        problem = _engine.capabilities().problem
-    if problem is None and access != "direct":
-        problem = f"the engine cannot reach torch's tensors: {access}"
-    if problem is None and not _engine.cuda_api_present():
-        problem = "libtorch_cuda lacks the C functions that the engine calls"
-    return Support(problem, access)
-
-
-@functools.cache
-def twin_problem() -> str | None:
-    """Why programs cannot be compiled for the CPU twin; None when they can."""
-    problem = torch_problem(torch.__version__)
-    access = tensor_access()
-    if problem is None and access != "direct":
-        problem = f"the engine cannot reach torch's tensors: {access}"
-    return problem
+def states_per_capture() -> bool:
+    """Whether a generator has a state of its own for each capture of a torch.cuda.CUDAGraph."""
+    return parse(torch.__version__) >= (2, 12)

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
+
+from pygraph.torch_private.dispatch import HigherOrderOperator
 
 #: Records one operator: the operator, its arguments, its keyword arguments.
 Record = Callable[[Any, Any, Any], Any]

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import torch
 
+from pygraph.torch_private import dispatch, tensors
+
 CPU = torch.device("cpu")
 
 
@@ -44,7 +46,7 @@ def at_address(address: int, layout: Layout, nbytes: int, front: int = 0) -> tor
     """A tensor on memory at `address`, which the caller keeps valid. Its storage begins `front`
     elements before that."""
     before = front * layout.dtype.itemsize
-    storage = torch._C._construct_storage_from_data_pointer(address - before, CPU, before + nbytes)
+    storage = tensors.storage_at(address - before, CPU, before + nbytes)
     tensor = torch.empty(0, dtype=layout.dtype, device=CPU).set_(
         storage, front, layout.size, layout.stride
     )
@@ -66,8 +68,8 @@ def zeros(layout: Layout) -> torch.Tensor:
 
 def _with_bits(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
     if layout.conj:
-        tensor = torch._conj(tensor)
-    return torch._neg_view(tensor) if layout.neg else tensor
+        tensor = tensors.conjugated(tensor)
+    return tensors.negated(tensor) if layout.neg else tensor
 
 
 @contextlib.contextmanager
@@ -75,9 +77,9 @@ def below() -> Iterator[None]:
     """Straight to the operators' CPU kernels: no dispatch or function modes, no autograd, no
     autocast."""
     with (
-        torch._C._DisableTorchDispatch(),
-        torch._C.DisableTorchFunction(),
-        torch._C._DisableAutocast(),
+        dispatch.DisableDispatch(),
+        dispatch.DisableFunction(),
+        dispatch.DisableAutocast(),
         torch.no_grad(),
     ):
         yield

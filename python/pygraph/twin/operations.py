@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
+from pygraph.torch_private.tensors import object_of
 from pygraph.twin import layouts
 from pygraph.twin.layouts import Layout
 from pygraph.twin.predict import Substitute, predict
@@ -137,10 +138,10 @@ class Call:
         return place
 
     def _take_generator(self, generator: torch.Generator) -> Any:
-        if generator._cdata == torch.random.default_generator._cdata:
+        if object_of(generator) == object_of(torch.random.default_generator):
             self.key.append("default generator")
             return torch.random.default_generator
-        place = self._generators.get(generator._cdata)
+        place = self._generators.get(object_of(generator))
         if place is None:
             raise Unsupported("takes a random generator that is no argument, or is not drawn from")
         self.key.append("generator")

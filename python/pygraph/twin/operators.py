@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from pygraph.torch_private.dispatch import has_kernel
+from pygraph.torch_private.dispatch import schema as schema_of
 from pygraph.twin.operations import Alias, Call, Unsupported, value_arguments
 
 _aten = torch.ops.aten
@@ -137,7 +139,7 @@ class Operator:
 
 @functools.cache
 def operator_of(func: Any) -> Operator:
-    schema = func._schema
+    schema = schema_of(func)
     writes = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
     def returned(result: Any) -> str | None:
@@ -152,23 +154,22 @@ def operator_of(func: Any) -> Operator:
     names = tuple(argument.name for argument in schema.arguments)
     treatment = _treatment(func, schema, [returned(result) for result in schema.returns])
     return Operator(
-        treatment,
-        _refusal(func, schema, treatment),
-        names,
-        tuple(argument.default_value for argument in schema.arguments),
-        free,
-        dict(zip(names, free, strict=True)),
-        tuple(argument.name for argument in writes),
-        tuple(returned(result) for result in schema.returns),
-        _UNDECLARED_WRITES.get(str(func)),
-        str(func) in _KEEP_OFFSET,
+        treatment=treatment,
+        refusal=_refusal(func, schema, treatment),
+        names=names,
+        defaults=tuple(argument.default_value for argument in schema.arguments),
+        free=free,
+        free_names=dict(zip(names, free, strict=True)),
+        writes=tuple(argument.name for argument in writes),
+        aliases=tuple(returned(result) for result in schema.returns),
+        undeclared=_UNDECLARED_WRITES.get(str(func)),
+        keeps_offset=str(func) in _KEEP_OFFSET,
     )
 
 
 def _treatment(func: Any, schema: Any, returned: list[str | None]) -> Treatment:
     if str(func) in _NAMED:
         return _NAMED[str(func)]
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     # One that is composite and has a kernel besides runs the kernel, whose bits may be others.
     if has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CPU"):
         return Treatment.COMPOSITE

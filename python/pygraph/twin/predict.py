@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses import fake_tensor
 
+from pygraph.torch_private import fake_tensors
+from pygraph.torch_private.dispatch import schema as schema_of
 from pygraph.twin import layouts
 from pygraph.twin.layouts import Layout
 
@@ -30,8 +31,8 @@ class ValueDependent(RuntimeError):
 
 
 _REFUSED = (
-    fake_tensor.DataDependentOutputException,
-    fake_tensor.DynamicOutputShapeException,
+    fake_tensors.DataDependentOutputException,
+    fake_tensors.DynamicOutputShapeException,
 )
 
 
@@ -44,7 +45,7 @@ class Prediction:
 
 @functools.cache
 def _fake_mode() -> Any:
-    return fake_tensor.FakeTensorMode()
+    return fake_tensors.FakeTensorMode()
 
 
 def predict(func: Any, substitute: Substitute, written: Sequence[int]) -> Prediction:
@@ -121,7 +122,7 @@ def _run(
         results = func(*args, **kwargs)
     if before != [layouts.layout_of(made[number]) for number in written]:
         raise ValueDependent("changes the size of an argument that it writes")
-    declared = len(func._schema.returns)
+    declared = len(schema_of(func).returns)
     listed = () if declared == 0 else (results,) if declared == 1 else tuple(results)
     return Prediction(tuple(_describe(result) for result in listed))
 

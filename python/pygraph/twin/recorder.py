@@ -22,9 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pygraph import _engine
+from pygraph.torch_private.dispatch import DisableFunction, TorchDispatchMode
+from pygraph.torch_private.tensors import object_of
 from pygraph.twin import faults, generator_state, layouts, operations
 from pygraph.twin.layouts import Layout
 from pygraph.twin.operations import Alias, Call, Unsupported
@@ -126,13 +127,15 @@ class _Recorder(TorchDispatchMode):
     ) -> None:
         super().__init__()
         # An operator may be given another object for the same generator.
-        self._generators = {generator._cdata: place for generator, place in generators}
+        self._generators = {object_of(generator): place for generator, place in generators}
         self.buffers: list[tuple[int, int]] = []
         self.keep: list[Any] = []
         self._space = space
         self._stream = stream
         self._inputs = frozenset(
-            value.untyped_storage()._cdata for value in inputs if isinstance(value, torch.Tensor)
+            object_of(value.untyped_storage())
+            for value in inputs
+            if isinstance(value, torch.Tensor)
         )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -148,7 +151,7 @@ class _Recorder(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         try:
-            with torch._C.DisableTorchFunction():
+            with DisableFunction():
                 return self._record(func, operator, args, kwargs)
         except (ValueDependent, Unsupported) as error:
             raise NotRecordable(str(func), str(error)) from None
@@ -204,7 +207,7 @@ class _Recorder(TorchDispatchMode):
         ours = (
             tensor.numel() == 0
             or self._space.contains(tensor.data_ptr())
-            or tensor.untyped_storage()._cdata in self._inputs
+            or object_of(tensor.untyped_storage()) in self._inputs
         )
         if not ours:
             raise NotRecordable(

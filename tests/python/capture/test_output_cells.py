@@ -27,7 +27,7 @@ def at(address: int, count: int) -> torch.Tensor:
 
 
 def planned(cell: Segment, *results: torch.Tensor) -> outputs.Outputs:
-    from pygraph.twin.device import twin_device
+    from pygraph.capture.twin import twin_device
 
     made = capture([cell], list(results))
     return outputs.plan(made, made, [], twin_device(), False)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pygraph.capture import hold, separate
+from pygraph.torch_private import convolution
 
 BACKWARD = torch.ops.aten.convolution_backward.default
 LAST = torch.channels_last
@@ -17,7 +18,7 @@ LAST = torch.channels_last
 def cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     """CPU tensors' convolutions pass for cuDNN's."""
     choose = torch._C._ConvBackend.Cudnn
-    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_, **__: choose)
+    monkeypatch.setattr(convolution, "select_backend", lambda *_, **__: choose)
 
 
 def arguments(mask: list[bool], dimensions: int = 2) -> list[Any]:
@@ -76,7 +77,7 @@ def test_one_dimensional_convolutions_are_one_call() -> None:
 
 def test_other_backends_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     choose = torch._C._ConvBackend.Mkldnn
-    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_, **__: choose)
+    monkeypatch.setattr(convolution, "select_backend", lambda *_, **__: choose)
     assert separate.calls_of(BACKWARD, arguments([True, True, True]), {}) == []
 
 

@@ -16,16 +16,16 @@ from pygraph.capture import hold, reasons
 from pygraph.frontends.compile import generated, hook, sources
 from pygraph.runtime.fallback import Fallback
 from pygraph.runtime.partition import Partition
-from pygraph.torch_private import versions
+from pygraph.torch_private import support
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     torch._dynamo.reset()
     pygraph.reset()
-    versions.support.cache_clear()
+    support.support.cache_clear()
     yield
-    versions.support.cache_clear()
+    support.support.cache_clear()
 
 
 class Model(torch.nn.Module):
@@ -62,7 +62,7 @@ def test_the_backend_is_registered_and_callable() -> None:
 
 
 def test_an_unsupported_torch_runs_eagerly_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions.torch, "__version__", "2.9.1")
+    monkeypatch.setattr(support.torch, "__version__", "2.9.1")
     model = Model()
     fast = torch.compile(model, backend="pygraph", options={"compiler": "aot"})
     x = torch.randn(4, 8)
@@ -75,16 +75,16 @@ def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = _engine.capabilities_of("libcuda-is-not-here.so")
     assert not absent.usable
     assert "libcuda-is-not-here.so" in absent.problem and "needed" in absent.problem
-    monkeypatch.setattr(versions._engine, "capabilities", lambda: absent)
-    assert versions.support().problem == absent.problem
+    monkeypatch.setattr(support._engine, "capabilities", lambda: absent)
+    assert support.support().problem == absent.problem
 
 
 def test_a_failed_calibration_keeps_graphs_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "tensor_access", lambda: "this torch lacks everything")
+    monkeypatch.setattr(support, "tensor_access", lambda: "this torch lacks everything")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     usable = types.SimpleNamespace(usable=True, problem="")
-    monkeypatch.setattr(versions._engine, "capabilities", lambda: usable)
-    problem = versions.support().problem
+    monkeypatch.setattr(support._engine, "capabilities", lambda: usable)
+    problem = support.support().problem
     assert problem is not None and "lacks everything" in problem
 
 

@@ -17,7 +17,7 @@ from pygraph.decide.signatures import SignaturePolicy
 from pygraph.frontends.compile.options import Options, split
 from pygraph.runtime import devices
 from pygraph.runtime.warn import warn_once
-from pygraph.torch_private import versions
+from pygraph.torch_private import support
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +125,7 @@ def test_why_there_are_no_cuda_graphs_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     problem = "no CUDA driver: an NVIDIA driver is needed"
-    monkeypatch.setattr(versions, "support", lambda: versions.Support(problem, "direct"))
+    monkeypatch.setattr(support, "support", lambda: support.Support(problem, "direct"))
     for _ in range(2):
         call(compiler="aot")
         torch._dynamo.reset()
@@ -138,7 +138,7 @@ def test_why_there_are_no_cuda_graphs_is_said_once(
 def test_a_model_on_the_cpu_beside_a_gpu_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(versions, "support", lambda: versions.Support(None, "direct"))
+    monkeypatch.setattr(support, "support", lambda: support.Support(None, "direct"))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     for _ in range(2):
         call(compiler="aot")
@@ -151,7 +151,7 @@ def test_a_model_on_the_cpu_beside_a_gpu_is_said_once(
 def test_what_raises_and_what_is_graphed_warns_of_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(versions, "support", lambda: versions.Support("no GPU", "direct"))
+    monkeypatch.setattr(support, "support", lambda: support.Support("no GPU", "direct"))
     with pytest.raises(Exception, match="no GPU"):
         call(require="full")
     call(device="twin")

@@ -17,11 +17,11 @@ from places import Place, assert_bits
 import pygraph
 from pygraph import _engine
 from pygraph.capture import tensors
+from pygraph.capture.twin import Twin
 from pygraph.reporting import GraphReport
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.runtime.training_pair import Role
 from pygraph.twin import faults
-from pygraph.twin.device import Twin
 
 ROWS = 128
 LAYERS = 8

@@ -12,10 +12,10 @@ import torch
 import pygraph
 from pygraph import _engine
 from pygraph.capture import tensors
+from pygraph.capture.twin import twin_device
 from pygraph.demo import small_models
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.twin import faults
-from pygraph.twin.device import twin_device
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.fx.graph import _BoxedCodeGen
 
 from pygraph.frontends.compile.hook import Wrap
 from pygraph.runtime import devices
+from pygraph.torch_private import aot
+from pygraph.torch_private.dispatch import schema_if_any
 
 
 def compile_graph(
@@ -25,7 +26,6 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """Compiles with AOTAutograd and hands each graph to `wrap` (None: runs as it is).
     `find_device` gives the index of the device that a graph's arguments are on."""
-    from torch._functorch.aot_autograd import aot_module_simplified
 
     def compiler(
         graph: torch.fx.GraphModule,
@@ -48,7 +48,7 @@ def compile_graph(
             )
         )
 
-    compiled: Callable[..., Any] = aot_module_simplified(
+    compiled: Callable[..., Any] = aot.aot_module_simplified()(
         gm,
         example_inputs,
         fw_compiler=compiler,
@@ -59,10 +59,9 @@ def compile_graph(
     return compiled
 
 
+@aot.boxed
 class _Boxed:
     """Marks a callable as taking one list, which it clears (torch's boxed calling convention)."""
-
-    _boxed_call = True
 
     def __init__(self, function: Callable[[list[Any]], Any]) -> None:
         self._function = self.__wrapped__ = function
@@ -72,14 +71,14 @@ class _Boxed:
 
 
 def _boxed(graph: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
-    graph.graph.set_codegen(_BoxedCodeGen())
+    graph.graph.set_codegen(aot.BoxedCodeGen())
     graph.recompile()
     return _Boxed(graph.forward)
 
 
 def _static_indices() -> list[int]:
     """Positions of parameters and buffers among the graph's arguments."""
-    context = torch._guards.TracingContext.try_get()
+    context = aot.TracingContext.try_get()
     metadata = getattr(context, "fw_metadata", None)
     return list(getattr(metadata, "static_input_indices", None) or ())
 
@@ -91,7 +90,7 @@ def _mutated(graph: torch.fx.GraphModule) -> list[int]:
     positions = {node: index for index, node in enumerate(placeholders)}
     written: set[int] = set()
     for node in graph.graph.nodes:
-        schema = getattr(node.target, "_schema", None)
+        schema = schema_if_any(node.target)
         if node.op != "call_function" or schema is None:
             continue
         for argument, value in zip(schema.arguments, node.args, strict=False):

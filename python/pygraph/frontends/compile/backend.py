@@ -20,6 +20,7 @@ from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.runtime.partition import Partition
 from pygraph.runtime.training_pair import Role, TrainingPair
 from pygraph.runtime.warn import no_graphs, warn_once
+from pygraph.torch_private import inductor as inductor_names
 
 log = logging.getLogger("pygraph")
 
@@ -141,11 +142,9 @@ def _compile(
     """`options` are Inductor's; `routed`: what the hook gives compile_fx, if it is to be used."""
     if compiler == "aot":
         return aot.compile_graph(gm, example_inputs, None)
-    from torch._inductor.compile_fx import compile_fx
-
     routed = dict(routed or {})
     patches = {**options, **routed.pop("config_patches", {})}
-    compiled: Callable[..., Any] = compile_fx(
+    compiled: Callable[..., Any] = inductor_names.compile_fx()(
         gm, example_inputs, config_patches=patches or None, **routed
     )
     return compiled

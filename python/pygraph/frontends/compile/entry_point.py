@@ -37,6 +37,7 @@ from pygraph import _engine
 from pygraph.frontends.compile.generated import generated_globals
 from pygraph.frontends.compile.speculation import Permit, install
 from pygraph.runtime.compiled_graph import CompiledGraph
+from pygraph.torch_private.aot import output_type
 
 log = logging.getLogger("pygraph")
 
@@ -139,8 +140,7 @@ def _positions(among: Sequence[Any], wanted: Sequence[Any]) -> list[int] | None:
 def wrappers_are_inert(metadata: Any) -> bool:
     """Whether AOTAutograd's runtime wrappers hand arguments and results through, going by its
     ViewAndMutationMeta (torch/_functorch/_aot_autograd/schemas.py). Unknown metadata: no."""
-    from torch._functorch._aot_autograd.schemas import OutputType
-
+    non_alias = output_type().non_alias
     try:
         return (
             not metadata.mutated_inp_runtime_indices
@@ -148,7 +148,7 @@ def wrappers_are_inert(metadata: Any) -> bool:
             and metadata.num_intermediate_bases == 0
             and not metadata.tokens
             and not metadata.is_rng_op_functionalized
-            and all(info.output_type == OutputType.non_alias for info in metadata.output_info)
+            and all(info.output_type == non_alias for info in metadata.output_info)
         )
     except AttributeError:
         return False

@@ -19,9 +19,10 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from pygraph.runtime.partition import Partition
+from pygraph.runtime.partition import Partition, Position
+from pygraph.torch_private import aot, inductor
 
 
 class Wrap(Protocol):
@@ -52,10 +53,8 @@ def installed(wrap: Wrap) -> Iterator[dict[str, Any]]:
     """Routes the compilations of this thread to `wrap`; yields what compile_fx is to be given for
     it. A backward graph may be compiled long after, at its first call and on autograd's thread:
     hence the `inner_compile`, which routes to `wrap` wherever and whenever it runs."""
-    from torch._inductor import config
-
     patches: dict[str, Any] = {"triton.cudagraphs": True}
-    if hasattr(config, "cudagraph_policy"):
+    if inductor.has_graph_policy():
         patches["cudagraph_policy"] = None
     _replace_cudagraphify()
     _observe_partitions()
@@ -75,7 +74,7 @@ def _routed(wrap: Wrap) -> Iterator[None]:
 
 
 def _inner_compile(wrap: Wrap) -> Callable[..., Any]:
-    from torch._inductor.compile_fx import compile_fx_inner
+    compile_fx_inner = inductor.compile_fx_inner()
 
     @functools.wraps(compile_fx_inner)
     def inner_compile(*args: Any, **kwargs: Any) -> Any:
@@ -100,8 +99,9 @@ def observed_metadata() -> Iterator[list[Any]]:
         _active.metadata = previous
 
 
-def _surround(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Calls of torch's `owner.name(…)` become `around(original, …)`, from now on. Once."""
+def _surround(place: tuple[Any, str], around: Callable[..., Any]) -> None:
+    """Calls of torch's function at that place become `around(original, …)`, from now on. Once."""
+    owner, name = place
     original = getattr(owner, name)
     if getattr(original, "_pygraph_hook", False):
         return
@@ -115,20 +115,16 @@ def _surround(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 def _observe_runtime_wrapper() -> None:
-    from torch._functorch._aot_autograd.runtime_wrappers import RuntimeWrapper
-
     def post_compile(original: Any, *args: Any, **kwargs: Any) -> Any:
         found = getattr(_active, "metadata", None)
         if found is not None:
             found.append(kwargs.get("runtime_metadata"))
         return original(*args, **kwargs)
 
-    _surround(RuntimeWrapper, "post_compile", post_compile)
+    _surround(aot.wrapper_is_made(), post_compile)
 
 
 def _replace_cudagraphify() -> None:
-    from torch._inductor import compile_fx
-
     def cudagraphify(
         original: Any,
         model: Callable[..., Any],
@@ -140,12 +136,11 @@ def _replace_cudagraphify() -> None:
             return original(model, static_input_idxs, **kwargs)
         return _call(wrap, model, static_input_idxs, kwargs)
 
-    _surround(compile_fx, "cudagraphify", cudagraphify)
+    _surround(inductor.cudagraphify(), cudagraphify)
 
 
 def _observe_partitions() -> None:
     """Keeps a graph's partition maps at hand while its partitions are handed to cudagraphify."""
-    from torch._inductor import output_code
 
     def post_compile(
         original: Any, example_inputs: Any, compiled_graph: Any, *args: Any, **kwargs: Any
@@ -156,24 +151,41 @@ def _observe_partitions() -> None:
         finally:
             _active.partitions = None
 
-    _surround(output_code, "cudagraph_partition_post_compile", post_compile)
+    _surround(inductor.partitions_are_handed_over(), post_compile)
 
 
 def _next_partition() -> Partition | None:
     maps = getattr(_active, "partitions", None)
-    return None if maps is None else Partition.of(next(maps, None))
+    return None if maps is None else partition_of(next(maps, None))
+
+
+def partition_of(partition_map: Any) -> Partition | None:
+    """Inductor's GraphPartitionMap (torch/_inductor/utils.py) as one of ours; None when it is of an
+    unknown form."""
+    inputs = getattr(partition_map, "input_index_mapping", None)
+    outputs = getattr(partition_map, "output_index_mapping", None)
+    if inputs is None or outputs is None:
+        return None
+    return Partition(tuple(inputs), tuple(map(_last, outputs)))
+
+
+def _last(outputs: Any) -> Position:
+    """Of a partition's result that is several of the graph's, the last. From torch 2.14 on the map
+    lists them all; before, it had the last."""
+    if isinstance(outputs, list):
+        return outputs[-1] if outputs else None
+    return cast(Position, outputs)
 
 
 def _spare_the_tree_manager() -> None:
     """A backward graph that Inductor keeps out of CUDA graphs tells torch's own tree manager that
     a backward runs, and asserts that there is one. Under this hook there is none."""
-    from torch._inductor import output_code
 
     def maybe_handle_backward_generation(original: Any, *args: Any, **kwargs: Any) -> None:
         if _current() is None:
             original(*args, **kwargs)
 
-    _surround(output_code, "maybe_handle_backward_generation", maybe_handle_backward_generation)
+    _surround(inductor.backward_is_announced(), maybe_handle_backward_generation)
 
 
 def _call(

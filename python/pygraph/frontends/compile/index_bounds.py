@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 
 from pygraph.operators.table import Property, operators
+from pygraph.torch_private.dispatch import OpOverload, overload_name
 
 #: In the text of a kernel that checks an index: Triton's has both, C++'s the second.
 _CHECKS = ("device_assert", "index out of bounds")
@@ -69,10 +70,10 @@ def of_graph(graph: torch.fx.Graph) -> dict[int, int] | None:
 
 def _keeps_values(target: Any) -> bool:
     return (
-        isinstance(target, torch._ops.OpOverload)
+        isinstance(target, OpOverload)
         and target.namespace == "aten"
         and target.overloadpacket.__name__ in operators(Property.KEEPS_VALUES)
-        and target._overloadname != "dtype"  # of view: the bits are kept
+        and overload_name(target) != "dtype"  # of view: the bits are kept
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pygraph.decide.signatures import sizes_of
 from pygraph.runtime import devices
+from pygraph.torch_private import inductor as inductor_names
 
 
 @dataclasses.dataclass
@@ -96,16 +97,13 @@ def split(given: Mapping[str, Any], mode: str | None = None) -> tuple[Options, d
             f"{only!r} only"
         )
     if mode is not None and mode != "default":
-        from torch._inductor import list_mode_options
-
-        inductor = {**list_mode_options(mode), **inductor}
+        inductor = {**inductor_names.list_mode_options()(mode), **inductor}
     return Options(**own), inductor
 
 
 def _check_name(name: str, own: Sequence[str]) -> None:
     """Raises unless `name` is one of Inductor's config."""
-    from torch._inductor import config
-
+    config = inductor_names.config()
     try:
         config.__getattr__(name)  # what config.patch() calls
     except AttributeError:

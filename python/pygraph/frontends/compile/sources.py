@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pygraph.frames import of_text
+from pygraph.torch_private.dispatch import name_if_operator
 
 
 def finder(gm: torch.fx.GraphModule) -> Callable[[str | None], str | None]:
@@ -36,5 +37,5 @@ def _key(target: Any) -> str:
     if isinstance(target, str):
         parts = target.split(".")
         return parts[1] if len(parts) == 3 else parts[-1]
-    name = getattr(target, "_opname", None) or getattr(target, "__name__", None) or str(target)
+    name = name_if_operator(target) or getattr(target, "__name__", None) or str(target)
     return str(name).split(".")[0] if "." in str(name) else str(name)

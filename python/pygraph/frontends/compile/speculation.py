@@ -28,6 +28,8 @@ from pygraph import _engine
 from pygraph.frontends.compile import index_bounds
 from pygraph.frontends.compile.generated import callables_behind, generated_functions
 from pygraph.operators.table import Property, operators
+from pygraph.torch_private import dynamo, inductor, modules
+from pygraph.torch_private.dispatch import OpOverload
 
 log = logging.getLogger("pygraph")
 
@@ -69,8 +71,7 @@ def permit(model: Any, always: bool = False, checked: bool = True) -> Permit | N
 def indices_are_checked(options: Mapping[str, Any]) -> bool:
     """Whether code that Inductor compiles now, with these settings of its own, checks each index
     that comes from data."""
-    from torch._inductor import config
-
+    config = inductor.config()
     return bool(options.get("assert_indirect_indexing", config.assert_indirect_indexing))
 
 
@@ -104,7 +105,7 @@ def _is_harmless_node(node: torch.fx.Node) -> bool:
     if node.op != "call_function" or node.target is operator.getitem:
         return node.op in ("call_function", "placeholder", "output")
     target: Any = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims"):
+    if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
         return False
     name = target.overloadpacket.__name__
     by_element = torch.Tag.pointwise in target.tags or name.startswith("_foreach_")
@@ -204,6 +205,4 @@ def counts(compiled: Any) -> tuple[int, int, int]:
 def _surroundings() -> tuple[Any, tuple[Any, ...]]:
     """The code of what Dynamo puts around a backend's function, and of what calls a module's
     forward if there are no hooks."""
-    module: Any = torch.nn.Module
-    between = (module._call_impl.__code__, module._wrapped_call_impl.__code__)
-    return torch._dynamo.disable(lambda: None).__code__, between
+    return dynamo.code_around_backend(), modules.code_around_forward()

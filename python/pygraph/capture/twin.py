@@ -1,4 +1,4 @@
-"""The CPU twin as a device: CPU tensors are its memory, and captures are recorded (recorder.py).
+"""The CPU twin as a device: CPU tensors are its memory, captures are recorded (twin/recorder.py).
 
 `torch.compile(model, backend="pygraph", options={"device": "twin"})` takes the same way as on a
 GPU: capture A and probe B in phantom memory, link, proof, replay.

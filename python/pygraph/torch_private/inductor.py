@@ -1,0 +1,43 @@
+"""Inductor. It takes seconds to import, so its names are looked up when they are asked for; those
+that are replaced (hook.py) come with the place where they stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pygraph.torch_private.names import place, private
+
+
+def config() -> Any:
+    return private("torch._inductor:config")
+
+
+def has_graph_policy() -> bool:
+    """From torch 2.12 on."""
+    return hasattr(config(), "cudagraph_policy")
+
+
+def list_mode_options() -> Any:
+    return private("torch._inductor:list_mode_options")
+
+
+def compile_fx() -> Any:
+    return private("torch._inductor.compile_fx:compile_fx")
+
+
+def compile_fx_inner() -> Any:
+    return private("torch._inductor.compile_fx:compile_fx_inner")
+
+
+def cudagraphify() -> tuple[Any, str]:
+    return place("torch._inductor.compile_fx:cudagraphify")
+
+
+def partitions_are_handed_over() -> tuple[Any, str]:
+    """Where the partitions of a graph are handed to cudagraphify, one by one."""
+    return place("torch._inductor.output_code:cudagraph_partition_post_compile")
+
+
+def backward_is_announced() -> tuple[Any, str]:
+    """Where torch's own manager of CUDA graphs is told that a backward runs."""
+    return place("torch._inductor.output_code:maybe_handle_backward_generation")

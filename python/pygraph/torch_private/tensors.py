@@ -1,0 +1,18 @@
+"""Tensors and what stands behind them."""
+
+from __future__ import annotations
+
+import torch
+
+from pygraph.torch_private.names import attribute, bound
+
+TensorBase = bound("torch._C:TensorBase")
+storage_at = bound("torch._C:_construct_storage_from_data_pointer")
+negated = bound("torch:_neg_view")
+conjugated = bound("torch:_conj")
+
+version = attribute("_version", TensorBase)
+set_versions = bound("torch._C._autograd:_unsafe_set_version_counter")
+
+#: The address of the C++ object behind a tensor, a storage or a generator: who has the same is it.
+object_of = attribute("_cdata", TensorBase, torch.UntypedStorage, torch.Generator)

@@ -1,0 +1,92 @@
+"""The rooms of the package: which may know which, and how its functions are called."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pygraph
+
+PACKAGE = Path(pygraph.__file__).parent
+#: From the top down. A room may import from those below it, and not from its neighbours.
+FLOORS = (
+    ("cli",),
+    ("demo",),
+    ("frontends",),
+    ("runtime",),
+    ("decide",),
+    ("capture",),
+    ("planning", "reporting", "twin"),
+    ("operators",),
+    ("torch_private",),
+)
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+#: The package's own modules that stand in no room.
+OPEN_TO_ALL = {"_engine", "frames", "__version__"}
+MOST_POSITIONAL = 6
+
+
+def imported(code: str) -> Iterator[str]:
+    """All that a module imports, wherever it does so, as 'package.module.name'."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def modules_in_rooms() -> Iterator[tuple[str, str, str]]:
+    """(room, path, code) of each module that stands in a room."""
+    for path in sorted(PACKAGE.glob("*/**/*.py")):
+        relative = path.relative_to(PACKAGE)
+        yield relative.parts[0], relative.as_posix(), path.read_text()
+
+
+def upward(room: str, code: str) -> Iterator[str]:
+    for name in imported(code):
+        package, _, rest = name.partition(".")
+        to = rest.split(".")[0]
+        if package == "pygraph" and to not in OPEN_TO_ALL and to != room and to:
+            known = to in FLOOR_OF and room in FLOOR_OF
+            if not known or FLOOR_OF[to] <= FLOOR_OF[room]:
+                yield name
+
+
+def crowded(code: str) -> Iterator[str]:
+    """What is called with more arguments by position than can be told apart."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and len(node.args) > MOST_POSITIONAL:
+            called = ast.unparse(node.func)
+            if not called.endswith(".add_row"):  # a row of a table has its columns
+                yield called
+
+
+def test_an_arrow_that_goes_up_is_seen() -> None:
+    assert list(upward("capture", "def f():\n    from pygraph.runtime import devices"))
+    assert list(upward("twin", "from pygraph.reporting import Report"))
+    assert list(upward("twin", "from pygraph import capture"))
+    assert list(upward("nowhere", "import pygraph.twin.layouts"))
+    assert not list(upward("runtime", "from pygraph import _engine, capture, torch_private"))
+
+
+def test_arrows_between_rooms_go_down() -> None:
+    found = {path: list(upward(room, code)) for room, path, code in modules_in_rooms()}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_the_product_does_not_know_the_laboratory() -> None:
+    knowing = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if any(name.split(".")[0] == "benchmarks" for name in imported(path.read_text()))
+    }
+    assert not knowing
+
+
+def test_calls_are_not_crowded() -> None:
+    assert list(crowded("f(1, 2, 3, 4, 5, 6, 7)")) == ["f"] and not list(crowded("f(1, *more)"))
+    found = {
+        f"{path}: {called}" for _, path, code in modules_in_rooms() for called in crowded(code)
+    }
+    assert not found
