@@ -22,7 +22,9 @@ class Missing(RuntimeError):
 
     def __init__(self, name: str) -> None:
         name = name.replace(":", ".")
-        super().__init__(f"torch {torch.__version__} found, which lacks {name}; {versions.NEEDED}")
+        super().__init__(
+            f"torch {torch.__version__} found, which lacks {name}; PyGraph needs torch {versions.RANGE}"
+        )
 
 
 class Absent:

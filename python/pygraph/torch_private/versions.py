@@ -8,7 +8,7 @@ import torch
 
 MINIMUM = (2, 11)
 MAXIMUM = (2, 15)
-NEEDED = f"PyGraph needs torch {MINIMUM[0]}.{MINIMUM[1]} to {MAXIMUM[0]}.{MAXIMUM[1]}"
+RANGE = f"{MINIMUM[0]}.{MINIMUM[1]} to {MAXIMUM[0]}.{MAXIMUM[1]}"
 
 
 def parse(version: str) -> tuple[int, int]:
@@ -23,7 +23,7 @@ def torch_problem(version: str) -> str | None:
     """Why this torch cannot be used; None when it can."""
     if MINIMUM <= parse(version) <= MAXIMUM:
         return None
-    return f"torch {version} found, {NEEDED}"
+    return f"torch {version} found, PyGraph needs torch {RANGE}"
 
 
 def states_per_capture() -> bool:

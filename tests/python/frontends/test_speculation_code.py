@@ -144,9 +144,9 @@ def test_code_is_read_only_for_graphs_that_leave_no_trace(
 ) -> None:
     """One that writes statistics is never launched early, whatever its code does."""
     reads: list[Any] = []
-    bounds = speculation.index_bounds
+    bounds = speculation.bounds_of
     monkeypatch.setattr(
-        speculation, "index_bounds", lambda *given: [reads.append(given), bounds(*given)][1]
+        speculation, "bounds_of", lambda *given: [reads.append(given), bounds(*given)][1]
     )
     layers = torch.nn.Linear(4, 4), layer(4)
     model = torch.nn.Sequential(*layers).to(place.torch)
