@@ -47,12 +47,12 @@ class Bypass:
 
     def for_good(self, arguments: list[Any]) -> None:
         """Calls like this one get no graph any more."""
-        if self._may_rest(arguments):
+        if self._may_bypass(arguments):
             self._dispatcher.open_bypass(arguments)
 
     def while_nothing_happens(self, signature: Signature, arguments: list[Any]) -> None:
         """The calls of a signature that only warm up, or wait for a place."""
-        if self._may_rest(arguments):
+        if self._may_bypass(arguments):
             self._dispatcher.open_bypass(arguments, signature.uneventful)
 
     def must_wait(self, signature: Signature, arguments: list[Any]) -> bool:
@@ -64,25 +64,25 @@ class Bypass:
                 return True
         self._signatures.count_savings(self._dispatcher.replays, self._signatures.device.idle())
         seconds = self._signatures.seconds_to_wait(signature.gap)
-        if seconds and self._may_rest(arguments):
-            self._be_quiet(seconds)
+        if seconds and self._may_bypass(arguments):
+            self._open_to_all(seconds)
         if seconds and self._report.state == WARMING:
             self._report.reason = "linking others has taken its share of the time; its turn comes"
         return seconds > 0
 
     def after_link(self, signature: Signature, arguments: list[Any]) -> None:
         """An attempt to link has ended: the next one may have to wait."""
-        if not self._may_rest(arguments):
+        if not self._may_bypass(arguments):
             return
         if signature.program is not None:
             # To be heard of should the program not accept it.
             self._dispatcher.close_bypass(arguments)
-        self._be_quiet(self._signatures.seconds_to_wait())
+        self._open_to_all(self._signatures.seconds_to_wait())
 
-    def _be_quiet(self, seconds: float) -> None:
+    def _open_to_all(self, seconds: float) -> None:
         self._dispatcher.open_bypass_to_all(min(seconds, _ASKED_AGAIN), self._signatures.soon)
 
-    def _may_rest(self, arguments: list[Any]) -> bool:
+    def _may_bypass(self, arguments: list[Any]) -> bool:
         """Not where signatures differ in more than integers, or arguments must come to the host
         first."""
         integers = self._signatures.integers

@@ -23,7 +23,8 @@ class Missing(RuntimeError):
     def __init__(self, name: str) -> None:
         name = name.replace(":", ".")
         super().__init__(
-            f"torch {torch.__version__} found, which lacks {name}; PyGraph needs torch {versions.RANGE}"
+            f"torch {torch.__version__} found, which lacks {name}; "
+            f"PyGraph needs torch {versions.RANGE}"
         )
 
 

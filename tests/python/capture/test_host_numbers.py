@@ -135,7 +135,7 @@ def test_a_number_that_differs_from_call_to_call_gets_no_program(
 
 
 def test_a_call_with_a_number_is_looked_at_each_time(apart: Apart, heard: list[Any]) -> None:
-    """Signatures that differ in integers alone may rest (test_resting.py)."""
+    """Signatures that differ in integers alone may rest (test_bypass.py)."""
     graph = compiled(apart, sizes=SignaturePolicy(capture_at=9))
     values = [1.0, 2.0, 1.0, 2.0, 2.0]
     for value in values:

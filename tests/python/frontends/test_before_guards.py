@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from early_support import check, counts, counts_and_reads, inputs, network, warm
 from places import Place, assert_bits
+from speculation_support import check, counts, counts_and_reads, inputs, network, warm
 
 import pygraph
 

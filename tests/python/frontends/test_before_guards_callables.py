@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from early_support import counts, inputs, network, warm
 from places import Place, assert_bits
+from speculation_support import counts, inputs, network, warm
 
 import pygraph
 from pygraph.frontends.compile.speculation import hooks_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from early_support import BUSY, check, counts, inputs, network, warm
 from places import Place, assert_bits
+from speculation_support import BUSY, check, counts, inputs, network, warm
 from training_support import fresh
 
 import pygraph

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from early_support import BUSY, check, counts
 from places import Place
+from speculation_support import BUSY, check, counts
 from training_support import fresh
 
 import pygraph
