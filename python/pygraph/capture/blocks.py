@@ -5,7 +5,8 @@ taken in front of the same part of a graph (include/pygraph/link.h), and given u
 part of the backward, may as well be one block; so may gradients.
 
 A result that shares a block has another storage offset than the uncaptured callable's. What a
-forward saves is put together only once it is known that its backward does not mind (training_pair.py).
+forward saves is put together only once it is known that its backward does not mind
+(training_pair.py).
 """
 
 from __future__ import annotations
