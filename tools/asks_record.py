@@ -24,10 +24,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from xml.etree import ElementTree
 
-from benchmarks.harness import record
-from benchmarks.harness.environment import environment
-
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.harness import record  # noqa: E402
+from benchmarks.harness.environment import environment  # noqa: E402
+
 TESTS = sorted(
     path.relative_to(ROOT) for path in ROOT.glob("tests/python/runtime/test_training_*.py")
 )

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # for benchmarks/
 PICTURE = "docs/images/speed-ups.svg"
 PAPER = "benchmarks/results/paper25.json"
 FIRST_LIGHT = "benchmarks/results/first-light.json"
