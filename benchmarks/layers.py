@@ -34,8 +34,8 @@ from benchmarks.harness import compare, measure, modes, record
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import environment
 from benchmarks.harness.modes import Bench, Runner, Tensors
+from benchmarks.harness.reports import read_report
 from benchmarks.harness.timed import Timed
-from pygraph.runtime.registry import report
 
 FORMS = ("whole", "layer")
 MODES = ("default", "reduce-overhead", "pygraph", "floor")
@@ -123,7 +123,7 @@ def measured(form: str, mode: str, device: Device, tiny: bool) -> dict[str, Any]
             row.take(measure.measure([found], inputs, device, effort)[mode])
             content["peak_allocated_mib"] = device.memory().peak_allocated
     if mode == "pygraph":
-        content["report"] = [graph.to_dict() for graph in report().graphs]
+        content["report"] = [graph.to_dict() for graph in read_report().graphs]
     return {**asdict(row), **content}
 
 

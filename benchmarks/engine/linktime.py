@@ -26,6 +26,7 @@ import torch
 from benchmarks.harness import modes
 from benchmarks.harness.device import Device, drop_workspaces
 from benchmarks.harness.isolate import isolated
+from benchmarks.harness.reports import read_report
 from pygraph.demo.models import Workload
 
 LINKS = 4
@@ -140,15 +141,14 @@ def _link(
     """A fresh compilation, called until it is linked or given up; its steps, summed over graphs."""
     from pygraph.frontends.compile.backend import backend
     from pygraph.reporting import WARMING
-    from pygraph.runtime.registry import report
 
-    known = {graph.name for graph in report().graphs}
+    known = {graph.name for graph in read_report().graphs}
     compiled = torch.compile(isolated(model, label), backend=backend)
     new: list[Any] = []
     for call in range(CALLS_TO_LINK):
         compiled(*inputs[call % len(inputs)])
         device.synchronize()
-        new = [graph for graph in report().graphs if graph.name not in known]
+        new = [graph for graph in read_report().graphs if graph.name not in known]
         if new and all(graph.state != WARMING for graph in new):
             break
     steps: dict[str, float] = {}

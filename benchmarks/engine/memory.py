@@ -25,6 +25,7 @@ import torch
 
 from benchmarks.harness import modes
 from benchmarks.harness.device import MIB, Device, Memory
+from benchmarks.harness.reports import read_report
 from benchmarks.harness.weigh import WEIGHED_CALLS, Peaks, own_memory, weigh
 from pygraph.demo.models import Workload
 
@@ -144,9 +145,7 @@ def measure_memory(workload: Workload, mode: str, device: Device) -> Figures:
         device.tidy()
         _note_idle(found, before, steady, rest, device.memory())
     if mode == "pygraph":
-        from pygraph.runtime.registry import report
-
-        found.graphs = [graph.to_dict() for graph in report().graphs]
+        found.graphs = [graph.to_dict() for graph in read_report().graphs]
     return found
 
 

@@ -18,6 +18,7 @@ from benchmarks.engine.memory import LeastFree, digest
 from benchmarks.harness import modes
 from benchmarks.harness.device import MIB, Device
 from benchmarks.harness.isolate import isolated
+from benchmarks.harness.reports import read_report
 from pygraph.demo.models import Workload
 
 ROOM = 1.5
@@ -116,9 +117,7 @@ def measure_tight(workload: Workload, mode: str, device: Device) -> Tight:
             found.least_free_mib = least.least / MIB
     found.same_bits = results == expected[: len(results)] if results else None
     if mode == "pygraph":
-        from pygraph.runtime.registry import report
-
-        found.graphs = [graph.to_dict() for graph in report().graphs]
+        found.graphs = [graph.to_dict() for graph in read_report().graphs]
     del ballast
     return found
 

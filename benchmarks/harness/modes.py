@@ -22,6 +22,7 @@ import torch._dynamo
 
 from benchmarks.harness.device import Device, drop_workspaces, nbytes
 from benchmarks.harness.isolate import isolated
+from benchmarks.harness.reports import read_report
 from pygraph.demo.models import chosen
 from pygraph.reporting import WARMING
 
@@ -189,11 +190,9 @@ def _first_call(runner: Runner, bench: Bench) -> None:
 
 
 def _warming(runner: Runner) -> bool:
-    if runner.mode != "pygraph":
-        return False
-    from pygraph.runtime.registry import report
-
-    return any(graph.state == WARMING for graph in report().graphs)
+    return runner.mode == "pygraph" and any(
+        graph.state == WARMING for graph in read_report().graphs
+    )
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from typing import Any
 
 from benchmarks.harness.compare import ROUNDING
 from benchmarks.harness.modes import Tensors
+from benchmarks.harness.reports import Counts, read_report
 from benchmarks.training.models import precisely
 from benchmarks.training.modes import COMPILED, Bench
 from benchmarks.training.tracks import (
@@ -51,7 +52,6 @@ from benchmarks.training.tracks import (
     take_runs,
     widest,
 )
-from pygraph.reporting import Report
 
 STEPS = 3
 EAGER_SEEDS = 3
@@ -196,24 +196,19 @@ def learn_pygraph(reference: Reference, bench: Bench, inputs: Sequence[Tensors])
     from pygraph.runtime import registry
 
     trainer, start = bench.runners["pygraph"], reference.start
-    before = _counts(registry.report())
+    before = Counts.of(read_report())
     track = take(trainer, start, inputs)
-    report = registry.report()
-    calls, replays = _counts(report)
+    report = read_report()
+    after = Counts.of(report)
     with registry.without_graphs():
         reference.uncaptured = take_runs(trainer, start, inputs)
     reference.served = Served(
         sum(graph.graphed for graph in report.graphs),
-        calls - before[0],
-        replays - before[1],
-        _counts(registry.report())[1] - replays,
+        after.calls - before.calls,
+        after.replays - before.replays,
+        read_report().replays - after.replays,
     )
     return track
-
-
-def _counts(report: Report) -> tuple[int, int]:
-    """Calls and replays; taken out at once, since a report's entries go on counting."""
-    return report.calls, report.replays
 
 
 def judge(mode: str, track: Track, reference: Reference, random: bool = False) -> Verdict:

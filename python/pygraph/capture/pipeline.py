@@ -71,7 +71,6 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
     """Captures the callable twice and links it. Reads and writes none of the arguments' memory.
     Raises CaptureFailed, UnsupportedGraph or DriverError; leaves nothing behind then."""
     device = request.device
-    started = time.perf_counter()
 
     # A graph takes tensors and generators of its device, integers, and numbers on the host.
     arguments.require_served(request)
@@ -83,6 +82,7 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
     # address. Nothing is executed, and nothing but nodes is allocated.
     device.space()  # whose memory is the device's, not this capture's
     free = device.driver_free_bytes()
+    started = time.perf_counter()
     a, b = _capture_twice(request, attempt, stand_ins)
     captured = time.perf_counter()
 

@@ -90,7 +90,8 @@ def record(
     copies = numbers.stand_ins(arguments, device)
     places, inputs = _place(
         request,
-        {**stand_ins, **copies},
+        stand_ins,
+        copies,
         phantom,
         shift=_OFFSET_IN_B if shifted else 0,
         alignments=request.alignments if attempt.least_aligned else {},
@@ -135,6 +136,7 @@ def record(
 def _place(
     request: Request,
     stand_ins: Mapping[int, torch.Tensor],
+    on_host: Mapping[int, torch.Tensor],
     phantom: _engine.PhantomSpace,
     *,
     shift: int,
@@ -146,8 +148,8 @@ def _place(
     for index, argument in enumerate(request.arguments):
         if not isinstance(argument, torch.Tensor):
             continue
-        if numbers.is_number(argument, device):
-            inputs[index] = stand_ins[index]
+        if index in on_host:
+            inputs[index] = on_host[index]
             continue
         if not device.owns(argument) or not is_strided(argument):
             raise CaptureFailed(

@@ -79,9 +79,9 @@ def bounds_of(model: Any, checked: bool = True) -> dict[int, int] | None:
     """How `model`, compiled code as Inductor gave it to the hook, may be run on a call that it is
     not for, as long as the shapes are right: if the values of these arguments are 0 or more and
     below this. None: it may not."""
-    modules = [item for item in callables_behind(model) if isinstance(item, torch.fx.GraphModule)]
-    if modules:
-        return _only([_of_graph(each.graph) for each in modules])
+    graphs = [item for item in callables_behind(model) if isinstance(item, torch.fx.GraphModule)]
+    if graphs:
+        return _only([_of_graph(each.graph) for each in graphs])
     if not checked:
         return None
     called = generated_functions(model)
