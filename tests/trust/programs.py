@@ -113,18 +113,31 @@ def _pool(dtype: str, device: str) -> torch.Tensor:
     return values.to(kind).to(device)
 
 
-def fill(dtype: str, shape: tuple[int, ...], call: Call, seed: int, device: str) -> torch.Tensor:
-    """A new tensor on memory of its own, which lies as `call` says."""
+ALIGNMENT = 64
+"""Bytes: what torch's CPU allocator gives (c10/core/alignment.h)."""
+
+
+def fill(
+    dtype: str, shape: tuple[int, ...], call: Call, seed: int, device: str, aligned: bool = False
+) -> torch.Tensor:
+    """A new tensor on memory of its own, which lies as `call` says. `aligned`: as it says too, but
+    for its address, which is a multiple of ALIGNMENT."""
     skipped = call.misaligned + call.offset
     count = skipped + math.prod(shape)
     start = (seed * 2654435761) % (_POOL - count)
     memory = _pool(dtype, device)[start : start + count].clone()
-    if call.misaligned:  # an exported tensor comes back with a storage that starts at its address
-        memory = torch.from_dlpack(memory[call.misaligned :])
+    unused = call.misaligned
+    if aligned and skipped:
+        unused = ALIGNMENT // memory.element_size() - call.offset
+        memory = torch.cat([memory.new_zeros(unused), memory[call.misaligned :]])
+    if unused:  # an exported tensor comes back with a storage that starts at its address
+        memory = torch.from_dlpack(memory[unused:])
     return memory[call.offset :].view(shape)
 
 
-def make_inputs(program: Program, call: Call, device: str) -> tuple[list[torch.Tensor], list[Any]]:
+def make_inputs(
+    program: Program, call: Call, device: str, aligned: bool = False
+) -> tuple[list[torch.Tensor], list[Any]]:
     """(the memory, the arguments) of one call."""
     memory: list[torch.Tensor] = []
 
@@ -133,7 +146,7 @@ def make_inputs(program: Program, call: Call, device: str) -> tuple[list[torch.T
         for index, base in enumerate(program.bases):
             shape = eval(base.shape, {"N": call.size})
             seed = call.seed * 1009 + stream * 101 + index
-            made[f"b{index}"] = fill(base.dtype, shape, call, seed, device)
+            made[f"b{index}"] = fill(base.dtype, shape, call, seed, device, aligned)
             memory.append(made[f"b{index}"])
         return made
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from trust import backends, check, fleet, strategies
-from trust.programs import Base, Call, Program
+from trust.programs import ALIGNMENT, Base, Call, Program
 
 #: Of programs that torch itself compiles rightly, at least so many are graphed...
 GRAPHED_SHARE = 0.9
@@ -241,6 +241,32 @@ def test_what_torch_itself_does_is_told_apart() -> None:
 
     with pytest.raises(Exception, match="not what torch raises"):
         check.run(refused, dataclasses.replace(twin, compiler=raises, ours=False))
+
+
+class Rounding(backends.Backend):
+    """Eager rounds by alignment, as libraries do (here by a whole 1), and what is under test adds
+    `compiler`, as a text, to what eager computes on aligned memory."""
+
+    def compile_reference(self, module: torch.nn.Module, program: Program) -> Function:
+        return lambda x: (x + int(x.data_ptr() % ALIGNMENT != 0),)
+
+    def compile(self, module: torch.nn.Module, program: Program) -> Function:
+        return lambda x: (x + int(str(self.compiler)),)
+
+
+@pytest.mark.parametrize("where", ["offset", "misaligned"])
+def test_memory_that_is_not_aligned_may_be_computed_on_as_if_it_were(where: str) -> None:
+    first, *others = program("").calls
+    changed: Any = {where: 1}
+    bent = program("", calls=(first, dataclasses.replace(first, **changed), *others))
+    outcome = check.run(bent, Rounding("rounding", "cpu", "0", ours=False))
+    assert outcome.torch_differs == "bits, by alignment"
+    with pytest.raises(check.Mismatch):  # neither bits
+        check.run(bent, Rounding("rounding", "cpu", "2", ours=False))
+    straight = program("")
+    assert check.run(straight, Rounding("rounding", "cpu", "0", ours=False)).torch_differs is None
+    with pytest.raises(check.Mismatch):
+        check.run(straight, Rounding("rounding", "cpu", "1", ours=False))
 
 
 def test_the_same_error_about_another_object_is_the_same() -> None:
