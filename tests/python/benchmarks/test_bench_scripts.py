@@ -4,16 +4,40 @@ results and write what they promise."""
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 SCRIPTS = Path(__file__).parents[3] / "benchmarks"
+ROWS = {
+    "callable",
+    "dispatcher",
+    "entry",
+    "ahead",
+    "half",
+    "compiled",
+    "compiled, idle",
+    "early",
+    "early, idle",
+    "lookup",
+    "lookup, idle",
+    "guess",
+    "guess, idle",
+    "lookup guess",
+    "lookup guess, idle",
+    "lookup early",
+    "lookup early, idle",
+    "resting",
+    "new size",
+}
+"""Of the host path."""
 
 
-def run(script: str, out: Path, *options: str) -> Any:
-    command = [sys.executable, str(SCRIPTS / script), "--out", str(out), *options]
+def run(script: str, out: Path, *options: str, before: Sequence[str] = ()) -> Any:
+    command = [sys.executable, str(SCRIPTS / script), *before, "--out", str(out), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert out.exists(), done.stderr
     return json.loads(out.read_text())
@@ -23,29 +47,31 @@ def test_the_host_path(tmp_path: Path) -> None:
     found = run("host_path.py", tmp_path / "out.json", "--device", "twin", "--calls", "10")
     assert [size["arguments"] for size in found["sizes"]] == [2, 32, 256]
     for size in found["sizes"]:
-        assert set(size["rows"]) == {
-            "callable",
-            "dispatcher",
-            "entry",
-            "ahead",
-            "half",
-            "compiled",
-            "compiled, idle",
-            "early",
-            "early, idle",
-            "lookup",
-            "lookup, idle",
-            "guess",
-            "guess, idle",
-            "lookup guess",
-            "lookup guess, idle",
-            "lookup early",
-            "lookup early, idle",
-            "resting",
-            "new size",
-        }
+        assert size["rows"].keys() == ROWS
         for row in size["rows"].values():
             assert 0 < row["p10_us"] <= row["median_us"] <= row["worst_us"]
+
+
+def test_two_trees_side_by_side(tmp_path: Path) -> None:
+    """A tree beside one whose callable sleeps: the rows that it is called in are slower, and no
+    graph's."""
+    for name in ("before", "after"):
+        tree = tmp_path / name
+        shutil.copytree(SCRIPTS, tree / "benchmarks", ignore=shutil.ignore_patterns("results"))
+        (tree / "python").symlink_to(SCRIPTS.parent / "python")
+    script = tmp_path / "after/benchmarks/host_path.py"
+    quick = "return list(torch._foreach_add(given, 1.0))"
+    assert script.read_text().count(quick) == 2
+    script.write_text(script.read_text().replace(quick, f"time.sleep(1e-3); {quick}", 1))
+    trees = str(tmp_path / "before"), str(tmp_path / "after")
+    few = "--calls", "192", "--pairs", "1", "--arguments", "2", "--device", "twin"
+    found = run("side_by_side.py", tmp_path / "out.json", *few, before=("host", *trees))
+    (size,) = found["sizes"]
+    assert size["rows"].keys() == ROWS
+    for name, row in size["rows"].items():
+        assert row["ratios"] == [row["ratio"]]
+        calls_it = name in ("callable", "resting", "new size")
+        assert (row["after_us"] - row["before_us"] > 900) == calls_it, name
 
 
 def test_the_first_calls(tmp_path: Path) -> None:
