@@ -26,8 +26,8 @@ import torch
 
 from benchmarks.harness import compare
 from benchmarks.harness.compare import ROUNDING, relative_error
-from benchmarks.harness.modes import Tensors
-from benchmarks.paper.modes import Bench, Iteration
+from benchmarks.harness.modes import Bench, Tensors
+from benchmarks.paper.modes import Iteration
 from benchmarks.training.models import precisely
 
 SEED = 7
@@ -111,11 +111,8 @@ def outcome(iteration: Iteration, inputs: Tensors, seed: int, dense: bool = Fals
     torch.manual_seed(seed)
     if dense:
         torch.cuda._sleep(DELAY_CYCLES)
-    iteration.complete[0] = True
-    try:
+    with iteration.all_results():
         outputs = tuple(output.detach().clone() for output in iteration.run(inputs))
-    finally:
-        iteration.complete[0] = False
     gradients = tuple(
         None if gradient is None else gradient.detach().clone()
         for gradient in iteration.gradients()

@@ -27,10 +27,11 @@ from typing import Any
 
 from benchmarks.harness import measure
 from benchmarks.harness.device import Memory
+from benchmarks.harness.modes import Bench
 from benchmarks.harness.record import fail, message
 from benchmarks.harness.weigh import own_memory
 from benchmarks.paper import modes
-from benchmarks.paper.modes import Bench, Iteration
+from benchmarks.paper.modes import Iteration
 from benchmarks.paper.record import Result
 
 log = logging.getLogger(__name__)

@@ -18,14 +18,14 @@ import torch
 
 from benchmarks.harness import load, measure
 from benchmarks.harness.device import Device, nbytes, young_heap
-from benchmarks.harness.modes import Tensors
+from benchmarks.harness.modes import Bench, Tensors
+from benchmarks.harness.profile import Launched, profile
 from benchmarks.harness.record import message
 from benchmarks.harness.reports import fallbacks
 from benchmarks.paper import modes
 from benchmarks.paper.check import Reference, judge, learn_eager
-from benchmarks.paper.modes import Bench, Iteration
+from benchmarks.paper.modes import Iteration
 from benchmarks.paper.prepare import FloorImpossible, Options, costs_itself, prepare
-from benchmarks.paper.profile import Launched, profile
 from benchmarks.paper.record import Result, Row
 from benchmarks.paper.workloads.workload import Workload
 from pygraph.demo.models import Unavailable
@@ -176,7 +176,7 @@ def _note_graphs(result: Result, each: Iteration) -> None:
     elif each.mode == "reduce-overhead":
         captured = each.extra["captures"]
         result.graphs_captured = result.graphs_deployed = captured
-        result.graphs_found = captured + each.extra["skips"]
+        result.graphs_found = captured + each.extra.get("cudagraph_skips", 0)
 
 
 def _profile(bench: Bench, results: dict[str, Result]) -> None:

@@ -32,10 +32,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.harness.compare import ROUNDING
-from benchmarks.harness.modes import Tensors
+from benchmarks.harness.modes import COMPILED, Bench, Tensors
 from benchmarks.harness.reports import Counts, read_report
 from benchmarks.training.models import precisely
-from benchmarks.training.modes import COMPILED, Bench
 from benchmarks.training.tracks import (
     KINDS,
     SAME,

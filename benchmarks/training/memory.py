@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.harness.device import MIB, Device, Memory, nbytes
-from benchmarks.harness.modes import begin, warm_up
+from benchmarks.harness.modes import Bench, begin, warm_up
 from benchmarks.harness.reports import fallbacks, read_report
 from benchmarks.training import modes
 from benchmarks.training.models import Training
-from benchmarks.training.modes import Bench, Trainer
+from benchmarks.training.modes import Trainer
 from benchmarks.training.record import Weight
 
 STEPS = 8
@@ -28,7 +28,7 @@ def weigh_training(training: Training, mode: str, device: Device, shared: bool) 
         training.make_program(device.torch),
         [training.make_inputs(1000 + n, device.torch) for n in range(modes.INPUTS)],
         device,
-        training=training,
+        workload=training,
     )
     trainer = begin(modes.MODES[mode], bench)
     # The copy that it trains is enough.

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import measure
+from benchmarks.harness import floor, measure
 from benchmarks.harness.device import Device, young_heap
-from benchmarks.harness.modes import begin, noting_skips, warm_up
+from benchmarks.harness.modes import COMPILED, Bench, available, begin, warm_up
+from benchmarks.harness.profile import profile
 from benchmarks.harness.record import fail, message
 from benchmarks.harness.reports import Counts, fallbacks, read_report
-from benchmarks.training import floor
 from benchmarks.training.check import (
     STEPS,
     Reference,
@@ -30,15 +30,7 @@ from benchmarks.training.check import (
 )
 from benchmarks.training.compiling import Spent
 from benchmarks.training.models import Training
-from benchmarks.training.modes import (
-    COMPILED,
-    INPUTS,
-    MODES,
-    Bench,
-    Trainer,
-    available,
-    graph_breaks,
-)
+from benchmarks.training.modes import INPUTS, MODES, Trainer, graph_breaks
 from benchmarks.training.record import Result
 from benchmarks.training.tracks import copied, take
 from pygraph.reporting import Report
@@ -59,7 +51,7 @@ def run_training(
 
     `alone` is entered for the clocks: nothing else shall use the GPU meanwhile.
     """
-    names = available(device) if modes is None else list(modes)
+    names = available(device, MODES) if modes is None else list(modes)
     results = {mode: Result(training.name, training.batch, mode) for mode in names}
     phases = measure.Phases()
     about: dict[str, Any] = {
@@ -94,7 +86,7 @@ def _build(training: Training, device: Device, phases: measure.Phases) -> Bench:
         program = training.make_program(device.torch)
         inputs = [training.make_inputs(1000 + n, device.torch) for n in range(INPUTS)]
         device.synchronize()
-    return Bench(program, inputs, device, training=training)
+    return Bench(program, inputs, device, workload=training)
 
 
 def _prepare(bench: Bench, results: dict[str, Result], phases: measure.Phases) -> None:
@@ -102,10 +94,9 @@ def _prepare(bench: Bench, results: dict[str, Result], phases: measure.Phases) -
         for mode, result in results.items():
             if result.error is not None:
                 continue
-            extra = result.extra if mode == "reduce-overhead" else {}
             spent = Spent.now()
             try:
-                with phases.time(f"prepare {mode}"), noting_skips(extra):
+                with phases.time(f"prepare {mode}"):
                     stage(mode, bench)
                 if stage is _begin and mode in COMPILED:
                     result.extra["compiling"] = Spent.now().since(spent)
@@ -115,6 +106,8 @@ def _prepare(bench: Bench, results: dict[str, Result], phases: measure.Phases) -
     for mode, trainer in bench.runners.items():
         results[mode].compile_s = trainer.compile_s
         results[mode].first_steps_s = trainer.first_calls_s
+        if mode == "reduce-overhead":
+            results[mode].extra |= trainer.extra
 
 
 def _begin(mode: str, bench: Bench) -> None:
@@ -136,7 +129,7 @@ def _finish(mode: str, bench: Bench) -> None:
 
 def check(bench: Bench, results: dict[str, Result]) -> dict[str, Any]:
     """Takes the modes that are wrong out of the bench; returns how the others were compared."""
-    training, device = bench.training, bench.device
+    training, device = bench.workload, bench.device
     inputs = [training.make_inputs(n, device.torch) for n in range(STEPS)]
     reference = Reference(copied(bench.model))
     for mode in list(bench.runners):
@@ -169,7 +162,7 @@ def _verdict(mode: str, bench: Bench, reference: Reference, inputs: Sequence[Any
         track = learn_pygraph(reference, bench, inputs)
     if track is None:
         track = take(bench.runners[mode], reference.start, inputs)
-    return judge(mode, track, reference, bench.training.random)
+    return judge(mode, track, reference, bench.workload.random)
 
 
 def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> None:
@@ -191,7 +184,7 @@ def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> N
 def _bound(result: Result, default: Trainer, bench: Bench) -> None:
     """Where no graph of a step is to be had."""
     try:
-        result.latency_us = floor.kernel_time_us(default.step, bench.inputs)
+        result.latency_us = profile(default, bench.inputs).kernel_us
         result.is_bound = True
     except Exception as error:
         result.extra["no_bound"] = message(error)

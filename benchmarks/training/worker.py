@@ -25,7 +25,7 @@ import typer
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import environment
 from benchmarks.harness.measure import Effort
-from benchmarks.harness.modes import begin
+from benchmarks.harness.modes import Bench, begin
 from benchmarks.harness.worker import serve
 from benchmarks.training import compiling, models, modes
 from benchmarks.training.memory import weigh_training
@@ -78,7 +78,7 @@ def compile_only(given: Given) -> dict[str, Any]:
     training, device = given.training, given.device
     program = training.make_program(device.torch)
     inputs = training.make_inputs(0, device.torch)
-    bench = modes.Bench(program, [inputs], device, training=training)
+    bench = Bench(program, [inputs], device, workload=training)
     with compiling.untuned():
         begin(modes.MODES[given.mode], bench)
     return {"workload": training.name, "mode": given.mode}
