@@ -17,19 +17,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
 
 from benchmarks.harness import measure
 from benchmarks.harness.device import Memory
 from benchmarks.harness.modes import Bench
-from benchmarks.harness.record import fail, message
-from benchmarks.harness.weigh import own_memory
+from benchmarks.harness.record import costs_itself, message
+from benchmarks.harness.weigh import own_memory, steady
 from benchmarks.paper import modes
 from benchmarks.paper.modes import Iteration
 from benchmarks.paper.record import Result
@@ -45,8 +44,7 @@ class Options:
     effort: measure.Effort
     modes: Sequence[str]
     tiny: bool = False
-    alone: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """Entered for the clocks: nothing else shall use the machine meanwhile."""
+    alone: measure.Alone = nullcontext
     tell: Callable[[str], None] = lambda _: None
     """Told what is being done."""
     clock: Callable[[], float] = time.perf_counter
@@ -169,20 +167,11 @@ def _finish(result: Result, bench: Bench, phases: measure.Phases) -> None:
 
 def weigh(result: Result, prepared: Iteration, bench: Bench, before: Memory) -> None:
     """Peaks of some iterations in the steady state, and what stays held between them."""
-    device = bench.device
     prepared.forget()
-    device.tidy()
-    device.restart_peaks()
-    for n in range(WEIGHED):
-        outputs = prepared.run(bench.inputs[n % len(bench.inputs)])
-        device.synchronize()
-        if n + 1 < WEIGHED:
-            outputs = ()
-    busy = device.memory()
-    del outputs
+    busy = steady(prepared, bench, WEIGHED)
     prepared.forget()
-    device.tidy()
-    idle = device.memory()
+    bench.device.tidy()
+    idle = bench.device.memory()
     own = own_memory(bench)
     if None in (before.idle, busy.idle, idle.idle):
         result.extra["memory_note"] = "no figures: this torch does not tell what private pools hold"
@@ -194,13 +183,3 @@ def weigh(result: Result, prepared: Iteration, bench: Bench, before: Memory) -> 
     result.reserved_mib = own + max(0.0, reserved)
     held = idle.allocated + (idle.idle or 0.0) - before.allocated - (before.idle or 0.0)
     result.held_mib = max(0.0, held)
-
-
-@contextmanager
-def costs_itself(result: Result, bench: Bench) -> Iterator[None]:
-    """What is raised is put down in the mode's result, and the mode is left out from then on."""
-    try:
-        yield
-    except Exception as error:
-        fail(result, error)
-        bench.runners.pop(result.mode, None)

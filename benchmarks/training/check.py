@@ -27,18 +27,16 @@ All modes are compiled and were called before the first track is taken; see mode
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.harness.compare import ROUNDING
+from benchmarks.harness.compare import LEAST, SEED, SPREAD_FACTOR, tolerated
 from benchmarks.harness.modes import COMPILED, Bench, Tensors
+from benchmarks.harness.program import precisely
 from benchmarks.harness.reports import Counts, read_report
-from benchmarks.training.models import precisely
 from benchmarks.training.tracks import (
-    KINDS,
     SAME,
-    SEED,
     Gap,
     Runs,
     Track,
@@ -49,7 +47,6 @@ from benchmarks.training.tracks import (
     take,
     take_nudged,
     take_runs,
-    widest,
 )
 
 STEPS = 3
@@ -57,10 +54,6 @@ EAGER_SEEDS = 3
 NUDGES = 2
 UNIT = {True: 2.0**-9, False: 2.0**-18}
 """What rounding makes of a weight, relative: with autocast to bf16, and without."""
-SPREAD_FACTOR = 4.0
-"""How much farther than the same code from itself, as in the proofs of graphs."""
-LEAST = {True: 5e-2, False: 1e-3}
-"""Least tolerance against eager, relative: with autocast to bf16, and without."""
 
 
 @dataclass
@@ -109,9 +102,6 @@ class Verdict:
     other_random_numbers: bool = False
     """Differs from default, and is as near to eager as another seed: accepted of torch's own."""
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass
 class Reference:
@@ -134,16 +124,12 @@ class Reference:
         """How far code that was compiled apart may be from default, given what other such code is;
         that counts only as far as rounding explains it."""
         assert self.default is not None
-        own = self.default.own
-        explained = widest((own, self.rounding))
+        own = self.default.own.to_dict()
+        explained = Gap.widest((self.default.own, self.rounding)).to_dict()
         return Gap(
             *(
-                SPREAD_FACTOR
-                * max(
-                    getattr(own, kind),
-                    min(getattr(apart, kind), SPREAD_FACTOR * getattr(explained, kind)),
-                )
-                for kind in KINDS
+                SPREAD_FACTOR * max(own[kind], min(each, SPREAD_FACTOR * explained[kind]))
+                for kind, each in apart.to_dict().items()
             )
         )
 
@@ -170,14 +156,12 @@ def learn_eager(reference: Reference, bench: Bench, inputs: Sequence[Tensors]) -
     first = tracks[0]
     least = LEAST[bool(trainer.program.autocast)]
     seeds = [loss_error(each, first) for each in tracks[1:]]
-    reference.loss_tolerance = _tolerance(least, loss_error(precise, first), seeds, 3.0)
+    rounding = loss_error(precise, first)
+    reference.loss_tolerance = tolerated(least, rounding, 3.0 * max(seeds))
     seeds = [gradient_error(each, first) for each in tracks[1:]]
-    reference.gradient_tolerance = _tolerance(least, gradient_error(precise, first), seeds, 1.5)
+    rounding = gradient_error(precise, first)
+    reference.gradient_tolerance = tolerated(least, rounding, 1.5 * max(seeds))
     reference.eager = first
-
-
-def _tolerance(least: float, rounding: float, seeds: Iterable[float], factor: float) -> float:
-    return max(least, ROUNDING * rounding) + factor * max(seeds)
 
 
 def learn_default(reference: Reference, bench: Bench, inputs: Sequence[Tensors]) -> None:
@@ -186,7 +170,7 @@ def learn_default(reference: Reference, bench: Bench, inputs: Sequence[Tensors])
     runs = take_runs(trainer, start, inputs)
     unit = UNIT[bool(trainer.program.autocast)]
     nudged = [take_nudged(trainer, start, inputs, unit, SEED + n) for n in range(NUDGES)]
-    reference.rounding = widest(gap(each, runs.first, start) for each in nudged)
+    reference.rounding = Gap.widest(gap(each, runs.first, start) for each in nudged)
     reference.default = runs
 
 
@@ -241,7 +225,7 @@ def _judge_by_default(
         if reference.uncaptured is not None:
             tuning = gap(reference.uncaptured.first, reference.default.first, reference.start)
             verdict.tuning_distance = tuning.to_dict()
-        apart = widest((tuning, reference.reduce_overhead))
+        apart = Gap.widest((tuning, reference.reduce_overhead))
         against = _far_by_kind(found, reference.allowed(apart))
     elif mode == "reduce-overhead":
         reference.reduce_overhead = found
@@ -278,10 +262,8 @@ def _far_from_uncaptured(verdict: Verdict, track: Track, reference: Reference) -
 
 
 def _far_by_kind(found: Gap, allowed: Gap) -> str | None:
-    for kind in KINDS:
-        distance, most = getattr(found, kind), getattr(allowed, kind)
-        if not distance <= most:
-            return f"{kind}: {distance:.2e} off default, and {most:.2e} is explained"
+    for kind, distance, most in found.beyond(allowed):
+        return f"{kind}: {distance:.2e} off default, and {most:.2e} is explained"
     return None
 
 

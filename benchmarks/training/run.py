@@ -7,8 +7,8 @@ right are timed in rounds that visit each in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from benchmarks.harness import floor, measure
 from benchmarks.harness.device import Device, young_heap
 from benchmarks.harness.modes import COMPILED, Bench, available, begin, warm_up
 from benchmarks.harness.profile import profile
-from benchmarks.harness.record import fail, message
+from benchmarks.harness.record import costs_itself, fail, message
 from benchmarks.harness.reports import Counts, fallbacks, read_report
 from benchmarks.training.check import (
     STEPS,
@@ -30,14 +30,12 @@ from benchmarks.training.check import (
 )
 from benchmarks.training.compiling import Spent
 from benchmarks.training.models import Training
-from benchmarks.training.modes import INPUTS, MODES, Trainer, graph_breaks
+from benchmarks.training.modes import INPUTS, MODES, graph_breaks
 from benchmarks.training.record import Result
 from benchmarks.training.tracks import copied, take
 from pygraph.reporting import Report
 
 GENERATOR_LOST = "torch's generator was replaced: earlier graphs may draw other random numbers"
-
-Alone = Callable[[], AbstractContextManager[Any]]
 
 
 def run_training(
@@ -45,12 +43,9 @@ def run_training(
     device: Device,
     effort: measure.Effort,
     modes: Sequence[str] | None = None,
-    alone: Alone = nullcontext,
+    alone: measure.Alone = nullcontext,
 ) -> tuple[list[Result], dict[str, Any]]:
-    """A result per mode, and what is true for the model. Never raises for what a mode does.
-
-    `alone` is entered for the clocks: nothing else shall use the GPU meanwhile.
-    """
+    """A result per mode, and what is true for the model. Never raises for what a mode does."""
     names = available(device, MODES) if modes is None else list(modes)
     results = {mode: Result(training.name, training.batch, mode) for mode in names}
     phases = measure.Phases()
@@ -67,11 +62,8 @@ def run_training(
             with phases.time("check"):
                 about["check"] = check(bench, results)
             about["graph_breaks"] = list(graph_breaks())
-            with ExitStack() as turn:
-                with phases.time("wait"):
-                    turn.enter_context(alone())
-                with phases.time("clocks"):
-                    _time(bench, results, effort)
+            with phases.alone(alone), phases.time("clocks"):
+                _time(bench, results, effort)
     except Exception as error:
         for result in results.values():
             if not result.timed:
@@ -95,14 +87,11 @@ def _prepare(bench: Bench, results: dict[str, Result], phases: measure.Phases) -
             if result.error is not None:
                 continue
             spent = Spent.now()
-            try:
+            with costs_itself(result, bench):
                 with phases.time(f"prepare {mode}"):
                     stage(mode, bench)
                 if stage is _begin and mode in COMPILED:
                     result.extra["compiling"] = Spent.now().since(spent)
-            except Exception as error:
-                fail(result, error)
-                bench.runners.pop(mode, None)
     for mode, trainer in bench.runners.items():
         results[mode].compile_s = trainer.compile_s
         results[mode].first_steps_s = trainer.first_calls_s
@@ -133,18 +122,13 @@ def check(bench: Bench, results: dict[str, Result]) -> dict[str, Any]:
     inputs = [training.make_inputs(n, device.torch) for n in range(STEPS)]
     reference = Reference(copied(bench.model))
     for mode in list(bench.runners):
-        try:
+        with costs_itself(results[mode], bench):
             verdict = _verdict(mode, bench, reference, inputs)
-        except Exception as error:
-            fail(results[mode], error)
-            bench.runners.pop(mode)
-            continue
-        results[mode].correct, results[mode].error = verdict.correct, verdict.reason
-        results[mode].verdict = verdict.to_dict()
-        if not verdict.correct:
-            bench.runners.pop(mode)
-            if mode == "default":
-                reference.default = None
+            results[mode].take_verdict(verdict)
+            if not verdict.correct:
+                bench.runners.pop(mode)
+                if mode == "default":
+                    reference.default = None
     for trainer in bench.runners.values():
         trainer.restore(reference.start)
     return reference.to_dict()
@@ -178,16 +162,10 @@ def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> N
             note_graphs(result, before, read_report(), samples["pygraph"].calls)
     limit = results.get("floor")
     if limit is not None and not limit.timed and "default" in bench.runners:
-        _bound(limit, bench.runners["default"], bench)
-
-
-def _bound(result: Result, default: Trainer, bench: Bench) -> None:
-    """Where no graph of a step is to be had."""
-    try:
-        result.latency_us = profile(default, bench.inputs).kernel_us
-        result.is_bound = True
-    except Exception as error:
-        result.extra["no_bound"] = message(error)
+        try:
+            limit.take_bound(profile(bench.runners["default"], bench.inputs).kernel_us)
+        except Exception as error:
+            limit.extra["no_bound"] = message(error)
 
 
 def note_graphs(result: Result, before: Counts, after: Report, steps: int) -> None:

@@ -8,17 +8,16 @@ gradient, of a weight or buffer to what the steps changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from benchmarks.harness.compare import same_bits
+from benchmarks.harness.compare import SEED, Distances, same_bits
 from benchmarks.harness.modes import Tensors
 from benchmarks.training.modes import Trainer, state
 
-SEED = 7
 RUNS = 6
 """How often the same code is run for its spread."""
 DELAY_CYCLES = 100_000_000
@@ -45,7 +44,7 @@ class Track:
 
 
 @dataclass(frozen=True)
-class Gap:
+class Gap(Distances):
     """How far two tracks are apart, by kind."""
 
     losses: float = 0.0
@@ -53,18 +52,8 @@ class Gap:
     gradients: float = 0.0
     state: float = 0.0
 
-    def to_dict(self) -> dict[str, float]:
-        return asdict(self)
-
 
 SAME = Gap()
-KINDS = tuple(Gap.__dataclass_fields__)
-
-
-def widest(gaps: Iterable[Gap]) -> Gap:
-    """The largest of each kind."""
-    known = [Gap(), *gaps]
-    return Gap(*(max(getattr(each, kind) for each in known) for kind in KINDS))
 
 
 @dataclass
@@ -119,7 +108,7 @@ def take_runs(trainer: Trainer, start: dict[str, Any], inputs: Sequence[Tensors]
     on_gpu = any(tensor.is_cuda for tensor in start.values())
     for n in range(RUNS - 1):
         again = take(trainer, start, inputs, dense=on_gpu and n % 2 == 0)
-        runs.own = widest((runs.own, gap(again, runs.first, start)))
+        runs.own = Gap.widest((runs.own, gap(again, runs.first, start)))
         for name, distance in distances(again, runs.first, start).items():
             runs.spread[name] = max(runs.spread.get(name, 0.0), distance)
     return runs

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.harness.program import Sample, Tensors
 from benchmarks.paper.workloads.sources import torchbench_module
-from benchmarks.paper.workloads.workload import Sample, Tensors
 
 _TINY_BERT = {
     "vocab_size": 64,

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.harness.program import Sample, Tensors
 from benchmarks.paper.workloads.sources import package_without_init, standing_in
-from benchmarks.paper.workloads.workload import Sample, Tensors
 
 CONTEXT, WORDS = 77, 49408
 

@@ -11,8 +11,8 @@ import numpy
 import torch
 from torch import nn
 
+from benchmarks.harness.program import Sample, Tensors
 from benchmarks.paper.workloads.sources import torchbench_module
-from benchmarks.paper.workloads.workload import Sample, Tensors
 from pygraph.demo.models import MODEL_SEED
 
 

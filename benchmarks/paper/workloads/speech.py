@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.harness.program import Sample, Tensors
 from benchmarks.paper.workloads.sources import torchbench_module
-from benchmarks.paper.workloads.workload import Sample, Tensors
 
 _IGNORED = -1
 """What speech_transformer pads targets with."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.paper.workloads.workload import Sample, Tensors
+from benchmarks.harness.program import Sample, Tensors
 from pygraph.demo.models import MODEL_SEED
 
 

@@ -266,9 +266,7 @@ def test_what_was_served_is_told():
     assert Served(graphs=2, calls=6, replays=6).problem is None
     assert Served(graphs=0, calls=0).problem is None  # it runs without graphs, and says so
     found = Result("m", 1, "pygraph", correct=True)
-    found.verdict = judge(
-        "pygraph", track(1.0, 1.0, 2.0), reference(served=Served(2, 6, 3))
-    ).to_dict()
+    found.take_verdict(judge("pygraph", track(1.0, 1.0, 2.0), reference(served=Served(2, 6, 3))))
     targets = evaluate(["m"], [found], [])
     right = next(each for each in targets if each.name == "right, m")
     assert right.met and right.detail == "bits: default's; graphs served 3 of 6 calls"
