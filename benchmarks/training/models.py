@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from benchmarks.harness.program import BF16, Program, Sample, Tensors, made_inputs
-from benchmarks.paper.workloads import inputs
+from benchmarks.paper.workloads import inputs, language
 from benchmarks.training.nets import DCGAN, DeepRecommender, TinyConvNet
 from pygraph.demo import models
 
@@ -109,41 +109,18 @@ def _sample_ratings(batch: int, items: int, rated: int) -> Sample:
 
 
 def _bert(tiny: bool) -> nn.Module:
-    from transformers import BertConfig, BertForMaskedLM
-
-    options = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1} if tiny else {}
-    if tiny:
-        options |= {"num_attention_heads": 2, "intermediate_size": 32}
-    return BertForMaskedLM(BertConfig(**options))
+    return language.transformer("BertForMaskedLM", **(language.TINY_BERT if tiny else {}))
 
 
 def _gpt2(tiny: bool) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    options: dict[str, Any] = {"n_layer": 6, "use_cache": False}
-    if tiny:
-        options |= {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 64}
-        options |= {"bos_token_id": 0, "eos_token_id": 0}
-    model: nn.Module = GPT2LMHeadModel(GPT2Config(**options))
+    model = language.distil_gpt2(tiny)
     # Not found by the name of the class; transformers' warning about that would break the graph.
     model.loss_type = "ForCausalLM"
     return model
 
 
-def _t5(tiny: bool, family: str) -> nn.Module:
-    library = import_module("transformers")
-    options: dict[str, Any] = {"use_cache": False, "decoder_start_token_id": 0}
-    if tiny:
-        options |= {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32}
-        options |= {"num_layers": 1, "num_heads": 2}
-    config = getattr(library, f"{family}Config")(**options)
-    model: nn.Module = getattr(library, f"{family}ForConditionalGeneration")(config)
-    return model
-
-
 def _resnet50(tiny: bool) -> nn.Module:
-    model: nn.Module = TinyConvNet() if tiny else import_module("torchvision.models").resnet50()
-    return model
+    return TinyConvNet() if tiny else import_module("torchvision.models").resnet50()
 
 
 def _recommender(tiny: bool) -> nn.Module:
@@ -181,12 +158,12 @@ NAMED: dict[str, tuple[Any, ...]] = {
         "torchvision's, 32 x 3 x 224 x 224, cross entropy, contiguous layout",
     ),
     "MT5-small": (
-        *("transformers", partial(_t5, family="MT5"), _labelled, BF16, True),
+        *("transformers", partial(language.t5, family="MT5"), _labelled, BF16, True),
         *(_two_texts, (16, 128, 250112), (2, 8, 64)),
         "MT5ForConditionalGeneration, 16 x 128 tokens to 16 x 128",
     ),
     "T5-small": (
-        *("transformers", partial(_t5, family="T5"), _labelled, BF16, True),
+        *("transformers", partial(language.t5, family="T5"), _labelled, BF16, True),
         *(_two_texts, (16, 128, 32128), (2, 8, 64)),
         "T5ForConditionalGeneration, 6 + 6 layers of width 512, 16 x 128 tokens to 16 x 128",
     ),

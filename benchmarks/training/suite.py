@@ -162,7 +162,7 @@ class Suite:
     def time(self, names: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             lock = Path(folder, "turns")
-            extra = ["--lock", str(lock), "--seconds", str(self.plan.seconds)]
+            extra = ["--turns", str(lock), "--seconds", str(self.plan.seconds)]
             jobs = [self.session.job("time", name) for name in names]
             self.session.run(jobs, self._store_times, self.plan.preparing, extra)
 

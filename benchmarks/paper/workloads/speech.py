@@ -34,8 +34,7 @@ def speech_transformer(tiny: bool) -> nn.Module:
         tgt_emb_prj_weight_sharing=1,
         pe_maxlen=5000,
     )
-    result: nn.Module = source.Transformer(encoder, decoder)
-    return result
+    return source.Transformer(encoder, decoder)
 
 
 def recognize(model: Any, features: Any, lengths: Any, targets: Any) -> Tensors:

@@ -64,8 +64,7 @@ class Workload:
         do not reach a backward that is compiled late, on autograd's."""
         from torch._inductor import config
 
-        patched: AbstractContextManager[Any] = config.patch(dict(self.inductor))
-        return patched
+        return config.patch(dict(self.inductor))
 
     def make_program(self, device: torch.device, tiny: bool = False) -> Program:
         """Always with the same weights for one kind of device. Raises Unavailable, with what is
