@@ -138,30 +138,56 @@ def before(mode: str) -> Callable[[], None] | None:
     return torch.compiler.cudagraph_mark_step_begin if mode == "reduce-overhead" else None
 
 
+def backward_thread(mode: str, also: Callable[[], None] | None = None) -> Callable[[], None]:
+    """What to call in front of each step of a mode where several train in one process: PyGraph
+    keeps backwards on the calling thread (runtime/calling_thread.py), and no other mode shall gain
+    from that. Torch's default holds in it. `also` is called, too."""
+    from pygraph.runtime import calling_thread
+
+    ours = mode.startswith("pygraph")
+
+    def before() -> None:
+        torch._C._set_multithreading_enabled(True)
+        if ours:
+            calling_thread.resume()
+        if also is not None:
+            also()
+
+    return before
+
+
 def copied(mode: str, bench: Bench) -> int:
     """Parameters are static; what the caller brings is copied by torch's graphs on every call."""
     return nbytes(bench.inputs[0]) if mode == "reduce-overhead" else 0
 
 
-def compiled(mode: str) -> Callable[[Bench], Runner]:
-    def make(bench: Bench) -> Runner:
-        if mode == "pygraph":
-            from pygraph.runtime.registry import reset
+def compile_as(mode: str, model: Any, bench: Bench, **options: Any) -> Any:
+    """What a mode calls, compiled apart from all others; `options` are PyGraph's."""
+    if mode == "eager":
+        return model
+    twin = isolated(model, mode.replace("-", "_"))
+    return torch.compile(twin, **compiling(mode, bench.device.is_cuda, **options))
 
-            reset()
-        model = isolated(bench.model, mode.replace("-", "_"))
-        step = torch.compile(model, **compiling(mode, bench.device.is_cuda))
+
+def start_anew(mode: str) -> None:
+    """PyGraph forgets the graphs of the model before, where it is one mode of several."""
+    if mode == "pygraph":
+        from pygraph.runtime.registry import reset
+
+        reset()
+
+
+def way(mode: str) -> Callable[[Bench], Runner]:
+    def make(bench: Bench) -> Runner:
+        start_anew(mode)
+        step = compile_as(mode, bench.model, bench)
         return Runner(mode, step, before(mode), bytes_per_call=copied(mode, bench))
 
     return make
 
 
-def _eager(bench: Bench) -> Runner:
-    return Runner("eager", bench.model)
-
-
 def _floor(bench: Bench) -> Runner:
-    default = bench.runners.get("default") or warm_up(compiled("default")(bench), bench)
+    default = bench.runners.get("default") or warm_up(way("default")(bench), bench)
     return replaying(Runner, floor.capture(default.step, bench.inputs[0]))
 
 
@@ -172,10 +198,7 @@ def replaying(kind: Any, found: floor.Captured, **more: Any) -> Any:
 
 
 MODES: dict[str, Callable[[Bench], Runner]] = {
-    "eager": _eager,
-    "default": compiled("default"),
-    "reduce-overhead": compiled("reduce-overhead"),
-    "pygraph": compiled("pygraph"),
+    **{mode: way(mode) for mode in ("eager", "default", "reduce-overhead", "pygraph")},
     "floor": _floor,
 }
 

@@ -1,18 +1,7 @@
-"""Whether a mode computes what it should, before anything is timed.
+"""Whether a mode computes what it should, before anything is timed: as harness/compare.py tells.
 
 Every mode runs the same inputs from the same seeds, forwards and backwards through them. Results,
-and in training the gradients, are compared:
-
-- *With eager*, by relative error (norm of the difference over norm of the result). Eager rounds
-  too: a mode may be a few times as far off as eager is from itself without autocast, and where a
-  program draws random numbers, which compiled code draws otherwise, as far as eager moves from seed
-  to seed. With dropout that is a coarse sieve.
-- *With the same code*: pygraph's graphs with their own compiled callables run without graphs, from
-  the same seeds, bit for bit. Code that does not repeat its own bits (atomics) may be a few times
-  as far off as several runs of it are apart. This is the fine sieve.
-- *With other inputs' results*: a mode with graphs must be nearer to default's result for its own
-  inputs than to that for others, or it replays something stale.
-- *With default*, bit for bit: told, and no condition, since two compilations may tune apart.
+and in training the gradients, are compared.
 """
 
 from __future__ import annotations

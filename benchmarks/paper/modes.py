@@ -1,13 +1,8 @@
-"""The ways to run a workload, each prepared to a function that takes one iteration.
+"""The ways to run a workload, each prepared to a function that takes one iteration: those of
+harness/modes.py, and
 
-eager             no compiler
-default           torch.compile(program)
-reduce-overhead   torch.compile(program, mode="reduce-overhead"): torch's own CUDA graphs
-pygraph           torch.compile(program, backend="pygraph")
-pygraph-copies    the same with changing arguments copied into place instead of patched: what the
+pygraph-copies    pygraph with changing arguments copied into place instead of patched: what the
                   second of the paper's three ideas is worth (its section 6, ablation)
-floor             default's code, a whole iteration in one CUDA graph on inputs that never move, and
-                  replayed: the limit while the kernels stay the same. Nobody brings it new inputs
 
 The paper's other two parts, transformations and selection, have no switch here: PyGraph does not
 transform programs and does not decide by cost yet, so pygraph is measured without either.
@@ -30,9 +25,7 @@ import torch._dynamo
 
 from benchmarks.harness import floor, modes
 from benchmarks.harness.device import Device, nbytes
-from benchmarks.harness.isolate import isolated
 from benchmarks.harness.modes import Bench, Runner, Tensors
-from benchmarks.harness.threads import backward_thread
 
 SETTLING_PASSES = 2
 """Over all buffers, behind the warm-up: where sizes depend on values, each may be compiled for
@@ -83,23 +76,15 @@ def _iteration(mode: str, bench: Bench, module: Any) -> Iteration:
         loss.backward()
         return tuple(each.detach() for each in (results if complete[0] else (loss,)))
 
-    before = backward_thread(mode, before)
+    before = modes.backward_thread(mode, before)
     return Iteration(mode, step, before, keep=module, parameters=parameters, complete=complete)
 
 
-def _eager(bench: Bench) -> Iteration:
-    return _iteration("eager", bench, bench.model)
-
-
-def _compiled(mode: str, **options: Any) -> Callable[[Bench], Iteration]:
-    """`options` of pygraph."""
-
-    def make(bench: Bench) -> Iteration:
-        given = modes.compiling(mode, bench.device.is_cuda, **options)
-        module = isolated(bench.model, mode.replace("-", "_"))
-        return _iteration(mode, bench, torch.compile(module, **given))
-
-    return make
+def _way(mode: str, **options: Any) -> Callable[[Bench], Iteration]:
+    """`options` of PyGraph."""
+    return lambda bench: _iteration(
+        mode, bench, modes.compile_as(mode, bench.model, bench, **options)
+    )
 
 
 def _floor(bench: Bench) -> Iteration:
@@ -111,11 +96,8 @@ def _floor(bench: Bench) -> Iteration:
 
 
 MODES: dict[str, Callable[[Bench], Iteration]] = {
-    "eager": _eager,
-    "default": _compiled("default"),
-    "reduce-overhead": _compiled("reduce-overhead"),
-    "pygraph": _compiled("pygraph"),
-    "pygraph-copies": _compiled("pygraph-copies", arguments="copied"),
+    **{mode: _way(mode) for mode in ("eager", "default", "reduce-overhead", "pygraph")},
+    "pygraph-copies": _way("pygraph-copies", arguments="copied"),
     "floor": _floor,
 }
 """In the order in which they are prepared."""

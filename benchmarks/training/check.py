@@ -1,19 +1,13 @@
-"""Whether a mode trains as it should, before anything is timed.
+"""Whether a mode trains as it should, before anything is timed: as harness/compare.py tells.
 
-Every mode starts from the same weights and the same seed and takes a few steps on inputs that it
-has not seen. What it leaves, its *track*, is compared:
+Every mode starts from the same weights and the same seed and takes a few steps. What it leaves, its
+*track*, is compared:
 
-- *With eager*: losses, and the gradients of the first step. Eager rounds elsewhere, and draws other
-  random numbers than compiled code for the same seed. So a mode may be off by a few times what
-  eager is off without autocast, and by as much as eager itself moves from seed to seed. Where
-  dropout is on, that is a coarse sieve.
-- *With the same code*: losses, weights, buffers and the first gradients, bit for bit. pygraph's
-  graphs are compared with its own compiled callables, run without graphs; the floor, which captures
-  default's code, with default. Where the code does not repeat its own bits (kernels with atomics),
-  a track may be a few times as far off as the code is from itself, measured on several runs. The
-  first gradients are judged one by one. What the optimizer makes of them is judged as a whole:
-  where a gradient is nearly 0, its last bits decide on the direction of a step. This is the fine
-  sieve.
+- *With eager*: losses, and the gradients of the first step.
+- *With the same code*: losses, weights, buffers and the first gradients. The floor, which captures
+  default's code, is compared with default. The first gradients are judged one by one. What the
+  optimizer makes of them is judged as a whole: where a gradient is nearly 0, its last bits decide
+  on the direction of a step.
 - *With default, compiled apart*: Inductor tunes the kernels of each compilation by time, and those
   that it takes may sum in another order, so that bits of two compilations differ by chance. A mode
   may be a few times as far off as default is from itself, as reduce-overhead is from default, and

@@ -20,9 +20,7 @@ import torch
 import torch._dynamo
 
 from benchmarks.harness import floor, modes
-from benchmarks.harness.isolate import isolated
 from benchmarks.harness.modes import Bench, Runner
-from benchmarks.harness.threads import backward_thread
 
 LEARNING_RATE = 1e-4
 INPUTS = 8
@@ -74,13 +72,13 @@ def make_step(module: Any, optimizer: Any) -> Callable[..., Any]:
 
 def _trainer(mode: str, bench: Bench, compile_: Callable[[Any], Any]) -> Trainer:
     program = copy.deepcopy(bench.model)
-    module = compile_(isolated(program, mode.replace("-", "_")))
+    module = compile_(program)
     parameters = trained(program)
     optimizer = adamw(parameters)
     return Trainer(
         mode,
         make_step(module, optimizer),
-        backward_thread(mode, modes.before(mode)),
+        modes.backward_thread(mode, modes.before(mode)),
         keep=module,
         parameters=parameters,
         program=program,
@@ -88,18 +86,10 @@ def _trainer(mode: str, bench: Bench, compile_: Callable[[Any], Any]) -> Trainer
     )
 
 
-def _eager(bench: Bench) -> Trainer:
-    return _trainer("eager", bench, lambda module: module)
-
-
-def _compiled(mode: str) -> Callable[[Bench], Trainer]:
+def _way(mode: str) -> Callable[[Bench], Trainer]:
     def make(bench: Bench) -> Trainer:
-        if mode == "pygraph":
-            from pygraph.runtime.registry import reset
-
-            reset()
-        how = modes.compiling(mode, bench.device.is_cuda)
-        trainer = _trainer(mode, bench, lambda module: torch.compile(module, **how))
+        modes.start_anew(mode)
+        trainer = _trainer(mode, bench, lambda program: modes.compile_as(mode, program, bench))
         trainer.bytes_per_call = modes.copied(mode, bench)
         return trainer
 
@@ -119,10 +109,7 @@ def _floor(bench: Bench) -> Trainer:
 
 
 MODES: dict[str, Callable[[Bench], Trainer]] = {
-    "eager": _eager,
-    "default": _compiled("default"),
-    "reduce-overhead": _compiled("reduce-overhead"),
-    "pygraph": _compiled("pygraph"),
+    **{mode: _way(mode) for mode in modes.MODES},
     "floor": _floor,
 }
 """In the order in which they are prepared: default first, see the top."""

@@ -8,7 +8,7 @@ gradient, of a weight or buffer to what the steps changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,24 +151,18 @@ def gap(found: Track, expected: Track, start: dict[str, Any]) -> Gap:
 
 def gradient_error(found: Track, expected: Track) -> float:
     """Over all gradients together; infinite where one is missing."""
-    apart = size = 0.0
-    for a, b in zip(found.gradients, expected.gradients, strict=True):
-        if (a is None) != (b is None):
-            return math.inf
-        if a is not None:
-            apart += _norm(a - b) ** 2
-            size += _norm(b) ** 2
-    return _over(math.sqrt(apart), math.sqrt(size))
+    pairs = list(zip(found.gradients, expected.gradients, strict=True))
+    if any((a is None) != (b is None) for a, b in pairs):
+        return math.inf
+    return _together((a - b, b) for a, b in pairs if a is not None)
 
 
 def _state_error(found: Track, expected: Track, start: dict[str, Any]) -> float:
-    apart = size = 0.0
-    for name, tensor in expected.state.items():
-        if not tensor.is_floating_point():
-            continue  # a counter of steps outweighs what it counts
-        apart += _norm(found.state[name].float() - tensor.float()) ** 2
-        size += _norm(tensor.float() - start[name].float()) ** 2
-    return _over(math.sqrt(apart), math.sqrt(size))
+    return _together(
+        (found.state[name].float() - tensor.float(), tensor.float() - start[name].float())
+        for name, tensor in expected.state.items()
+        if tensor.is_floating_point()  # a counter of steps outweighs what it counts
+    )
 
 
 def loss_error(found: Track, expected: Track) -> float:
@@ -192,6 +186,15 @@ def distances(found: Track, expected: Track, start: dict[str, Any]) -> dict[str,
             apart = _norm(a[name].float() - b[name].float()) or LEAST_DISTANCE
             result[name] = _over(apart, _norm(change))
     return result
+
+
+def _together(pairs: Iterable[tuple[Any, Any]]) -> float:
+    """The norm of all differences over that of all sizes."""
+    apart = size = 0.0
+    for difference, own in pairs:
+        apart += _norm(difference) ** 2
+        size += _norm(own) ** 2
+    return _over(math.sqrt(apart), math.sqrt(size))
 
 
 def _norm(tensor: Any) -> float:

@@ -73,7 +73,7 @@ def test_copied_arguments_are_counted() -> None:
 
 
 def test_indices_that_the_host_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(modes.MODES, "pygraph", modes._compiled("pygraph", launch="always"))
+    monkeypatch.setitem(modes.MODES, "pygraph", modes._way("pygraph", launch="always"))
 
     def ids(generator: torch.Generator, device: Any) -> Any:
         return (torch.randint(50, (4,), generator=generator),)
