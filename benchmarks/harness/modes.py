@@ -204,6 +204,9 @@ MODES: dict[str, Callable[[Bench], Runner]] = {
 
 COMPILED = ("default", "reduce-overhead", "pygraph", "floor")
 """The modes that run Inductor's kernels, so that their results can be compared bit for bit."""
+CONFIGURATIONS = ("default", "reduce-overhead")
+"""Each of Inductor's that modes compile with, by the first of them: pygraph compiles as
+reduce-overhead does, and the floor is default's."""
 ON_CPU = ("eager", "default", "pygraph")
 
 

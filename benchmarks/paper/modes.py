@@ -102,10 +102,6 @@ MODES: dict[str, Callable[[Bench], Iteration]] = {
 }
 """In the order in which they are prepared."""
 
-CONFIGURATIONS = ("default", "reduce-overhead")
-"""Each of Inductor's that modes compile with, by the first of them: pygraph compiles as
-reduce-overhead does, and the floor is default's."""
-
 
 def find(names: str | None, device: Device) -> list[str]:
     """The modes of a list with commas, in the order in which they are prepared."""

@@ -26,7 +26,7 @@ from traceback import extract_tb
 
 from benchmarks.harness import measure
 from benchmarks.harness.device import Memory
-from benchmarks.harness.modes import Bench
+from benchmarks.harness.modes import CONFIGURATIONS, Bench
 from benchmarks.harness.record import costs_itself, message
 from benchmarks.harness.weigh import own_memory, steady
 from benchmarks.paper import modes
@@ -73,7 +73,9 @@ def prepare(
     if options.floor_error is not None and "floor" in results:
         results["floor"].error = options.floor_error
     _compile_cold(bench, results, options, phases)
-    for result in _in_order(results):
+    # Torch's graphs are compiled last and captured first: their first call takes memory they keep.
+    ordered = sorted(results.values(), key=lambda result: ORDER.index(result.mode))
+    for result in ordered:
         options.tell(f"compile {result.mode}")
         if result.mode == "floor":
             _capture_floor(bench, results, phases)
@@ -83,7 +85,7 @@ def prepare(
                 _note_memory(result, bench)
             with phases.time(f"compile {result.mode}"):
                 modes.begin(result.mode, bench).forget()
-    for result in reversed(_in_order(results)):
+    for result in reversed(ordered):
         options.tell(f"capture {result.mode}")
         _finish(result, bench, phases)
 
@@ -92,7 +94,7 @@ def _compile_cold(
     bench: Bench, results: dict[str, Result], options: Options, phases: measure.Phases
 ) -> None:
     """A mode that cannot be compiled says so when its turn comes."""
-    wanted = [mode for mode in modes.CONFIGURATIONS if mode in results]
+    wanted = [mode for mode in CONFIGURATIONS if mode in results]
     for mode in sorted(wanted, key=lambda mode: mode in options.elsewhere):
         results[mode].cold_compile_s = options.cold_s.get(mode)
         if bench.device.is_cuda and mode not in options.cold_s:
@@ -136,12 +138,6 @@ def why_not_captured(error: BaseException) -> str:
         f" ({Path(each.filename).name}:{each.lineno})" for each in extract_tb(first.__traceback__)
     ]
     return message(first) + "".join(frames[-1:])
-
-
-def _in_order(results: dict[str, Result]) -> list[Result]:
-    """The order of compiling; the next step goes through it backwards. Torch's graphs come last,
-    and so are the first to be captured: their first call takes memory that they keep."""
-    return sorted(results.values(), key=lambda result: ORDER.index(result.mode))
 
 
 def _note_memory(result: Result, bench: Bench) -> None:

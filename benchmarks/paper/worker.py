@@ -29,6 +29,7 @@ import torch
 
 from benchmarks.harness.environment import environment
 from benchmarks.harness.measure import Effort
+from benchmarks.harness.modes import CONFIGURATIONS
 from benchmarks.harness.worker import Given, run
 from benchmarks.paper import modes
 from benchmarks.paper.prepare import FloorImpossible, Options
@@ -51,7 +52,7 @@ def measure(given: Given) -> dict[str, Any]:
     options, turn = Options(effort, wanted, given.tiny, **given.resumed), turn_of(given)
     if turn is not None:
         options = replace(options, alone=turn.alone, tell=turn.tell, clock=turn.clock)
-    unknown = [m for m in modes.CONFIGURATIONS if m in wanted and m not in options.cold_s]
+    unknown = [m for m in CONFIGURATIONS if m in wanted and m not in options.cold_s]
     if given.device.is_cuda and len(unknown) > 1:
         elsewhere = {mode: compile_elsewhere(given, mode) for mode in unknown[1:]}
         options = replace(options, elsewhere=elsewhere)

@@ -114,8 +114,6 @@ MODES: dict[str, Callable[[Bench], Trainer]] = {
 }
 """In the order in which they are prepared: default first, see the top."""
 
-WEIGHED = ("default", "reduce-overhead", "pygraph")
-
 
 def graph_breaks() -> Iterator[str]:
     """What Dynamo noted so far, for the record: with one graph there is none."""
