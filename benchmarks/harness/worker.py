@@ -15,7 +15,7 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,7 +48,7 @@ class Given:
 
 def run(
     kinds: Mapping[str, Callable[[Given], Any]],
-    find: Callable[[str, bool], Any],
+    find: Callable[[str, bool], Sequence[Any]],
     build: Callable[[Any], Any],
 ) -> None:
     """The command of a suite: `find` a workload by its name, as a tiny one or not; `build` imports
@@ -67,13 +67,13 @@ def run(
         shared: bool = False,
         resumed: str = "{}",
     ) -> None:
-        found = find(model, tiny)
+        (found,) = find(model, tiny)
         if device == "cpu":
             torch.set_num_threads(1)  # tiny tensors are not worth more; tests share their machine
         known = json.loads(resumed)
         given = Given(found, mode, Device(device), tiny, seconds, turns, shared, known)
-        work = {"environment": lambda _: environment(), **kinds}[kind]
-        serve(out, lambda: work(given), gate, lambda: kind in kinds and build(found))
+        work = {"environment": lambda _: environment(), **kinds}
+        serve(out, lambda: work[kind](given), gate, lambda: kind in kinds and build(found))
 
     typer.run(main)
 

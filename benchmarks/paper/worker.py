@@ -36,7 +36,6 @@ from benchmarks.paper.prepare import FloorImpossible, Options
 from benchmarks.paper.run import build, run_workload
 from benchmarks.paper.turns import Turn
 from benchmarks.paper.workloads import catalogue
-from benchmarks.paper.workloads.workload import Workload
 
 ROUNDS, LEAST = 10, 5
 """Of the clocks; iterations per mode and round, however long one takes."""
@@ -99,11 +98,7 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 
 
-def find(name: str, _: bool) -> Workload:
-    (workload,) = catalogue.find(name)
-    return workload
-
-
 if __name__ == "__main__":
     _end_with_parent()
-    run({"measure": measure, "cold": cold}, find, lambda workload: workload.build(True))
+    kinds = {"measure": measure, "cold": cold}
+    run(kinds, lambda name, _: catalogue.find(name), lambda workload: workload.build(True))

@@ -12,12 +12,11 @@ Inductor tune kernels anew that graphs have captured already, and then bits diff
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._dynamo
 
 from benchmarks.harness import floor, modes
 from benchmarks.harness.modes import Bench, Runner
@@ -113,9 +112,3 @@ MODES: dict[str, Callable[[Bench], Trainer]] = {
     "floor": _floor,
 }
 """In the order in which they are prepared: default first, see the top."""
-
-
-def graph_breaks() -> Iterator[str]:
-    """What Dynamo noted so far, for the record: with one graph there is none."""
-    for reason in torch._dynamo.utils.counters["graph_break"]:
-        yield str(reason).splitlines()[0]

@@ -24,7 +24,6 @@ from benchmarks.harness.modes import Bench, begin
 from benchmarks.harness.worker import Given, run
 from benchmarks.training import compiling, models, modes
 from benchmarks.training.memory import weigh_training
-from benchmarks.training.models import Training
 from benchmarks.training.run import run_training
 
 ROUNDS, LEAST = 5, 8
@@ -73,11 +72,6 @@ def memory_of(given: Given) -> dict[str, Any]:
         return asdict(weigh_training(given.workload, given.mode, given.device, given.shared))
 
 
-def find(name: str, tiny: bool) -> Training:
-    (training,) = models.find(name, tiny)
-    return training
-
-
 if __name__ == "__main__":
     kinds = {"compile": compile_only, "time": time_modes, "memory": memory_of}
-    run(kinds, find, lambda training: training.build())
+    run(kinds, models.find, lambda training: training.build())
