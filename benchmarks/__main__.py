@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 from benchmarks.engine import command as engine
@@ -17,12 +16,9 @@ from benchmarks.first_light import demo as first_light
 from benchmarks.first_light import regress
 from benchmarks.harness import modes as ways
 from benchmarks.paper import command as paper
-from benchmarks.paper.report.compare import run_compare
-from benchmarks.paper.suite import NO_LIMIT_S
 from benchmarks.training import command as training
 from pygraph.demo import models as known
 from pygraph.demo import small_models
-from pygraph.demo.output import terminal
 
 app = typer.Typer(
     help="What PyGraph is measured with.",
@@ -33,8 +29,7 @@ app = typer.Typer(
 app.command("training")(training.main)
 app.command("engine")(engine.main)
 app.command("regress")(regress.main)
-
-Modes = Annotated[str | None, typer.Option(help="Modes, separated by commas. Default: all.")]
+app.command("bench")(paper.main)
 
 
 @app.command()
@@ -43,7 +38,9 @@ def demo(
         str | None,
         typer.Option(help="Models, separated by commas. Default: all on a GPU, two without one."),
     ] = None,
-    modes: Modes = None,
+    modes: Annotated[
+        str | None, typer.Option(help="Modes, separated by commas. Default: all.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = first_light.OUT,
     name: Annotated[
         str, typer.Option(help="Name of the results' files, without an ending.")
@@ -82,90 +79,6 @@ def demo(
     except KeyError as error:
         raise typer.BadParameter(str(error.args[0])) from error
     raise typer.Exit(first_light.demo(request))
-
-
-@app.command()
-def bench(
-    workloads: Annotated[
-        str | None,
-        typer.Option(help="Names or groups (huggingface, torchbench, timm, training, inference)."),
-    ] = None,
-    modes: Modes = None,
-    out: Annotated[Path, typer.Option(help="The record; is gone on with if it exists.")] = Path(
-        "bench-out/paper25.json"
-    ),
-    report: Annotated[
-        Path | None, typer.Option(help="The report's path, no ending. Default: as the record.")
-    ] = None,
-    torchbench: Annotated[
-        Path | None, typer.Option(help="A checkout of TorchBench. Default: one is obtained.")
-    ] = None,
-    again: Annotated[
-        str | None, typer.Option(help="Workloads whose records are dropped first.")
-    ] = None,
-    seconds: Annotated[float, typer.Option(help="For the clocks, per workload.")] = 8.0,
-    limit: Annotated[float, typer.Option(help="Seconds after which a workload is ended.")] = 900.0,
-    budget: Annotated[
-        float | None, typer.Option(help="Seconds for everything. Default: no limit.")
-    ] = None,
-    preparing: Annotated[
-        int, typer.Option(min=1, help="Workloads that compile at once; each is timed alone.")
-    ] = 3,
-    listed: Annotated[bool, typer.Option("--list", help="Show the workloads and stop.")] = False,
-    report_only: Annotated[
-        bool, typer.Option("--report-only", help="Write the report of a record and stop.")
-    ] = False,
-    compare: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(help="Two records: what got slower. Exit status 1 if anything did."),
-    ] = None,
-    metric: Annotated[
-        str, typer.Option(help="For --compare: latency_us, host_us or pipelined_us.")
-    ] = "latency_us",
-    noise: Annotated[
-        float, typer.Option(min=0.0, help="For --compare: changes up to this share are noise.")
-    ] = 0.03,
-    device: Annotated[str, typer.Option(help="cpu: to try the command; means nothing.")] = "cuda",
-    tiny: Annotated[bool, typer.Option("--tiny", help="Tiny versions, for tests.")] = False,
-) -> None:
-    """The paper's benchmark: 25 workloads in all modes, with a report; goes on where it stopped."""
-    console = terminal()
-    if compare is not None:
-        raise typer.Exit(run_compare(*compare, metric, noise, console))
-    if listed:
-        paper.listing(console)
-        return
-    request = paper.Request(
-        workloads=workloads,
-        modes=modes,
-        out=out,
-        report=report,
-        torchbench=torchbench,
-        again=again,
-        device=device,
-        tiny=tiny,
-        preparing=preparing,
-        seconds=seconds,
-        limit_s=limit,
-        budget_s=NO_LIMIT_S if budget is None else budget,
-    )
-    try:
-        if report_only:
-            console.print(f"written: {', '.join(paper.write_reports(request))}")
-            return
-        _require(device)
-        status = paper.bench(request, console)
-    except (KeyError, ValueError, RuntimeError) as error:
-        raise typer.BadParameter(str(error.args[0])) from error
-    raise typer.Exit(status)
-
-
-def _require(device: str) -> None:
-    if device == "cuda" and not torch.cuda.is_available():
-        raise RuntimeError(
-            "bench needs an NVIDIA GPU that torch can use, and found none; to try the command "
-            "without one: --device cpu --tiny"
-        )
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks/,
 from benchmarks.harness import record
 from benchmarks.harness.device import Device, young_heap
 from benchmarks.harness.environment import environment
+from benchmarks.harness.modes import first_call
 from benchmarks.paper import modes
 from benchmarks.paper.run import build
 from benchmarks.paper.workloads import catalogue
@@ -109,7 +110,7 @@ def main(
         iteration = modes.MODES[mode](bench)
         for number in range(CALLS):
             with Sampler() as sampler:
-                modes._call(iteration, bench, frozenset())
+                first_call(iteration, bench)
             seconds = iteration.first_calls_s[-1]
             calls.append(
                 {"s": seconds, "ours": most(sampler.ours), "innermost": most(sampler.innermost)}

@@ -17,7 +17,7 @@ import torch
 from benchmarks.first_light.record import Record
 from benchmarks.harness import compare, measure, modes
 from benchmarks.harness.device import Device, young_heap
-from benchmarks.harness.record import fail
+from benchmarks.harness.record import costs_itself, fail
 from benchmarks.harness.reports import read_report
 from benchmarks.harness.weigh import weigh
 from pygraph.demo.models import Workload
@@ -111,7 +111,7 @@ def _prepare(
     phases: measure.Phases,
     settled: bool,
 ) -> None:
-    try:
+    with costs_itself(record, bench):
         with phases.time("weigh"):
             bench.device.tidy(1 if settled else 2)
             before = bench.device.memory()
@@ -129,8 +129,6 @@ def _prepare(
         record.default_spread = expected.default_spread if expected.default else None
         record.extra |= runner.extra
         record.extra |= {"tolerance": expected.tolerance, "eager_error": expected.eager_error}
-    except Exception as error:
-        fail(record, error)
     if not record.correct:
         bench.runners.pop(record.mode, None)
 

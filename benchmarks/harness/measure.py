@@ -13,9 +13,10 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from benchmarks.harness.device import Device
 from benchmarks.harness.modes import Runner, Tensors
@@ -24,6 +25,10 @@ ENOUGH = 50
 """Samples that a median should rest on."""
 FEWEST_IN_A_ROW = 3
 """Calls of the pipelined loop per round; a mean over calls needs no more of them."""
+
+
+Alone = Callable[[], AbstractContextManager[Any]]
+"""Entered for the clocks: nothing else shall use the machine meanwhile."""
 
 
 class Phases(dict[str, float]):
@@ -39,6 +44,14 @@ class Phases(dict[str, float]):
 
     def add(self, name: str, seconds: float) -> None:
         self[name] = self.get(name, 0.0) + seconds
+
+    @contextmanager
+    def alone(self, alone: Alone) -> Iterator[None]:
+        """For the clocks; the time of waiting for it is on its own."""
+        with ExitStack() as turn:
+            with self.time("wait"):
+                turn.enter_context(alone())
+            yield
 
 
 @dataclass

@@ -12,7 +12,7 @@ floor             one whole compiled iteration (default's) captured in a single 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,11 +20,12 @@ from typing import Any
 import torch
 import torch._dynamo
 
-from benchmarks.harness.device import Device, drop_workspaces, nbytes
+from benchmarks.harness import floor
+from benchmarks.harness.device import Device, Memory, nbytes
 from benchmarks.harness.isolate import isolated
 from benchmarks.harness.reports import read_report
 from pygraph.demo.models import chosen
-from pygraph.reporting import WARMING
+from pygraph.reporting import WARMING, GraphReport
 
 Tensors = tuple[Any, ...]
 Step = Callable[..., Tensors]
@@ -52,8 +53,15 @@ class Runner:
     first_calls_s: list[float] = field(default_factory=list)
     """Of those."""
     extra: dict[str, Any] = field(default_factory=dict)
+    """What Inductor counted of its own graphs while this was prepared, such as those left out."""
     keep: Any = None
     """What has to live as long as the runner does."""
+    parameters: Sequence[Any] = ()
+    """Those that have gradients; none in inference."""
+    kept_gradients: list[Any] | None = None
+    """Where they are if not in the parameters: a graph has places of its own for them."""
+    graphs: frozenset[str] = frozenset()
+    """pygraph: the names of this mode's compiled graphs in the report."""
 
     def run(self, inputs: Tensors) -> Any:
         """A step on these inputs as a program would take it; results live until the next one."""
@@ -67,6 +75,33 @@ class Runner:
         """The outputs for these inputs, in memory of their own."""
         return tuple(output.clone() for output in self.run(inputs))
 
+    def gradients(self) -> list[Any]:
+        """As the last step left them, by parameter; None for what the loss does not depend on."""
+        if self.kept_gradients is not None:
+            return self.kept_gradients
+        return [parameter.grad for parameter in self.parameters]
+
+    def forget(self) -> None:
+        """Drop the gradients: modes may share the parameters."""
+        if self.kept_gradients is None:
+            floor.forget(self.parameters)
+
+    def reports(self) -> list[GraphReport]:
+        """pygraph: of this mode's compiled graphs alone, with the counters of this moment."""
+        if not self.graphs:
+            return []
+        return [graph for graph in read_report().graphs if graph.name in self.graphs]
+
+    def counted(self, counter: str) -> int:
+        """pygraph: a counter of the report, over this mode's graphs."""
+        return sum(getattr(graph, counter) for graph in self.reports())
+
+    def other_graphs(self) -> frozenset[str]:
+        """pygraph: the names of the compiled graphs that there are of other modes."""
+        if not self.mode.startswith("pygraph"):
+            return frozenset()
+        return frozenset(graph.name for graph in read_report().graphs) - self.graphs
+
 
 @dataclass
 class Bench:
@@ -77,18 +112,25 @@ class Bench:
     device: Device
     runners: dict[str, Any] = field(default_factory=dict)
     """Those that were prepared before, in order."""
+    workload: Any = None
+    """What the model and the inputs are made by, as its suite has it."""
+    clock: Callable[[], float] = time.perf_counter
+    """Seconds, for what preparing takes."""
+    memory: dict[str, Memory] = field(default_factory=dict)
+    """By mode, before it took any, where modes are weighed together."""
 
 
-def compiling(mode: str, on_gpu: bool = True) -> dict[str, Any]:
-    """What torch.compile is called with. Without a GPU PyGraph's graphs are the twin's, and default
-    runs AOTAutograd's graphs operator by operator, as the twin has them too."""
+def compiling(mode: str, on_gpu: bool = True, **options: Any) -> dict[str, Any]:
+    """What torch.compile is called with; `options` are PyGraph's. Without a GPU its graphs are the
+    twin's, and default runs AOTAutograd's graphs operator by operator, as the twin has them too."""
     if mode == "reduce-overhead":
         return {"mode": mode}
-    if mode == "pygraph":
+    if mode.startswith("pygraph"):
         from pygraph.frontends.compile.backend import backend
 
         # The callable, not its name: that also works where the package is not installed.
-        return {"backend": backend, "options": {} if on_gpu else {"device": "twin"}}
+        twin = {} if on_gpu else {"device": "twin"}
+        return {"backend": backend, "options": twin | options}
     return {} if on_gpu else {"backend": "aot_eager"}
 
 
@@ -96,63 +138,76 @@ def before(mode: str) -> Callable[[], None] | None:
     return torch.compiler.cudagraph_mark_step_begin if mode == "reduce-overhead" else None
 
 
+def backward_thread(mode: str, also: Callable[[], None] | None = None) -> Callable[[], None]:
+    """What to call in front of each step of a mode where several train in one process: PyGraph
+    keeps backwards on the calling thread (runtime/calling_thread.py), and no other mode shall gain
+    from that. Torch's default holds in it. `also` is called, too."""
+    from pygraph.runtime import calling_thread
+
+    ours = mode.startswith("pygraph")
+
+    def before() -> None:
+        torch._C._set_multithreading_enabled(True)
+        if ours:
+            calling_thread.resume()
+        if also is not None:
+            also()
+
+    return before
+
+
 def copied(mode: str, bench: Bench) -> int:
     """Parameters are static; what the caller brings is copied by torch's graphs on every call."""
     return nbytes(bench.inputs[0]) if mode == "reduce-overhead" else 0
 
 
-def compiled(mode: str) -> Callable[[Bench], Runner]:
-    def make(bench: Bench) -> Runner:
-        if mode == "pygraph":
-            from pygraph.runtime.registry import reset
+def compile_as(mode: str, model: Any, bench: Bench, **options: Any) -> Any:
+    """What a mode calls, compiled apart from all others; `options` are PyGraph's."""
+    if mode == "eager":
+        return model
+    twin = isolated(model, mode.replace("-", "_"))
+    return torch.compile(twin, **compiling(mode, bench.device.is_cuda, **options))
 
-            reset()
-        model = isolated(bench.model, mode.replace("-", "_"))
-        step = torch.compile(model, **compiling(mode, bench.device.is_cuda))
+
+def start_anew(mode: str) -> None:
+    """PyGraph forgets the graphs of the model before, where it is one mode of several."""
+    if mode == "pygraph":
+        from pygraph.runtime.registry import reset
+
+        reset()
+
+
+def way(mode: str) -> Callable[[Bench], Runner]:
+    def make(bench: Bench) -> Runner:
+        start_anew(mode)
+        step = compile_as(mode, bench.model, bench)
         return Runner(mode, step, before(mode), bytes_per_call=copied(mode, bench))
 
     return make
 
 
-def _eager(bench: Bench) -> Runner:
-    return Runner("eager", bench.model)
-
-
 def _floor(bench: Bench) -> Runner:
-    default = bench.runners.get("default") or warm_up(compiled("default")(bench), bench)
-    static = tuple(tensor.clone() for tensor in bench.inputs[0])
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            default.step(*static)
-    torch.cuda.current_stream().wait_stream(stream)
-    drop_workspaces()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = default.step(*static)
+    default = bench.runners.get("default") or warm_up(way("default")(bench), bench)
+    return replaying(Runner, floor.capture(default.step, bench.inputs[0]))
 
-    def step(*_: Any) -> Tensors:
-        graph.replay()
-        return outputs
 
-    def load(inputs: Tensors) -> None:
-        for place, tensor in zip(static, inputs, strict=True):
-            place.copy_(tensor)
-
-    return Runner("floor", step, load=load, keep=(default, static))
+def replaying(kind: Any, found: floor.Captured, **more: Any) -> Any:
+    """The floor as a runner of this kind."""
+    own = {"load": found.load, "keep": found, "kept_gradients": found.gradients}
+    return kind("floor", found.step, **own, **more)
 
 
 MODES: dict[str, Callable[[Bench], Runner]] = {
-    "eager": _eager,
-    "default": compiled("default"),
-    "reduce-overhead": compiled("reduce-overhead"),
-    "pygraph": compiled("pygraph"),
+    **{mode: way(mode) for mode in ("eager", "default", "reduce-overhead", "pygraph")},
     "floor": _floor,
 }
 
 COMPILED = ("default", "reduce-overhead", "pygraph", "floor")
 """The modes that run Inductor's kernels, so that their results can be compared bit for bit."""
+CONFIGURATIONS = ("default", "reduce-overhead")
+"""Each of Inductor's that modes compile with, by the first of them: pygraph compiles as
+reduce-overhead does, and the floor is default's."""
+ON_CPU = ("eager", "default", "pygraph")
 
 
 def find(names: str | None, there: Sequence[str] = tuple(MODES)) -> list[str]:
@@ -161,38 +216,43 @@ def find(names: str | None, there: Sequence[str] = tuple(MODES)) -> list[str]:
     return [mode for mode in there if mode in wanted]
 
 
-def begin(make: Callable[[Any], Any], bench: Bench) -> Any:
-    """A runner whose first call was made: compiled, and nothing captured yet."""
-    started = time.perf_counter()
-    runner = make(bench)
-    runner.compile_s = time.perf_counter() - started
-    _first_call(runner, bench)
+def available(device: Device, modes: Iterable[str]) -> list[str]:
+    return [mode for mode in modes if device.is_cuda or mode in ON_CPU]
+
+
+def begin(make: Callable[[Any], Any], bench: Bench, call: bool = True) -> Any:
+    """A runner whose first call was made: compiled, and nothing captured yet but the floor."""
+    extra: dict[str, Any] = {}
+    with noting_skips(extra):
+        started = bench.clock()
+        runner = make(bench)
+        runner.compile_s = bench.clock() - started
+        if call:
+            first_call(runner, bench, runner.other_graphs())
+    runner.extra |= extra
     return runner
 
 
 def warm_up(runner: Runner, bench: Bench) -> Runner:
     """Call until nothing is compiled or captured any more."""
-    while len(runner.first_calls_s) < WARM_UP_CALLS or (
-        len(runner.first_calls_s) < MOST_WARM_UP_CALLS and _warming(runner)
-    ):
-        _first_call(runner, bench)
+    others = runner.other_graphs()
+    with noting_skips(runner.extra):
+        while len(runner.first_calls_s) < WARM_UP_CALLS or (
+            len(runner.first_calls_s) < MOST_WARM_UP_CALLS
+            and any(graph.state == WARMING for graph in runner.reports())
+        ):
+            first_call(runner, bench, others)
     return runner
 
 
-def _first_call(runner: Runner, bench: Bench) -> None:
-    started = time.perf_counter()
-    if runner.before is not None:
-        runner.before()
-    runner.step(*bench.inputs[len(runner.first_calls_s) % len(bench.inputs)])
+def first_call(runner: Runner, bench: Bench, others: frozenset[str] = frozenset()) -> None:
+    """A call of the warm-up, and its time. `others`: the names of other modes' graphs."""
+    started = bench.clock()
+    runner.run(bench.inputs[len(runner.first_calls_s) % len(bench.inputs)])
     bench.device.synchronize()
-    runner.first_calls_s.append(time.perf_counter() - started)
+    runner.first_calls_s.append(bench.clock() - started)
     runner.compile_s += runner.first_calls_s[-1]
-
-
-def _warming(runner: Runner) -> bool:
-    return runner.mode == "pygraph" and any(
-        graph.state == WARMING for graph in read_report().graphs
-    )
+    runner.graphs |= runner.other_graphs() - others
 
 
 @contextmanager
@@ -208,9 +268,5 @@ def noting_skips(extra: dict[str, Any]) -> Iterator[None]:
 
 def prepare(mode: str, bench: Bench) -> Runner:
     """A runner in its steady state; whatever a mode raises is the caller's to record."""
-    extra: dict[str, Any] = {}
-    with noting_skips(extra):
-        runner = warm_up(begin(MODES[mode], bench), bench)
-    runner.extra |= extra
-    bench.runners[mode] = runner
+    runner = bench.runners[mode] = warm_up(begin(MODES[mode], bench), bench)
     return runner

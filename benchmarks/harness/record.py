@@ -6,7 +6,8 @@ import json
 import logging
 import re
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from pygraph.demo.models import Unavailable
 from pygraph.demo.output import write as write
 
 log = logging.getLogger(__name__)
+
+SAME = ("gpu", "driver", "torch", "cuda", "python", "transformers", "torchvision")
+"""What must not have changed of the environment where a file is gone on with."""
 
 
 class NotARecord(ValueError):
@@ -65,3 +69,46 @@ def fail(result: Any, error: Exception) -> None:
     result.error = result.error or message(error)
     if notes := getattr(error, "__notes__", None):
         result.extra["notes"] = list(notes)
+
+
+@contextmanager
+def costs_itself(result: Any, bench: Any) -> Iterator[None]:
+    """What is raised is put down in the mode's result, and the mode is left out from then on."""
+    try:
+        yield
+    except Exception as error:
+        fail(result, error)
+        bench.runners.pop(result.mode, None)
+
+
+class Document:
+    """A file of measurements: what is known so far, saved after each, and gone on with."""
+
+    same: tuple[str, ...] = SAME
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self.path = path
+        self.settings = dict(settings)
+        if path.exists():
+            content = json.loads(path.read_text())
+            self.settings |= content.get("settings", {})
+            self.load(content)
+
+    def load(self, content: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    def content(self, targets: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def require_same(self, earlier: Mapping[str, Any], env: Mapping[str, Any]) -> None:
+        """ValueError where the file's figures come from another machine or other versions."""
+        apart = [name for name in self.same if earlier.get(name) != env.get(name)]
+        if apart:
+            was = ", ".join(f"{name} {earlier.get(name)}" for name in apart)
+            raise ValueError(f"{self.path.name} was measured with {was}: take another file")
+
+    def save(self, targets: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Whole or not at all: a run may be ended at any time."""
+        beside = self.path.with_suffix(".part")
+        write(beside, self.content(targets))
+        beside.replace(self.path)

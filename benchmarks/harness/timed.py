@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from benchmarks.harness.measure import Samples, percentile
 
@@ -35,3 +36,33 @@ class Timed:
         self.host_us = percentile(samples.host, 50)
         self.host_p90_us = percentile(samples.host, 90)
         self.pipelined_us = percentile(samples.pipelined, 50)
+
+
+@dataclass
+class Measured(Timed):
+    """And what the checks and PyGraph's report say of it."""
+
+    error: str | None = None
+    is_bound: bool = False
+    """The floor is the sum of kernel times, since there is no graph of an iteration; `error` says
+    why."""
+    verdict: dict[str, Any] = field(default_factory=dict)
+    """check.Verdict."""
+    compile_s: float | None = None
+    """Up to the steady state, with warm caches on disk."""
+    bytes_copied: float | None = None
+    """Per iteration, to bring tensors in place or results out; kernels' own copies left out."""
+    fallbacks: list[dict[str, str]] = field(default_factory=list)
+    """pygraph: [{graph, reason}] of compiled graphs that do not run as CUDA graphs."""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def timed(self) -> bool:
+        return self.latency_us is not None and (self.correct or self.is_bound)
+
+    def take_verdict(self, verdict: Any) -> None:
+        self.correct, self.error, self.verdict = verdict.correct, verdict.reason, asdict(verdict)
+
+    def take_bound(self, kernel_us: float) -> None:
+        """Nothing can be faster than the kernels of an iteration together."""
+        self.latency_us, self.is_bound = kernel_us, True

@@ -27,22 +27,25 @@ class Peaks:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-def weigh(record: Any, runner: modes.Runner, bench: modes.Bench, before: Memory) -> None:
-    """Peaks of some calls in the steady state: the model, its inputs and what this mode added."""
+def steady(runner: modes.Runner, bench: modes.Bench, calls: int) -> Memory:
+    """Read behind some calls in the steady state, with their peaks."""
     device = bench.device
     device.tidy()
     device.restart_peaks()
-    for n in range(WEIGHED_CALLS):
-        if runner.before is not None:
-            runner.before()
-        outputs = runner.step(*bench.inputs[n])
+    for n in range(calls):
+        outputs = runner.run(bench.inputs[n % len(bench.inputs)])
         device.synchronize()
-        if n + 1 < WEIGHED_CALLS:
+        if n + 1 < calls:
             outputs = ()
     # Read while the outputs live: in a private pool they are not idle, and not counted twice.
-    after = device.memory()
+    found = device.memory()
     del outputs
-    note_memory(record, before, after, own_memory(bench))
+    return found
+
+
+def weigh(record: Any, runner: modes.Runner, bench: modes.Bench, before: Memory) -> None:
+    """Peaks of some calls: the model, its inputs and what this mode added."""
+    note_memory(record, before, steady(runner, bench, WEIGHED_CALLS), own_memory(bench))
 
 
 def note_memory(record: Any, before: Memory, after: Memory, own: float) -> None:

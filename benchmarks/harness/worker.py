@@ -10,17 +10,72 @@ GPU: the next measurement can start up while the one before is still running. Th
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import torch
 import typer
 
 from benchmarks.harness import record
+from benchmarks.harness.device import Device
+from benchmarks.harness.environment import environment
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a job of a suite is called with."""
+
+    workload: Any
+    mode: str
+    device: Device
+    tiny: bool = False
+    seconds: float = 8.0
+    """Of the clocks."""
+    turns: Path | None = None
+    """Where it is told when it is alone for the clocks."""
+    shared: bool = False
+    """Others use the GPU while it is weighed."""
+    resumed: dict[str, Any] = field(default_factory=dict)
+    """What an earlier process found out, which had to be given up."""
+
+
+def run(
+    kinds: Mapping[str, Callable[[Given], Any]],
+    find: Callable[[str, bool], Sequence[Any]],
+    build: Callable[[Any], Any],
+) -> None:
+    """The command of a suite: `find` a workload by its name, as a tiny one or not; `build` imports
+    what its model needs. All can say what their figures depend on."""
+
+    def main(
+        kind: str,
+        model: str,
+        mode: Annotated[str, typer.Argument()] = "default",
+        out: Annotated[Path, typer.Option()] = Path("result.json"),
+        gate: bool = False,
+        device: str = "cuda",
+        tiny: bool = False,
+        seconds: float = 8.0,
+        turns: Annotated[Path | None, typer.Option()] = None,
+        shared: bool = False,
+        resumed: str = "{}",
+    ) -> None:
+        (found,) = find(model, tiny)
+        if device == "cpu":
+            torch.set_num_threads(1)  # tiny tensors are not worth more; tests share their machine
+        known = json.loads(resumed)
+        given = Given(found, mode, Device(device), tiny, seconds, turns, shared, known)
+        work = {"environment": lambda _: environment(), **kinds}
+        serve(out, lambda: work[kind](given), gate, lambda: kind in kinds and build(found))
+
+    typer.run(main)
 
 
 def outcome(work: Callable[[], Any]) -> dict[str, Any]:

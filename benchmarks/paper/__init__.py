@@ -4,7 +4,6 @@ workloads   the programs, a package of its own
 modes       the ways to run them, pygraph with a part switched off among them, and the floor
 prepare     all modes of a workload, to their steady states; memory
 check       whether a mode computes what eager and the compiled callable do
-profile     what ran on the GPU in an iteration, and how it was launched
 run         one workload in all modes: prepared, checked, timed, profiled
 worker      that in a process of its own
 turns       alone on the machine for the clocks

@@ -1,42 +1,37 @@
-"""Whether a mode computes what it should, before anything is timed.
+"""Whether a mode computes what it should, before anything is timed: as harness/compare.py tells.
 
 Every mode runs the same inputs from the same seeds, forwards and backwards through them. Results,
-and in training the gradients, are compared:
-
-- *With eager*, by relative error (norm of the difference over norm of the result). Eager rounds
-  too: a mode may be a few times as far off as eager is from itself without autocast, and where a
-  program draws random numbers, which compiled code draws otherwise, as far as eager moves from seed
-  to seed. With dropout that is a coarse sieve.
-- *With the same code*: pygraph's graphs with their own compiled callables run without graphs, from
-  the same seeds, bit for bit. Code that does not repeat its own bits (atomics) may be a few times
-  as far off as several runs of it are apart. This is the fine sieve.
-- *With other inputs' results*: a mode with graphs must be nearer to default's result for its own
-  inputs than to that for others, or it replays something stale.
-- *With default*, bit for bit: told, and no condition, since two compilations may tune apart.
+and in training the gradients, are compared.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
 from benchmarks.harness import compare
-from benchmarks.harness.compare import ROUNDING, relative_error
-from benchmarks.harness.modes import Tensors
-from benchmarks.paper.modes import Bench, Iteration
-from benchmarks.training.models import precisely
+from benchmarks.harness.compare import (
+    LEAST,
+    SEED,
+    SPREAD_FACTOR,
+    Distances,
+    is_nearest,
+    relative_error,
+    there_and_back,
+    tolerated,
+)
+from benchmarks.harness.modes import Bench, Tensors
+from benchmarks.harness.program import precisely
+from benchmarks.paper.modes import Iteration
 
-SEED = 7
 EAGER_SEEDS = 2
 RUNS = 3
-SPREAD_FACTOR = 4.0
-"""How much farther than the same code from itself, as in the proofs of graphs."""
-LEAST = {True: 5e-2, False: 1e-3}
-"""Least tolerance against eager, relative: with autocast to bf16, and without."""
+CALLED = {"outputs": "results", "gradients": "gradients"}
+"""In reasons, by kind."""
 SEED_FACTOR = 3.0
 DELAY_CYCLES = 20_000_000
 """In front of every second run, so that its kernels stand as close as those of a graph: the order
@@ -52,16 +47,12 @@ class Outcome:
     """By parameter; None where the results do not depend on it."""
 
 
-@dataclass
-class Apart:
+@dataclass(frozen=True)
+class Apart(Distances):
     """How far two outcomes are apart, relative."""
 
     outputs: float = 0.0
     gradients: float = 0.0
-
-    @property
-    def largest(self) -> float:
-        return max(self.outputs, self.gradients)
 
 
 @dataclass
@@ -111,11 +102,8 @@ def outcome(iteration: Iteration, inputs: Tensors, seed: int, dense: bool = Fals
     torch.manual_seed(seed)
     if dense:
         torch.cuda._sleep(DELAY_CYCLES)
-    iteration.complete[0] = True
-    try:
+    with iteration.all_results():
         outputs = tuple(output.detach().clone() for output in iteration.run(inputs))
-    finally:
-        iteration.complete[0] = False
     gradients = tuple(
         None if gradient is None else gradient.detach().clone()
         for gradient in iteration.gradients()
@@ -151,13 +139,6 @@ def apart(bench: Bench, found: Outcome, expected: Outcome, whole: bool = True) -
     return Apart(relative_error(ours, theirs), gradients)
 
 
-def _widest(all_of_them: Sequence[Apart]) -> Apart:
-    return Apart(
-        max((each.outputs for each in all_of_them), default=0.0),
-        max((each.gradients for each in all_of_them), default=0.0),
-    )
-
-
 def learn_eager(reference: Reference, bench: Bench) -> None:
     """Eager's results, its rounding, and how far it moves from seed to seed."""
     eager = bench.runners["eager"]
@@ -170,10 +151,11 @@ def learn_eager(reference: Reference, bench: Bench) -> None:
     seeds = Apart()
     if bench.workload.random:
         others = [outcome(eager, reference.inputs[0], SEED + 100 + n) for n in range(EAGER_SEEDS)]
-        seeds = reference.seeds = _widest([apart(bench, each, first, False) for each in others])
+        seeds = Apart.widest(apart(bench, each, first, False) for each in others)
+        reference.seeds = seeds
     reference.tolerance = Apart(
-        max(least, ROUNDING * reference.rounding.outputs) + SEED_FACTOR * seeds.outputs,
-        max(least, ROUNDING * reference.rounding.gradients) + SEED_FACTOR * seeds.gradients,
+        tolerated(least, reference.rounding.outputs, SEED_FACTOR * seeds.outputs),
+        tolerated(least, reference.rounding.gradients, SEED_FACTOR * seeds.gradients),
     )
 
 
@@ -188,10 +170,9 @@ def judge(mode: str, reference: Reference, bench: Bench) -> Verdict:
     """Runs the mode on all inputs of the check, in order and again in reverse."""
     iteration, verdict = bench.runners[mode], Verdict()
     before = iteration.counted("replays")
-    order = [*range(len(reference.inputs)), *reversed(range(len(reference.inputs)))]
     found: list[Outcome | None] = [None] * len(reference.inputs)
     errors, to_default, equal, fresh = [Apart()], [Apart()], True, True
-    for n in order:
+    for n in there_and_back(len(reference.inputs)):
         result = outcome(iteration, reference.inputs[n], SEED + n)
         if reference.eager and mode != "eager":
             errors.append(apart(bench, result, reference.eager[n], False))
@@ -208,8 +189,8 @@ def judge(mode: str, reference: Reference, bench: Bench) -> Verdict:
         reference.default = [each for each in found if each is not None]
     elif reference.default and mode != "eager":
         verdict.bit_equal_to_default, verdict.fresh = equal, fresh
-        verdict.distance_to_default = _widest(to_default).largest
-    _against_eager(verdict, _widest(errors), reference, mode)
+        verdict.distance_to_default = Apart.widest(to_default).largest
+    _against_eager(verdict, Apart.widest(errors), reference, mode)
     if iteration.graphs:
         verdict.replays = iteration.counted("replays") - before
         _against_uncaptured(verdict, iteration, reference, bench)
@@ -223,32 +204,20 @@ def _against_eager(verdict: Verdict, error: Apart, reference: Reference, mode: s
     if mode == "eager" or not reference.eager:
         return
     verdict.relative_error, verdict.gradient_error = error.outputs, error.gradients
-    for what, found, most in _beyond(error, reference.tolerance):
-        verdict.reason = f"{what}: relative error {found:.2e} against eager, over {most:.2e}"
+    for kind, found, most in error.beyond(reference.tolerance):
+        off = f"relative error {found:.2e} against eager, over {most:.2e}"
+        verdict.reason = f"{CALLED[kind]}: {off}"
         if mode == "default" and reference.default_spread:
             verdict.reason += f"; two runs of it are {reference.default_spread:.2e} apart"
         return
-
-
-def _beyond(found: Apart, most: Apart, factor: float = 1.0) -> Iterator[tuple[str, float, float]]:
-    """What is farther off than that many times the most; not a number is."""
-    for what, a, b in (
-        ("results", found.outputs, most.outputs),
-        ("gradients", found.gradients, most.gradients),
-    ):
-        if not a <= factor * b:
-            yield what, a, b
 
 
 def _is_fresh(bench: Bench, n: int, result: Outcome, reference: Reference) -> bool:
     """Random numbers are the same for the same seed only where the same code draws them."""
     if bench.workload.random:
         return True
-    own = apart(bench, result, reference.default[n]).largest
-    if own == 0.0:
-        return True
-    others = [m for m in range(len(reference.default)) if m != n]
-    return all(own < apart(bench, result, reference.default[m]).largest for m in others)
+    known = reference.default
+    return is_nearest(n, len(known), lambda m: apart(bench, result, known[m]).largest)
 
 
 def _against_uncaptured(
@@ -264,14 +233,14 @@ def _against_uncaptured(
                 outcome(iteration, inputs, SEED + n, dense=bench.device.is_cuda and run % 2 == 1)
                 for run in range(RUNS)
             ]
-        spread = _widest([spread, *(apart(bench, each, runs[0]) for each in runs[1:])])
+        spread = Apart.widest([spread, *(apart(bench, each, runs[0]) for each in runs[1:])])
         graphed = outcome(iteration, inputs, SEED + n)
-        off = _widest([off, apart(bench, graphed, runs[0])])
+        off = Apart.widest([off, apart(bench, graphed, runs[0])])
         equal = equal and same_bits(graphed, runs[0])
     verdict.bit_equal_to_uncaptured = equal
     verdict.distance_to_uncaptured, verdict.uncaptured_spread = off.largest, spread.largest
-    for what, distance, own in () if equal else _beyond(off, spread, SPREAD_FACTOR):
+    for kind, distance, own in () if equal else off.beyond(spread, SPREAD_FACTOR):
         verdict.reason = verdict.reason or (
-            f"{what}: {distance:.2e} off the same code without graphs, whose own runs are "
+            f"{CALLED[kind]}: {distance:.2e} off the same code without graphs, whose own runs are "
             f"{own:.2e} apart"
         )

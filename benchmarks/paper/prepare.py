@@ -17,20 +17,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
 
 from benchmarks.harness import measure
 from benchmarks.harness.device import Memory
-from benchmarks.harness.record import fail, message
-from benchmarks.harness.weigh import own_memory
+from benchmarks.harness.modes import CONFIGURATIONS, Bench
+from benchmarks.harness.record import costs_itself, message
+from benchmarks.harness.weigh import own_memory, steady
 from benchmarks.paper import modes
-from benchmarks.paper.modes import Bench, Iteration
+from benchmarks.paper.modes import Iteration
 from benchmarks.paper.record import Result
 
 log = logging.getLogger(__name__)
@@ -44,8 +44,7 @@ class Options:
     effort: measure.Effort
     modes: Sequence[str]
     tiny: bool = False
-    alone: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """Entered for the clocks: nothing else shall use the machine meanwhile."""
+    alone: measure.Alone = nullcontext
     tell: Callable[[str], None] = lambda _: None
     """Told what is being done."""
     clock: Callable[[], float] = time.perf_counter
@@ -74,7 +73,9 @@ def prepare(
     if options.floor_error is not None and "floor" in results:
         results["floor"].error = options.floor_error
     _compile_cold(bench, results, options, phases)
-    for result in _in_order(results):
+    # Torch's graphs are compiled last and captured first: their first call takes memory they keep.
+    ordered = sorted(results.values(), key=lambda result: ORDER.index(result.mode))
+    for result in ordered:
         options.tell(f"compile {result.mode}")
         if result.mode == "floor":
             _capture_floor(bench, results, phases)
@@ -84,7 +85,7 @@ def prepare(
                 _note_memory(result, bench)
             with phases.time(f"compile {result.mode}"):
                 modes.begin(result.mode, bench).forget()
-    for result in reversed(_in_order(results)):
+    for result in reversed(ordered):
         options.tell(f"capture {result.mode}")
         _finish(result, bench, phases)
 
@@ -93,7 +94,7 @@ def _compile_cold(
     bench: Bench, results: dict[str, Result], options: Options, phases: measure.Phases
 ) -> None:
     """A mode that cannot be compiled says so when its turn comes."""
-    wanted = [mode for mode in modes.CONFIGURATIONS if mode in results]
+    wanted = [mode for mode in CONFIGURATIONS if mode in results]
     for mode in sorted(wanted, key=lambda mode: mode in options.elsewhere):
         results[mode].cold_compile_s = options.cold_s.get(mode)
         if bench.device.is_cuda and mode not in options.cold_s:
@@ -139,12 +140,6 @@ def why_not_captured(error: BaseException) -> str:
     return message(first) + "".join(frames[-1:])
 
 
-def _in_order(results: dict[str, Result]) -> list[Result]:
-    """The order of compiling; the next step goes through it backwards. Torch's graphs come last,
-    and so are the first to be captured: their first call takes memory that they keep."""
-    return sorted(results.values(), key=lambda result: ORDER.index(result.mode))
-
-
 def _note_memory(result: Result, bench: Bench) -> None:
     """What there was before this mode took any."""
     bench.device.tidy()
@@ -168,20 +163,11 @@ def _finish(result: Result, bench: Bench, phases: measure.Phases) -> None:
 
 def weigh(result: Result, prepared: Iteration, bench: Bench, before: Memory) -> None:
     """Peaks of some iterations in the steady state, and what stays held between them."""
-    device = bench.device
     prepared.forget()
-    device.tidy()
-    device.restart_peaks()
-    for n in range(WEIGHED):
-        outputs = prepared.run(bench.inputs[n % len(bench.inputs)])
-        device.synchronize()
-        if n + 1 < WEIGHED:
-            outputs = ()
-    busy = device.memory()
-    del outputs
+    busy = steady(prepared, bench, WEIGHED)
     prepared.forget()
-    device.tidy()
-    idle = device.memory()
+    bench.device.tidy()
+    idle = bench.device.memory()
     own = own_memory(bench)
     if None in (before.idle, busy.idle, idle.idle):
         result.extra["memory_note"] = "no figures: this torch does not tell what private pools hold"
@@ -193,13 +179,3 @@ def weigh(result: Result, prepared: Iteration, bench: Bench, before: Memory) -> 
     result.reserved_mib = own + max(0.0, reserved)
     held = idle.allocated + (idle.idle or 0.0) - before.allocated - (before.idle or 0.0)
     result.held_mib = max(0.0, held)
-
-
-@contextmanager
-def costs_itself(result: Result, bench: Bench) -> Iterator[None]:
-    """What is raised is put down in the mode's result, and the mode is left out from then on."""
-    try:
-        yield
-    except Exception as error:
-        fail(result, error)
-        bench.runners.pop(result.mode, None)

@@ -16,17 +16,13 @@ versions of the libraries.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import record
-from benchmarks.harness.timed import Timed
-
-SAME = ("gpu", "driver", "torch", "cuda", "python", "transformers", "torchvision", "timm")
-"""What must not have changed where a file is gone on with."""
+from benchmarks.harness.timed import Measured
 
 SETTINGS = {
     "iteration": "inference: a forward without gradients; training: gradients set to None, a "
@@ -42,18 +38,12 @@ SETTINGS = {
 
 
 @dataclass
-class Result(Timed):
-    """One workload in one mode. Times are medians in microseconds; None where a mode is wrong or
-    raised, and for what it does not have."""
+class Result(Measured):
+    """One workload in one mode. None: what a mode does not have, or a mode that is wrong or raised.
 
-    error: str | None = None
-    is_bound: bool = False
-    """The floor is the sum of kernel times, since there is no graph of an iteration; `error` says
-    why."""
-    verdict: dict[str, Any] = field(default_factory=dict)
-    """check.Verdict."""
-    compile_s: float | None = None
-    """Up to the steady state, with warm caches on disk."""
+    `extra` has, of pygraph: settle_s; indices_read, bytes of indices per iteration that the host
+    reads in front of early launches."""
+
     cold_compile_s: float | None = None
     """Up to the end of the first call, which captures nothing, without those caches unless an
     earlier run had filled them. Other workloads are compiled at the same time. pygraph compiles as
@@ -74,23 +64,12 @@ class Result(Timed):
     """Compiled callables that might become graphs."""
     graphs_captured: int | None = None
     graphs_deployed: int | None = None
-    bytes_copied: float | None = None
-    """Per iteration, to bring arguments in place or results out; kernels' own copies left out."""
     peak_mib: float | None = None
     """What iterations in the steady state need at most: weights, all inputs, and by how much
     allocated memory grew since before this mode was prepared. Private pools count whole."""
     reserved_mib: float | None = None
     held_mib: float | None = None
     """What this mode keeps between calls from everybody else, results dropped."""
-    fallbacks: list[dict[str, str]] = field(default_factory=list)
-    """pygraph: [{graph, reason}] of compiled graphs that do not run as CUDA graphs."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """pygraph: settle_s; indices_read, bytes of indices per iteration that the host reads in front
-    of early launches."""
-
-    @property
-    def timed(self) -> bool:
-        return self.latency_us is not None and (self.correct or self.is_bound)
 
     @property
     def coverage(self) -> float | None:
@@ -132,28 +111,25 @@ class Row:
         return content
 
 
-class Document:
-    """The file: what is known so far, saved after each workload."""
+class Document(record.Document):
+    """The file."""
+
+    same = (*record.SAME, "timm")
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.settings: dict[str, Any] = dict(SETTINGS)
         self.runs: list[dict[str, Any]] = []
         self.rows: dict[str, Row] = {}
-        if path.exists():
-            content = json.loads(path.read_text())
-            self.settings |= content.get("settings", {})
-            self.runs = list(content.get("runs", []))
-            found = content.get("workloads", {})
-            self.rows = {name: Row.from_dict(name, each) for name, each in found.items()}
+        super().__init__(path, SETTINGS)
+
+    def load(self, content: Mapping[str, Any]) -> None:
+        self.runs = list(content.get("runs", []))
+        found = content.get("workloads", {})
+        self.rows = {name: Row.from_dict(name, each) for name, each in found.items()}
 
     def begin(self, env: Mapping[str, Any], command: str) -> int:
         """A new run; ValueError where the file's figures come from another machine or versions."""
         for earlier in self.runs:
-            apart = [name for name in SAME if earlier["env"].get(name) != env.get(name)]
-            if apart:
-                was = ", ".join(f"{name} {earlier['env'].get(name)}" for name in apart)
-                raise ValueError(f"{self.path.name} was measured with {was}: take another file")
+            self.require_same(earlier["env"], env)
         self.runs.append({"env": dict(env), "command": command, "seconds": 0.0})
         return len(self.runs) - 1
 
@@ -172,9 +148,3 @@ class Document:
             "workloads": {name: row.to_dict() for name, row in self.rows.items()},
             "targets": list(targets),
         }
-
-    def save(self, targets: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Whole or not at all: a run may be ended at any time."""
-        beside = self.path.with_suffix(".part")
-        record.write(beside, self.content(targets))
-        beside.replace(self.path)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +16,14 @@ import torch
 
 from benchmarks.harness import load, measure
 from benchmarks.harness.device import Device, nbytes, young_heap
-from benchmarks.harness.modes import Tensors
-from benchmarks.harness.record import message
+from benchmarks.harness.modes import Bench, Tensors
+from benchmarks.harness.profile import Launched, profile
+from benchmarks.harness.record import costs_itself, message
 from benchmarks.harness.reports import fallbacks
 from benchmarks.paper import modes
 from benchmarks.paper.check import Reference, judge, learn_eager
-from benchmarks.paper.modes import Bench, Iteration
-from benchmarks.paper.prepare import FloorImpossible, Options, costs_itself, prepare
-from benchmarks.paper.profile import Launched, profile
+from benchmarks.paper.modes import Iteration
+from benchmarks.paper.prepare import FloorImpossible, Options, prepare
 from benchmarks.paper.record import Result, Row
 from benchmarks.paper.workloads.workload import Workload
 from pygraph.demo.models import Unavailable
@@ -95,9 +93,7 @@ def _run(
         breaks = torch._dynamo.utils.counters["graph_break"]
         row.about["check"] = reference.to_dict()
         row.about["graph_breaks"] = sorted({str(why).splitlines()[0][:160] for why in breaks})
-        with ExitStack() as turn:
-            with phases.time("wait"):
-                turn.enter_context(options.alone())
+        with phases.alone(options.alone):
             options.tell("time")
             with phases.time("time"), load.watch() as seen:
                 _time(bench, results, options.effort)
@@ -136,8 +132,7 @@ def _check(result: Result, reference: Reference, bench: Bench) -> None:
         if result.mode == "eager":
             learn_eager(reference, bench)
         verdict = judge(result.mode, reference, bench)
-        result.correct, result.error = verdict.correct, verdict.reason
-        result.verdict = asdict(verdict)
+        result.take_verdict(verdict)
     if not result.correct:
         bench.runners.pop(result.mode, None)
         prepared.forget()
@@ -176,7 +171,7 @@ def _note_graphs(result: Result, each: Iteration) -> None:
     elif each.mode == "reduce-overhead":
         captured = each.extra["captures"]
         result.graphs_captured = result.graphs_deployed = captured
-        result.graphs_found = captured + each.extra["skips"]
+        result.graphs_found = captured + each.extra.get("cudagraph_skips", 0)
 
 
 def _profile(bench: Bench, results: dict[str, Result]) -> None:
@@ -195,10 +190,10 @@ def _profile(bench: Bench, results: dict[str, Result]) -> None:
 
 
 def _bound(results: dict[str, Result]) -> None:
-    """Where there is no graph of an iteration: nothing can be faster than its kernels together."""
+    """Where there is no graph of an iteration."""
     limit, default = results.get("floor"), results.get("default")
     if limit is not None and not limit.timed and default is not None and default.kernel_us:
-        limit.latency_us, limit.is_bound = default.kernel_us, True
+        limit.take_bound(default.kernel_us)
 
 
 def take_profile(result: Result, seen: Launched) -> None:

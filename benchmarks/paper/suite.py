@@ -124,8 +124,7 @@ class Suite:
         in_turn([job], self.deadline, outcomes.append, self.plan.extra)
         if outcomes[0].error is not None:
             raise RuntimeError(f"what this machine is could not be found out: {outcomes[0].error}")
-        found: dict[str, Any] = outcomes[0].result
-        return found
+        return outcomes[0].result
 
     def _measure(self, names: Sequence[str], turns: Path, progress: Progress) -> None:
         clocks = Clocks(turns)

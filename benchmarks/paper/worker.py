@@ -21,50 +21,37 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 
-from benchmarks.harness.device import Device
 from benchmarks.harness.environment import environment
 from benchmarks.harness.measure import Effort
-from benchmarks.harness.worker import serve
+from benchmarks.harness.modes import CONFIGURATIONS
+from benchmarks.harness.worker import Given, run
 from benchmarks.paper import modes
 from benchmarks.paper.prepare import FloorImpossible, Options
 from benchmarks.paper.run import build, run_workload
 from benchmarks.paper.turns import Turn
 from benchmarks.paper.workloads import catalogue
-from benchmarks.paper.workloads.workload import Workload
 
-LEAST = 5
-"""Iterations per mode and round of the clocks, however long one takes."""
+ROUNDS, LEAST = 10, 5
+"""Of the clocks; iterations per mode and round, however long one takes."""
 
 
-@dataclass(frozen=True)
-class Given:
-    """What a job is called with."""
-
-    workload: Workload
-    mode: str
-    device: Device
-    tiny: bool
-    seconds: float
-    rounds: int
-    turn: Turn | None = None
-    resumed: dict[str, Any] = field(default_factory=dict)
-    """What an earlier process found out, which had to be given up: `again` of its result."""
+def turn_of(given: Given) -> Turn | None:
+    return None if given.turns is None else Turn(given.turns, given.workload.name)
 
 
 def measure(given: Given) -> dict[str, Any]:
-    effort = Effort(given.seconds, given.rounds, least=LEAST)
+    effort = Effort(given.seconds, ROUNDS, least=LEAST)
     wanted = modes.find(None if given.mode == "all" else given.mode, given.device)
-    options, turn = Options(effort, wanted, given.tiny, **given.resumed), given.turn
+    options, turn = Options(effort, wanted, given.tiny, **given.resumed), turn_of(given)
     if turn is not None:
         options = replace(options, alone=turn.alone, tell=turn.tell, clock=turn.clock)
-    unknown = [m for m in modes.CONFIGURATIONS if m in wanted and m not in options.cold_s]
+    unknown = [m for m in CONFIGURATIONS if m in wanted and m not in options.cold_s]
     if given.device.is_cuda and len(unknown) > 1:
         elsewhere = {mode: compile_elsewhere(given, mode) for mode in unknown[1:]}
         options = replace(options, elsewhere=elsewhere)
@@ -79,8 +66,8 @@ def cold(given: Given) -> float:
     torch._dynamo.config.recompile_limit = modes.RECOMPILES
     with torch.set_grad_enabled(given.workload.training), given.workload.settings():
         bench = build(given.workload, given.device, given.tiny, most=1)
-        if given.turn is not None:
-            bench.clock = given.turn.clock
+        if (turn := turn_of(given)) is not None:
+            bench.clock = turn.clock
         return modes.compile_cold(given.mode, bench)
 
 
@@ -92,24 +79,16 @@ def compile_elsewhere(given: Given, mode: str) -> Callable[[], float | None]:
     command = [sys.executable, "-m", "benchmarks.paper.worker", "cold"]
     command += [given.workload.name, mode, "--out", str(out), "--device", given.device.torch.type]
     command += ["--tiny"] if given.tiny else []
-    command += ["--turns", str(given.turn.folder)] if given.turn is not None else []
+    command += ["--turns", str(given.turns)] if given.turns is not None else []
     process = subprocess.Popen(command)
 
     def wait() -> float | None:
         with folder:
             process.wait()
             found = json.loads(out.read_text()) if out.exists() else {}
-        seconds: float | None = found.get("result")
-        return seconds
+        return found.get("result")
 
     return wait
-
-
-KINDS: dict[str, Callable[[Given], Any]] = {
-    "environment": lambda _: environment(),
-    "measure": measure,
-    "cold": cold,
-}
 
 
 def _end_with_parent() -> None:
@@ -119,36 +98,7 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 
 
-def main(
-    kind: str,
-    workload: str,
-    mode: Annotated[str, typer.Argument()] = "all",
-    out: Annotated[Path, typer.Option()] = Path("result.json"),
-    gate: bool = False,
-    device: str = "cuda",
-    tiny: bool = False,
-    seconds: float = 8.0,
-    rounds: int = 10,
-    turns: Annotated[Path | None, typer.Option()] = None,
-    resumed: str = "{}",
-) -> None:
-    _end_with_parent()
-    (found,) = catalogue.find(workload)
-    if device == "cpu":
-        torch.set_num_threads(1)
-    given = Given(
-        workload=found,
-        mode=mode,
-        device=Device(device),
-        tiny=tiny,
-        seconds=seconds,
-        rounds=rounds,
-        turn=Turn(turns, found.name) if turns is not None else None,
-        resumed=json.loads(resumed),
-    )
-    build = found.build if kind != "environment" else lambda _: None
-    serve(out, lambda: KINDS[kind](given), gate, lambda: build(True))
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    _end_with_parent()
+    kinds = {"measure": measure, "cold": cold}
+    run(kinds, lambda name, _: catalogue.find(name), lambda workload: workload.build(True))

@@ -3,7 +3,6 @@
 nets        networks that no library brings
 models      which programs, and their inputs
 modes       the ways to train them: eager, default, reduce-overhead, pygraph, and the floor
-floor       a whole step in one graph on inputs that never move
 tracks      what a few steps leave, and how far two such tracks are apart
 check       whether a mode trains as it should; nothing wrong is ever timed
 compiling   what compiling costs, and what is tuned

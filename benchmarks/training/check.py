@@ -1,19 +1,13 @@
-"""Whether a mode trains as it should, before anything is timed.
+"""Whether a mode trains as it should, before anything is timed: as harness/compare.py tells.
 
-Every mode starts from the same weights and the same seed and takes a few steps on inputs that it
-has not seen. What it leaves, its *track*, is compared:
+Every mode starts from the same weights and the same seed and takes a few steps. What it leaves, its
+*track*, is compared:
 
-- *With eager*: losses, and the gradients of the first step. Eager rounds elsewhere, and draws other
-  random numbers than compiled code for the same seed. So a mode may be off by a few times what
-  eager is off without autocast, and by as much as eager itself moves from seed to seed. Where
-  dropout is on, that is a coarse sieve.
-- *With the same code*: losses, weights, buffers and the first gradients, bit for bit. pygraph's
-  graphs are compared with its own compiled callables, run without graphs; the floor, which captures
-  default's code, with default. Where the code does not repeat its own bits (kernels with atomics),
-  a track may be a few times as far off as the code is from itself, measured on several runs. The
-  first gradients are judged one by one. What the optimizer makes of them is judged as a whole:
-  where a gradient is nearly 0, its last bits decide on the direction of a step. This is the fine
-  sieve.
+- *With eager*: losses, and the gradients of the first step.
+- *With the same code*: losses, weights, buffers and the first gradients. The floor, which captures
+  default's code, is compared with default. The first gradients are judged one by one. What the
+  optimizer makes of them is judged as a whole: where a gradient is nearly 0, its last bits decide
+  on the direction of a step.
 - *With default, compiled apart*: Inductor tunes the kernels of each compilation by time, and those
   that it takes may sum in another order, so that bits of two compilations differ by chance. A mode
   may be a few times as far off as default is from itself, as reduce-overhead is from default, and
@@ -27,19 +21,16 @@ All modes are compiled and were called before the first track is taken; see mode
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.harness.compare import ROUNDING
-from benchmarks.harness.modes import Tensors
+from benchmarks.harness.compare import LEAST, SEED, SPREAD_FACTOR, tolerated
+from benchmarks.harness.modes import COMPILED, Bench, Tensors
+from benchmarks.harness.program import precisely
 from benchmarks.harness.reports import Counts, read_report
-from benchmarks.training.models import precisely
-from benchmarks.training.modes import COMPILED, Bench
 from benchmarks.training.tracks import (
-    KINDS,
     SAME,
-    SEED,
     Gap,
     Runs,
     Track,
@@ -50,7 +41,6 @@ from benchmarks.training.tracks import (
     take,
     take_nudged,
     take_runs,
-    widest,
 )
 
 STEPS = 3
@@ -58,10 +48,6 @@ EAGER_SEEDS = 3
 NUDGES = 2
 UNIT = {True: 2.0**-9, False: 2.0**-18}
 """What rounding makes of a weight, relative: with autocast to bf16, and without."""
-SPREAD_FACTOR = 4.0
-"""How much farther than the same code from itself, as in the proofs of graphs."""
-LEAST = {True: 5e-2, False: 1e-3}
-"""Least tolerance against eager, relative: with autocast to bf16, and without."""
 
 
 @dataclass
@@ -110,9 +96,6 @@ class Verdict:
     other_random_numbers: bool = False
     """Differs from default, and is as near to eager as another seed: accepted of torch's own."""
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass
 class Reference:
@@ -135,16 +118,12 @@ class Reference:
         """How far code that was compiled apart may be from default, given what other such code is;
         that counts only as far as rounding explains it."""
         assert self.default is not None
-        own = self.default.own
-        explained = widest((own, self.rounding))
+        own = self.default.own.to_dict()
+        explained = Gap.widest((self.default.own, self.rounding)).to_dict()
         return Gap(
             *(
-                SPREAD_FACTOR
-                * max(
-                    getattr(own, kind),
-                    min(getattr(apart, kind), SPREAD_FACTOR * getattr(explained, kind)),
-                )
-                for kind in KINDS
+                SPREAD_FACTOR * max(own[kind], min(each, SPREAD_FACTOR * explained[kind]))
+                for kind, each in apart.to_dict().items()
             )
         )
 
@@ -171,14 +150,12 @@ def learn_eager(reference: Reference, bench: Bench, inputs: Sequence[Tensors]) -
     first = tracks[0]
     least = LEAST[bool(trainer.program.autocast)]
     seeds = [loss_error(each, first) for each in tracks[1:]]
-    reference.loss_tolerance = _tolerance(least, loss_error(precise, first), seeds, 3.0)
+    rounding = loss_error(precise, first)
+    reference.loss_tolerance = tolerated(least, rounding, 3.0 * max(seeds))
     seeds = [gradient_error(each, first) for each in tracks[1:]]
-    reference.gradient_tolerance = _tolerance(least, gradient_error(precise, first), seeds, 1.5)
+    rounding = gradient_error(precise, first)
+    reference.gradient_tolerance = tolerated(least, rounding, 1.5 * max(seeds))
     reference.eager = first
-
-
-def _tolerance(least: float, rounding: float, seeds: Iterable[float], factor: float) -> float:
-    return max(least, ROUNDING * rounding) + factor * max(seeds)
 
 
 def learn_default(reference: Reference, bench: Bench, inputs: Sequence[Tensors]) -> None:
@@ -187,7 +164,7 @@ def learn_default(reference: Reference, bench: Bench, inputs: Sequence[Tensors])
     runs = take_runs(trainer, start, inputs)
     unit = UNIT[bool(trainer.program.autocast)]
     nudged = [take_nudged(trainer, start, inputs, unit, SEED + n) for n in range(NUDGES)]
-    reference.rounding = widest(gap(each, runs.first, start) for each in nudged)
+    reference.rounding = Gap.widest(gap(each, runs.first, start) for each in nudged)
     reference.default = runs
 
 
@@ -242,7 +219,7 @@ def _judge_by_default(
         if reference.uncaptured is not None:
             tuning = gap(reference.uncaptured.first, reference.default.first, reference.start)
             verdict.tuning_distance = tuning.to_dict()
-        apart = widest((tuning, reference.reduce_overhead))
+        apart = Gap.widest((tuning, reference.reduce_overhead))
         against = _far_by_kind(found, reference.allowed(apart))
     elif mode == "reduce-overhead":
         reference.reduce_overhead = found
@@ -279,10 +256,8 @@ def _far_from_uncaptured(verdict: Verdict, track: Track, reference: Reference) -
 
 
 def _far_by_kind(found: Gap, allowed: Gap) -> str | None:
-    for kind in KINDS:
-        distance, most = getattr(found, kind), getattr(allowed, kind)
-        if not distance <= most:
-            return f"{kind}: {distance:.2e} off default, and {most:.2e} is explained"
+    for kind, distance, most in found.beyond(allowed):
+        return f"{kind}: {distance:.2e} off default, and {most:.2e} is explained"
     return None
 
 

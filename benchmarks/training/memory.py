@@ -6,14 +6,12 @@ given back before the peaks are read anew.
 
 from __future__ import annotations
 
-from typing import Any
-
 from benchmarks.harness.device import MIB, Device, Memory, nbytes
-from benchmarks.harness.modes import begin, warm_up
+from benchmarks.harness.modes import Bench, begin, warm_up
 from benchmarks.harness.reports import fallbacks, read_report
+from benchmarks.harness.weigh import own_memory, steady
 from benchmarks.training import modes
 from benchmarks.training.models import Training
-from benchmarks.training.modes import Bench, Trainer
 from benchmarks.training.record import Weight
 
 STEPS = 8
@@ -28,19 +26,17 @@ def weigh_training(training: Training, mode: str, device: Device, shared: bool) 
         training.make_program(device.torch),
         [training.make_inputs(1000 + n, device.torch) for n in range(modes.INPUTS)],
         device,
-        training=training,
+        workload=training,
     )
     trainer = begin(modes.MODES[mode], bench)
     # The copy that it trains is enough.
     bench.model = trainer.program
     warm_up(trainer, bench)
-    device.tidy()
-    device.restart_peaks()
-    for n in range(STEPS):
-        trainer.run(bench.inputs[n % len(bench.inputs)])
-        device.synchronize()
-    found = Weight(training.name, mode, steps=STEPS, own_mib=_own(trainer, bench))
-    note(found, before, device.memory(), shared)
+    after = steady(trainer, bench, STEPS)
+    optimizer = [each for state in trainer.optimizer.state.values() for each in state.values()]
+    own = own_memory(bench) + nbytes(optimizer) / MIB
+    found = Weight(training.name, mode, steps=STEPS, own_mib=own)
+    note(found, before, after, shared)
     if mode == "pygraph":
         report = read_report()
         found.graphs = sum(graph.graphed for graph in report.graphs)
@@ -59,10 +55,3 @@ def note(found: Weight, before: Memory, after: Memory, shared: bool) -> None:
         # is left out: some of it was counted when it was allocated, at another time of the step.
         found.peak_mib = None if after.idle is None else after.peak_allocated + after.idle
     found.driver_mib = None if shared else after.in_use - before.in_use
-
-
-def _own(trainer: Trainer, bench: Bench) -> float:
-    tensors: list[Any] = [*modes.state(trainer.program).values()]
-    tensors += [tensor for each in trainer.optimizer.state.values() for tensor in each.values()]
-    tensors += [tensor for inputs in bench.inputs for tensor in inputs]
-    return nbytes(tensors) / MIB

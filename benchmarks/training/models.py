@@ -11,7 +11,6 @@ Each has a tiny version of the same architecture, which a CPU runs in millisecon
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -20,34 +19,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.harness.program import BF16, Program, Sample, Tensors, made_inputs
+from benchmarks.paper.workloads import inputs, language
 from benchmarks.training.nets import DCGAN, DeepRecommender, TinyConvNet
 from pygraph.demo import models
 
-Tensors = tuple[Any, ...]
-Loss = Callable[..., Any]
-Sample = Callable[[torch.Generator, torch.device], Tensors]
-
-BF16, FP32 = "bf16 autocast", "fp32, TF32 in convolutions"
-
-
-class TrainingProgram(nn.Module):
-    """A model and its loss as a function from tensors to a scalar.
-
-    The autocast is entered inside `forward`, so compiled modes pay for it once, and backward runs
-    outside of it. `precise` switches it off: what rounding errors are measured against.
-    """
-
-    def __init__(self, model: nn.Module, loss: Loss, autocast: bool) -> None:
-        super().__init__()
-        self.model = model
-        self.loss = loss
-        self.autocast = autocast
-        self.precise = False
-
-    def forward(self, *inputs: Any) -> Any:
-        enabled = self.autocast and not self.precise
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=enabled):
-            return self.loss(self.model, *inputs)
+FP32 = "fp32, TF32 in convolutions"
 
 
 @dataclass(frozen=True)
@@ -58,34 +35,22 @@ class Training:
     batch: int
     library: str
     build: Callable[[], nn.Module]
-    loss: Loss
+    loss: Callable[..., Any]
+    """Of the model and the step's inputs."""
     sample: Sample
     precision: str
     about: str
     random: bool
     """Draws random numbers in its forward, as dropout does."""
 
-    def make_program(self, device: torch.device) -> TrainingProgram:
+    def make_program(self, device: torch.device) -> Program:
         """In train mode, always with the same weights for one kind of device."""
         model = models.build_on(device, self.build, self.library)
         autocast = self.precision == BF16 and device.type == "cuda"
-        return TrainingProgram(model, self.loss, autocast).train()
+        return Program(model, self.loss, autocast).train()
 
     def make_inputs(self, seed: int, device: torch.device) -> Tensors:
-        """Inputs that depend on the seed alone."""
-        generator = torch.Generator().manual_seed(seed)
-        return tuple(tensor.to(device) for tensor in self.sample(generator, device))
-
-
-@contextmanager
-def precisely(program: Any) -> Any:
-    """Without autocast and without TF32. `program` has a switch `precise`."""
-    tf32 = torch.backends.cudnn.allow_tf32
-    program.precise, torch.backends.cudnn.allow_tf32 = True, False
-    try:
-        yield
-    finally:
-        program.precise, torch.backends.cudnn.allow_tf32 = False, tf32
+        return made_inputs(self.sample, seed, device)
 
 
 def _plain(model: Any, *inputs: Any) -> Any:
@@ -110,24 +75,6 @@ def _sample_masked(batch: int, length: int, vocabulary: int) -> Sample:
         tokens = torch.randint(1, vocabulary, (batch, length), generator=generator)
         asked = torch.rand(batch, length, generator=generator) < 0.15
         return torch.where(asked, 0, tokens), torch.where(asked, tokens, -100)
-
-    return sample
-
-
-def _sample_causal(batch: int, length: int, vocabulary: int) -> Sample:
-    def sample(generator: torch.Generator, _: torch.device) -> Tensors:
-        tokens = torch.randint(vocabulary, (batch, length), generator=generator)
-        return tokens, torch.ones(batch, length, dtype=torch.int64)
-
-    return sample
-
-
-def _sample_pairs(batch: int, length: int, vocabulary: int) -> Sample:
-    def sample(generator: torch.Generator, _: torch.device) -> Tensors:
-        # 0 and 1 are padding and the end of a sequence.
-        return tuple(
-            torch.randint(2, vocabulary, (batch, length), generator=generator) for _ in range(2)
-        )
 
     return sample
 
@@ -162,46 +109,26 @@ def _sample_ratings(batch: int, items: int, rated: int) -> Sample:
 
 
 def _bert(tiny: bool) -> nn.Module:
-    from transformers import BertConfig, BertForMaskedLM
-
-    options = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1} if tiny else {}
-    if tiny:
-        options |= {"num_attention_heads": 2, "intermediate_size": 32}
-    return BertForMaskedLM(BertConfig(**options))
+    return language.transformer("BertForMaskedLM", **(language.TINY_BERT if tiny else {}))
 
 
 def _gpt2(tiny: bool) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    options: dict[str, Any] = {"n_layer": 6, "use_cache": False}
-    if tiny:
-        options |= {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 64}
-        options |= {"bos_token_id": 0, "eos_token_id": 0}
-    model: nn.Module = GPT2LMHeadModel(GPT2Config(**options))
+    model = language.distil_gpt2(tiny)
     # Not found by the name of the class; transformers' warning about that would break the graph.
     model.loss_type = "ForCausalLM"
     return model
 
 
-def _t5(tiny: bool, family: str) -> nn.Module:
-    library = import_module("transformers")
-    options: dict[str, Any] = {"use_cache": False, "decoder_start_token_id": 0}
-    if tiny:
-        options |= {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32}
-        options |= {"num_layers": 1, "num_heads": 2}
-    config = getattr(library, f"{family}Config")(**options)
-    model: nn.Module = getattr(library, f"{family}ForConditionalGeneration")(config)
-    return model
-
-
 def _resnet50(tiny: bool) -> nn.Module:
-    model: nn.Module = TinyConvNet() if tiny else import_module("torchvision.models").resnet50()
-    return model
+    return TinyConvNet() if tiny else import_module("torchvision.models").resnet50()
 
 
 def _recommender(tiny: bool) -> nn.Module:
     return DeepRecommender(50, (8, 8, 16)) if tiny else DeepRecommender(197951)
 
+
+_two_texts = partial(inputs.two_texts, first=2)
+"""0 and 1 are padding and the end of a sequence."""
 
 NAMED: dict[str, tuple[Any, ...]] = {
     "dcgan": (
@@ -216,7 +143,7 @@ NAMED: dict[str, tuple[Any, ...]] = {
     ),
     "DistilGPT2": (
         *("transformers", _gpt2, _causal_language, BF16, True),
-        *(_sample_causal, (16, 512, 50257), (2, 8, 64)),
+        *(inputs.tokens_and_mask, (16, 512, 50257), (2, 8, 64)),
         "GPT2LMHeadModel with 6 layers, 16 x 512 tokens",
     ),
     "recommender": (
@@ -231,13 +158,13 @@ NAMED: dict[str, tuple[Any, ...]] = {
         "torchvision's, 32 x 3 x 224 x 224, cross entropy, contiguous layout",
     ),
     "MT5-small": (
-        *("transformers", partial(_t5, family="MT5"), _labelled, BF16, True),
-        *(_sample_pairs, (16, 128, 250112), (2, 8, 64)),
+        *("transformers", partial(language.t5, family="MT5"), _labelled, BF16, True),
+        *(_two_texts, (16, 128, 250112), (2, 8, 64)),
         "MT5ForConditionalGeneration, 16 x 128 tokens to 16 x 128",
     ),
     "T5-small": (
-        *("transformers", partial(_t5, family="T5"), _labelled, BF16, True),
-        *(_sample_pairs, (16, 128, 32128), (2, 8, 64)),
+        *("transformers", partial(language.t5, family="T5"), _labelled, BF16, True),
+        *(_two_texts, (16, 128, 32128), (2, 8, 64)),
         "T5ForConditionalGeneration, 6 + 6 layers of width 512, 16 x 128 tokens to 16 x 128",
     ),
 }
@@ -249,8 +176,8 @@ def _training(name: str, tiny: bool) -> Training:
     library, build, loss, precision, random, sample, real_sizes, tiny_sizes, about = NAMED[name]
     sizes = tiny_sizes if tiny else real_sizes
     library = "torch" if tiny and library == "torchvision" else library
-    made, inputs = partial(build, tiny), sample(*sizes)
-    return Training(name, sizes[0], library, made, loss, inputs, precision, about, random)
+    made = partial(build, tiny)
+    return Training(name, sizes[0], library, made, loss, sample(*sizes), precision, about, random)
 
 
 MODELS = {name: _training(name, False) for name in NAMED}

@@ -2,7 +2,7 @@
 
 A step sets the gradients to None, runs forward, loss and backward, and lets a fused AdamW update
 the weights. What is compiled is the module from inputs to loss; the optimizer is eager in every
-mode but the floor's graph, where the whole step is captured (floor.py).
+mode but the floor's graph, where the whole step is captured.
 
 Every mode trains a copy of its own of one program, except the floor, which runs default's compiled
 code on default's weights. That is not only cheaper: compiling once more would, in torch 2.11, let
@@ -12,20 +12,14 @@ Inductor tune kernels anew that graphs have captured already, and then bits diff
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._dynamo
 
-from benchmarks.harness import modes
-from benchmarks.harness.device import Device
-from benchmarks.harness.isolate import isolated
-from benchmarks.harness.modes import Runner
-from benchmarks.harness.threads import backward_thread
-from benchmarks.training import floor
-from benchmarks.training.models import Training
+from benchmarks.harness import floor, modes
+from benchmarks.harness.modes import Bench, Runner
 
 LEARNING_RATE = 1e-4
 INPUTS = 8
@@ -39,17 +33,6 @@ class Trainer(Runner):
     program: Any = None
     """Holds the weights, uncompiled."""
     optimizer: Any = None
-    kept_gradients: list[Any] | None = None
-    """Where they are if not in the parameters: a graph has places of its own for them."""
-
-    def parameters(self) -> list[Any]:
-        return trained(self.program)
-
-    def gradients(self) -> list[Any]:
-        """As the last step left them; None for what the loss does not depend on."""
-        if self.kept_gradients is not None:
-            return self.kept_gradients
-        return [parameter.grad for parameter in self.parameters()]
 
     def restore(self, start: dict[str, Any]) -> None:
         """Weights, buffers and the optimizer as they were before the first step, in place."""
@@ -59,16 +42,7 @@ class Trainer(Runner):
             for each in self.optimizer.state.values():
                 for tensor in each.values():
                     tensor.zero_()
-        if self.kept_gradients is None:
-            self.optimizer.zero_grad()
-
-
-@dataclass
-class Bench(modes.Bench):
-    """What every mode is prepared from. The weights of `model`, a TrainingProgram, stay as they
-    are: modes train copies."""
-
-    training: Training = field(kw_only=True)
+        self.forget()
 
 
 def trained(program: Any) -> list[Any]:
@@ -97,25 +71,24 @@ def make_step(module: Any, optimizer: Any) -> Callable[..., Any]:
 
 def _trainer(mode: str, bench: Bench, compile_: Callable[[Any], Any]) -> Trainer:
     program = copy.deepcopy(bench.model)
-    module = compile_(isolated(program, mode.replace("-", "_")))
-    optimizer = adamw(trained(program))
-    step = make_step(module, optimizer)
-    before = backward_thread(mode, modes.before(mode))
-    return Trainer(mode, step, before, program=program, optimizer=optimizer, keep=module)
+    module = compile_(program)
+    parameters = trained(program)
+    optimizer = adamw(parameters)
+    return Trainer(
+        mode,
+        make_step(module, optimizer),
+        modes.backward_thread(mode, modes.before(mode)),
+        keep=module,
+        parameters=parameters,
+        program=program,
+        optimizer=optimizer,
+    )
 
 
-def _eager(bench: Bench) -> Trainer:
-    return _trainer("eager", bench, lambda module: module)
-
-
-def _compiled(mode: str) -> Callable[[Bench], Trainer]:
+def _way(mode: str) -> Callable[[Bench], Trainer]:
     def make(bench: Bench) -> Trainer:
-        if mode == "pygraph":
-            from pygraph.runtime.registry import reset
-
-            reset()
-        how = modes.compiling(mode, bench.device.is_cuda)
-        trainer = _trainer(mode, bench, lambda module: torch.compile(module, **how))
+        modes.start_anew(mode)
+        trainer = _trainer(mode, bench, lambda program: modes.compile_as(mode, program, bench))
         trainer.bytes_per_call = modes.copied(mode, bench)
         return trainer
 
@@ -126,39 +99,16 @@ def _floor(bench: Bench) -> Trainer:
     default = bench.runners.get("default")
     if default is None:
         raise RuntimeError("no floor without the default mode, whose step it captures")
-    optimizer = adamw(default.parameters(), capturable=True)
-    captured = floor.capture(default.keep, default.parameters(), optimizer, bench.inputs[0])
-    return Trainer(
-        "floor",
-        captured.step,
-        load=captured.load,
-        keep=captured,
-        program=default.program,
-        optimizer=optimizer,
-        kept_gradients=captured.gradients,
+    optimizer = adamw(default.parameters, capturable=True)
+    step = make_step(default.keep, optimizer)
+    found = floor.capture(
+        lambda *inputs: step(*inputs).detach(), bench.inputs[0], default.parameters
     )
+    return modes.replaying(Trainer, found, program=default.program, optimizer=optimizer)
 
 
 MODES: dict[str, Callable[[Bench], Trainer]] = {
-    "eager": _eager,
-    "default": _compiled("default"),
-    "reduce-overhead": _compiled("reduce-overhead"),
-    "pygraph": _compiled("pygraph"),
+    **{mode: _way(mode) for mode in modes.MODES},
     "floor": _floor,
 }
 """In the order in which they are prepared: default first, see the top."""
-
-ON_CPU = ("eager", "default", "pygraph")
-COMPILED = ("default", "reduce-overhead", "pygraph", "floor")
-"""Those that run Inductor's kernels, though not always the same; see check.py."""
-WEIGHED = ("default", "reduce-overhead", "pygraph")
-
-
-def available(device: Device) -> list[str]:
-    return list(MODES) if device.is_cuda else list(ON_CPU)
-
-
-def graph_breaks() -> Iterator[str]:
-    """What Dynamo noted so far, for the record: with one graph there is none."""
-    for reason in torch._dynamo.utils.counters["graph_break"]:
-        yield str(reason).splitlines()[0]

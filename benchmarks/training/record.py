@@ -11,17 +11,13 @@ errors                   [{job, error}], also of what there was no time for
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import record
-from benchmarks.harness.timed import Timed
-
-SAME = ("gpu", "driver", "torch", "cuda", "python", "transformers", "torchvision")
-"""What must not have changed where a file is gone on with."""
+from benchmarks.harness.timed import Measured
 
 SETTINGS = {
     "step": "gradients set to None, forward and loss, backward, AdamW(fused=True)",
@@ -35,31 +31,16 @@ SETTINGS = {
 
 
 @dataclass
-class Result(Timed):
+class Result(Measured):
     """One model in one mode: training steps."""
 
-    bytes_copied: float | None = None
-    """Per timed step, to bring tensors in place or results out."""
     bytes_copied_before: float | None = None
-    """In all steps before those: warming up and the checks."""
-    compile_s: float | None = None
+    """In all steps before those that are timed: warming up and the checks."""
     first_steps_s: list[float] = field(default_factory=list)
-    error: str | None = None
-    is_bound: bool = False
-    """The floor is the sum of kernel times, since there is no graph of a step; `error` says why."""
-    verdict: dict[str, Any] = field(default_factory=dict)
-    """check.Verdict."""
     graphs: int | None = None
     """pygraph: compiled graphs that run as CUDA graphs."""
-    fallbacks: list[dict[str, str]] = field(default_factory=list)
-    """pygraph: [{graph, reason}] of those that do not."""
     coverage: float | None = None
     """pygraph: replays over calls of compiled graphs in the timed steps."""
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def timed(self) -> bool:
-        return self.latency_us is not None and (self.correct or self.is_bound)
 
     @property
     def fully_graphed(self) -> bool:
@@ -92,14 +73,12 @@ class Weight:
     error: str | None = None
 
 
-class Document:
-    """The file: what is known so far, saved after each part."""
+class Document(record.Document):
+    """The file."""
 
     def __init__(self, path: Path, command: str) -> None:
-        self.path = path
         self.command = command
         self.env: dict[str, Any] = {}
-        self.settings: dict[str, Any] = dict(SETTINGS)
         self.seconds: dict[str, float] = {}
         self.models: dict[str, dict[str, Any]] = {}
         self.results: list[Result] = []
@@ -107,12 +86,10 @@ class Document:
         self.errors: list[dict[str, str]] = []
         self.failed: set[str] = set()
         """Models that were tried before, and are to be tried again."""
-        if path.exists():
-            self._load(json.loads(path.read_text()))
+        super().__init__(path, SETTINGS)
 
-    def _load(self, content: Mapping[str, Any]) -> None:
+    def load(self, content: Mapping[str, Any]) -> None:
         self.env = dict(content.get("env", {}))
-        self.settings |= content.get("settings", {})
         self.seconds = dict(content.get("seconds", {}))
         self.models = dict(content.get("models", {}))
         self.results = [record.restored(Result, each) for each in content.get("records", [])]
@@ -136,10 +113,7 @@ class Document:
     def take_environment(self, found: Mapping[str, Any]) -> None:
         """ValueError where the file's figures come from another machine or other versions."""
         if self.env:
-            apart = [name for name in SAME if self.env.get(name) != found.get(name)]
-            if apart:
-                was = ", ".join(f"{name} {self.env.get(name)}" for name in apart)
-                raise ValueError(f"{self.path.name} was measured with {was}: take another file")
+            self.require_same(self.env, found)
         else:
             self.env = dict(found)
 
@@ -161,6 +135,3 @@ class Document:
             "targets": list(targets),
             "errors": self.errors,
         }
-
-    def save(self, targets: Sequence[Mapping[str, Any]] = ()) -> None:
-        record.write(self.path, self.content(targets))

@@ -7,18 +7,18 @@ right are timed in rounds that visit each in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
-from benchmarks.harness import measure
+from benchmarks.harness import floor, measure
 from benchmarks.harness.device import Device, young_heap
-from benchmarks.harness.modes import begin, noting_skips, warm_up
-from benchmarks.harness.record import fail, message
+from benchmarks.harness.modes import COMPILED, Bench, available, begin, warm_up
+from benchmarks.harness.profile import profile
+from benchmarks.harness.record import costs_itself, fail, message
 from benchmarks.harness.reports import Counts, fallbacks, read_report
-from benchmarks.training import floor
 from benchmarks.training.check import (
     STEPS,
     Reference,
@@ -30,22 +30,12 @@ from benchmarks.training.check import (
 )
 from benchmarks.training.compiling import Spent
 from benchmarks.training.models import Training
-from benchmarks.training.modes import (
-    COMPILED,
-    INPUTS,
-    MODES,
-    Bench,
-    Trainer,
-    available,
-    graph_breaks,
-)
+from benchmarks.training.modes import INPUTS, MODES
 from benchmarks.training.record import Result
 from benchmarks.training.tracks import copied, take
 from pygraph.reporting import Report
 
 GENERATOR_LOST = "torch's generator was replaced: earlier graphs may draw other random numbers"
-
-Alone = Callable[[], AbstractContextManager[Any]]
 
 
 def run_training(
@@ -53,13 +43,10 @@ def run_training(
     device: Device,
     effort: measure.Effort,
     modes: Sequence[str] | None = None,
-    alone: Alone = nullcontext,
+    alone: measure.Alone = nullcontext,
 ) -> tuple[list[Result], dict[str, Any]]:
-    """A result per mode, and what is true for the model. Never raises for what a mode does.
-
-    `alone` is entered for the clocks: nothing else shall use the GPU meanwhile.
-    """
-    names = available(device) if modes is None else list(modes)
+    """A result per mode, and what is true for the model. Never raises for what a mode does."""
+    names = available(device, MODES) if modes is None else list(modes)
     results = {mode: Result(training.name, training.batch, mode) for mode in names}
     phases = measure.Phases()
     about: dict[str, Any] = {
@@ -74,12 +61,10 @@ def run_training(
             _prepare(bench, results, phases)
             with phases.time("check"):
                 about["check"] = check(bench, results)
-            about["graph_breaks"] = list(graph_breaks())
-            with ExitStack() as turn:
-                with phases.time("wait"):
-                    turn.enter_context(alone())
-                with phases.time("clocks"):
-                    _time(bench, results, effort)
+            breaks = torch._dynamo.utils.counters["graph_break"]  # none, with one graph
+            about["graph_breaks"] = [str(why).splitlines()[0] for why in breaks]
+            with phases.alone(alone), phases.time("clocks"):
+                _time(bench, results, effort)
     except Exception as error:
         for result in results.values():
             if not result.timed:
@@ -94,7 +79,7 @@ def _build(training: Training, device: Device, phases: measure.Phases) -> Bench:
         program = training.make_program(device.torch)
         inputs = [training.make_inputs(1000 + n, device.torch) for n in range(INPUTS)]
         device.synchronize()
-    return Bench(program, inputs, device, training=training)
+    return Bench(program, inputs, device, workload=training)
 
 
 def _prepare(bench: Bench, results: dict[str, Result], phases: measure.Phases) -> None:
@@ -102,19 +87,17 @@ def _prepare(bench: Bench, results: dict[str, Result], phases: measure.Phases) -
         for mode, result in results.items():
             if result.error is not None:
                 continue
-            extra = result.extra if mode == "reduce-overhead" else {}
             spent = Spent.now()
-            try:
-                with phases.time(f"prepare {mode}"), noting_skips(extra):
+            with costs_itself(result, bench):
+                with phases.time(f"prepare {mode}"):
                     stage(mode, bench)
                 if stage is _begin and mode in COMPILED:
                     result.extra["compiling"] = Spent.now().since(spent)
-            except Exception as error:
-                fail(result, error)
-                bench.runners.pop(mode, None)
     for mode, trainer in bench.runners.items():
         results[mode].compile_s = trainer.compile_s
         results[mode].first_steps_s = trainer.first_calls_s
+        if mode == "reduce-overhead":
+            results[mode].extra |= trainer.extra
 
 
 def _begin(mode: str, bench: Bench) -> None:
@@ -136,22 +119,17 @@ def _finish(mode: str, bench: Bench) -> None:
 
 def check(bench: Bench, results: dict[str, Result]) -> dict[str, Any]:
     """Takes the modes that are wrong out of the bench; returns how the others were compared."""
-    training, device = bench.training, bench.device
+    training, device = bench.workload, bench.device
     inputs = [training.make_inputs(n, device.torch) for n in range(STEPS)]
     reference = Reference(copied(bench.model))
     for mode in list(bench.runners):
-        try:
+        with costs_itself(results[mode], bench):
             verdict = _verdict(mode, bench, reference, inputs)
-        except Exception as error:
-            fail(results[mode], error)
-            bench.runners.pop(mode)
-            continue
-        results[mode].correct, results[mode].error = verdict.correct, verdict.reason
-        results[mode].verdict = verdict.to_dict()
-        if not verdict.correct:
-            bench.runners.pop(mode)
-            if mode == "default":
-                reference.default = None
+            results[mode].take_verdict(verdict)
+            if not verdict.correct:
+                bench.runners.pop(mode)
+                if mode == "default":
+                    reference.default = None
     for trainer in bench.runners.values():
         trainer.restore(reference.start)
     return reference.to_dict()
@@ -169,7 +147,7 @@ def _verdict(mode: str, bench: Bench, reference: Reference, inputs: Sequence[Any
         track = learn_pygraph(reference, bench, inputs)
     if track is None:
         track = take(bench.runners[mode], reference.start, inputs)
-    return judge(mode, track, reference, bench.training.random)
+    return judge(mode, track, reference, bench.workload.random)
 
 
 def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> None:
@@ -185,16 +163,10 @@ def _time(bench: Bench, results: dict[str, Result], effort: measure.Effort) -> N
             note_graphs(result, before, read_report(), samples["pygraph"].calls)
     limit = results.get("floor")
     if limit is not None and not limit.timed and "default" in bench.runners:
-        _bound(limit, bench.runners["default"], bench)
-
-
-def _bound(result: Result, default: Trainer, bench: Bench) -> None:
-    """Where no graph of a step is to be had."""
-    try:
-        result.latency_us = floor.kernel_time_us(default.step, bench.inputs)
-        result.is_bound = True
-    except Exception as error:
-        result.extra["no_bound"] = message(error)
+        try:
+            limit.take_bound(profile(bench.runners["default"], bench.inputs).kernel_us)
+        except Exception as error:
+            limit.extra["no_bound"] = message(error)
 
 
 def note_graphs(result: Result, before: Counts, after: Report, steps: int) -> None:

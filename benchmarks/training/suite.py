@@ -23,13 +23,12 @@ from rich.console import Console
 from rich.text import Text
 
 from benchmarks.harness.jobs import Outcome
+from benchmarks.harness.modes import CONFIGURATIONS
 from benchmarks.harness.session import Session
 from benchmarks.harness.targets import Target
 from benchmarks.training.record import Document, Result, Weight
 from benchmarks.training.targets import evaluate
 
-PRECOMPILED = ("default", "reduce-overhead")
-"""One per configuration of Inductor: pygraph compiles as reduce-overhead does."""
 PARTS = ("precompile", "time", "memory")
 ORDER = ("precompile", "time", "memory", "time again")
 LIMITS_S = {"environment": 60.0, "compile": 240.0, "time": 420.0, "memory": 120.0}
@@ -153,7 +152,7 @@ class Suite:
         jobs = [
             self.session.job("compile", name, mode)
             for name in sorted(names, key=self.plan.models.index, reverse=True)  # the longest first
-            for mode in PRECOMPILED
+            for mode in CONFIGURATIONS
             if self.plan.device == "cuda" or mode == "default"
         ]
         cores = os.cpu_count() or 1
@@ -162,7 +161,7 @@ class Suite:
     def time(self, names: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             lock = Path(folder, "turns")
-            extra = ["--lock", str(lock), "--seconds", str(self.plan.seconds)]
+            extra = ["--turns", str(lock), "--seconds", str(self.plan.seconds)]
             jobs = [self.session.job("time", name) for name in names]
             self.session.run(jobs, self._store_times, self.plan.preparing, extra)
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from benchmarks.harness.compare import same_bits
+from benchmarks.harness.compare import SEED, Distances, same_bits
 from benchmarks.harness.modes import Tensors
 from benchmarks.training.modes import Trainer, state
 
-SEED = 7
 RUNS = 6
 """How often the same code is run for its spread."""
 DELAY_CYCLES = 100_000_000
@@ -45,7 +44,7 @@ class Track:
 
 
 @dataclass(frozen=True)
-class Gap:
+class Gap(Distances):
     """How far two tracks are apart, by kind."""
 
     losses: float = 0.0
@@ -53,18 +52,8 @@ class Gap:
     gradients: float = 0.0
     state: float = 0.0
 
-    def to_dict(self) -> dict[str, float]:
-        return asdict(self)
-
 
 SAME = Gap()
-KINDS = tuple(Gap.__dataclass_fields__)
-
-
-def widest(gaps: Iterable[Gap]) -> Gap:
-    """The largest of each kind."""
-    known = [Gap(), *gaps]
-    return Gap(*(max(getattr(each, kind) for each in known) for kind in KINDS))
 
 
 @dataclass
@@ -119,7 +108,7 @@ def take_runs(trainer: Trainer, start: dict[str, Any], inputs: Sequence[Tensors]
     on_gpu = any(tensor.is_cuda for tensor in start.values())
     for n in range(RUNS - 1):
         again = take(trainer, start, inputs, dense=on_gpu and n % 2 == 0)
-        runs.own = widest((runs.own, gap(again, runs.first, start)))
+        runs.own = Gap.widest((runs.own, gap(again, runs.first, start)))
         for name, distance in distances(again, runs.first, start).items():
             runs.spread[name] = max(runs.spread.get(name, 0.0), distance)
     return runs
@@ -162,24 +151,18 @@ def gap(found: Track, expected: Track, start: dict[str, Any]) -> Gap:
 
 def gradient_error(found: Track, expected: Track) -> float:
     """Over all gradients together; infinite where one is missing."""
-    apart = size = 0.0
-    for a, b in zip(found.gradients, expected.gradients, strict=True):
-        if (a is None) != (b is None):
-            return math.inf
-        if a is not None:
-            apart += _norm(a - b) ** 2
-            size += _norm(b) ** 2
-    return _over(math.sqrt(apart), math.sqrt(size))
+    pairs = list(zip(found.gradients, expected.gradients, strict=True))
+    if any((a is None) != (b is None) for a, b in pairs):
+        return math.inf
+    return _together((a - b, b) for a, b in pairs if a is not None)
 
 
 def _state_error(found: Track, expected: Track, start: dict[str, Any]) -> float:
-    apart = size = 0.0
-    for name, tensor in expected.state.items():
-        if not tensor.is_floating_point():
-            continue  # a counter of steps outweighs what it counts
-        apart += _norm(found.state[name].float() - tensor.float()) ** 2
-        size += _norm(tensor.float() - start[name].float()) ** 2
-    return _over(math.sqrt(apart), math.sqrt(size))
+    return _together(
+        (found.state[name].float() - tensor.float(), tensor.float() - start[name].float())
+        for name, tensor in expected.state.items()
+        if tensor.is_floating_point()  # a counter of steps outweighs what it counts
+    )
 
 
 def loss_error(found: Track, expected: Track) -> float:
@@ -203,6 +186,15 @@ def distances(found: Track, expected: Track, start: dict[str, Any]) -> dict[str,
             apart = _norm(a[name].float() - b[name].float()) or LEAST_DISTANCE
             result[name] = _over(apart, _norm(change))
     return result
+
+
+def _together(pairs: Iterable[tuple[Any, Any]]) -> float:
+    """The norm of all differences over that of all sizes."""
+    apart = size = 0.0
+    for difference, own in pairs:
+        apart += _norm(difference) ** 2
+        size += _norm(own) ** 2
+    return _over(math.sqrt(apart), math.sqrt(size))
 
 
 def _norm(tensor: Any) -> float:

@@ -10,8 +10,8 @@ from torch import nn
 
 from benchmarks.harness.device import Device
 from benchmarks.harness.measure import Effort
+from benchmarks.harness.modes import Bench
 from benchmarks.paper import modes, run
-from benchmarks.paper.modes import Bench
 from benchmarks.paper.prepare import Options
 from benchmarks.paper.record import Result, Row
 from benchmarks.paper.workloads.workload import FP32, Workload

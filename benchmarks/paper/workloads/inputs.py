@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.paper.workloads.workload import Sample, Tensors
+from benchmarks.harness.program import Sample, Tensors
 
 Sizes = tuple[int, ...]
 Sampler = Callable[[bool], Sample]
@@ -22,11 +22,11 @@ def tokens(batch: int, length: int, vocabulary: int) -> Sample:
     return lambda generator, _: (_words(generator, 0, vocabulary, batch, length),)
 
 
-def two_texts(batch: int, length: int, vocabulary: int) -> Sample:
+def two_texts(batch: int, length: int, vocabulary: int, first: int = 3) -> Sample:
     """Two sequences of the same length; none of the first tokens, which libraries give meanings."""
 
     def sample(generator: torch.Generator, _: torch.device) -> Tensors:
-        return tuple(_words(generator, 3, vocabulary, batch, length) for _ in range(2))
+        return tuple(_words(generator, first, vocabulary, batch, length) for _ in range(2))
 
     return sample
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.harness.program import Sample, Tensors
 from benchmarks.paper.workloads.sources import torchbench_module
-from benchmarks.paper.workloads.workload import Sample, Tensors
 
-_TINY_BERT = {
+TINY_BERT = {
     "vocab_size": 64,
     "hidden_size": 16,
     "num_hidden_layers": 2,
@@ -22,7 +22,7 @@ _TINY_BERT = {
 }
 
 
-def _transformer(name: str, **options: Any) -> Any:
+def transformer(name: str, **options: Any) -> Any:
     """A model of transformers from its own configuration with these options."""
     library = import_module("transformers")
     family = re.split("For|LMHead", name)[0]
@@ -33,32 +33,28 @@ def xlnet(tiny: bool) -> nn.Module:
     options: dict[str, Any] = {"use_mems_eval": False}
     if tiny:
         options |= {"vocab_size": 64, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32}
-    model: nn.Module = _transformer("XLNetLMHeadModel", **options)
-    return model
+    return transformer("XLNetLMHeadModel", **options)
 
 
-def mt5(tiny: bool) -> nn.Module:
+def t5(tiny: bool, family: str = "MT5") -> nn.Module:
     options: dict[str, Any] = {"use_cache": False, "decoder_start_token_id": 0}
     if tiny:
         options |= {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32}
         options |= {"num_layers": 1, "num_heads": 2}
-    model: nn.Module = _transformer("MT5ForConditionalGeneration", **options)
-    return model
+    return transformer(f"{family}ForConditionalGeneration", **options)
 
 
 def mobilebert(tiny: bool) -> nn.Module:
-    options = {**_TINY_BERT, "embedding_size": 16, "intra_bottleneck_size": 16} if tiny else {}
-    model: nn.Module = _transformer("MobileBertForQuestionAnswering", **options)
-    return model
+    options = {**TINY_BERT, "embedding_size": 16, "intra_bottleneck_size": 16} if tiny else {}
+    return transformer("MobileBertForQuestionAnswering", **options)
 
 
 def deberta_v2(tiny: bool) -> nn.Module:
-    model: nn.Module = _transformer("DebertaV2ForQuestionAnswering", **(_TINY_BERT if tiny else {}))
-    return model
+    return transformer("DebertaV2ForQuestionAnswering", **(TINY_BERT if tiny else {}))
 
 
 def deberta(tiny: bool) -> nn.Module:
-    model = _transformer("DebertaForMaskedLM", **(_TINY_BERT if tiny else {}))
+    model = transformer("DebertaForMaskedLM", **(TINY_BERT if tiny else {}))
     from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention
 
     class Attention(DisentangledSelfAttention):
@@ -74,8 +70,7 @@ def deberta(tiny: bool) -> nn.Module:
     for module in model.modules():
         if type(module) is DisentangledSelfAttention:
             module.__class__ = Attention
-    result: nn.Module = model
-    return result
+    return model
 
 
 def blenderbot(tiny: bool) -> nn.Module:
@@ -84,8 +79,7 @@ def blenderbot(tiny: bool) -> nn.Module:
         options |= {"vocab_size": 64, "d_model": 16, "max_position_embeddings": 32}
         for side in ("encoder", "decoder"):
             options |= {f"{side}_layers": 1, f"{side}_attention_heads": 2, f"{side}_ffn_dim": 32}
-    model: nn.Module = _transformer("BlenderbotSmallForConditionalGeneration", **options)
-    return model
+    return transformer("BlenderbotSmallForConditionalGeneration", **options)
 
 
 def distil_gpt2(tiny: bool) -> nn.Module:
@@ -93,8 +87,7 @@ def distil_gpt2(tiny: bool) -> nn.Module:
     if tiny:
         options |= {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 64, "n_positions": 32}
         options |= {"bos_token_id": 0, "eos_token_id": 0}
-    model: nn.Module = _transformer("GPT2LMHeadModel", **options)
-    return model
+    return transformer("GPT2LMHeadModel", **options)
 
 
 # ------------------------------------------------------------------------------ calls
@@ -129,8 +122,7 @@ def bert(tiny: bool) -> nn.Module:
     source = torchbench_module("torchbenchmark.models.BERT_pytorch.bert_pytorch.model")
     words, hidden, layers, heads = (64, 16, 2, 2) if tiny else (BERT_WORDS, 768, 12, 12)
     body = source.BERT(words, hidden=hidden, n_layers=layers, attn_heads=heads)
-    model: nn.Module = source.BERTLM(body, words)
-    return model
+    return source.BERTLM(body, words)
 
 
 def both_heads(model: Any, words: Any, segments: Any) -> Tensors:

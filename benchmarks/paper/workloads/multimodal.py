@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.harness.program import Sample, Tensors
 from benchmarks.paper.workloads.sources import package_without_init, standing_in
-from benchmarks.paper.workloads.workload import Sample, Tensors
 
 CONTEXT, WORDS = 77, 49408
 
@@ -21,13 +21,11 @@ CONTEXT, WORDS = 77, 49408
 def clip(tiny: bool) -> nn.Module:
     source = import_module("torchmultimodal.models.clip.model")
     if not tiny:
-        real: nn.Module = source.clip_vit_b32()
-        return real
+        return source.clip_vit_b32()
     shape = {"embedding_dim": 16, "width": 16, "heads": 2, "layers": 1}
     images = source.CLIPViTEncoder(patch_size=8, image_size=32, **shape)
     texts = source.CLIPTextEncoder(dim_feedforward=32, vocab_size=64, **shape)
-    model: nn.Module = source.CLIP(images, texts)
-    return model
+    return source.CLIP(images, texts)
 
 
 def embed(model: Any, image: Any, texts: Any) -> Tensors:

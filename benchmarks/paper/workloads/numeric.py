@@ -11,8 +11,8 @@ import numpy
 import torch
 from torch import nn
 
+from benchmarks.harness.program import Sample, Tensors
 from benchmarks.paper.workloads.sources import torchbench_module
-from benchmarks.paper.workloads.workload import Sample, Tensors
 from pygraph.demo.models import MODEL_SEED
 
 
@@ -113,14 +113,13 @@ def dlrm(tiny: bool) -> nn.Module:
     features = TABLES + 1
     pairs = features * (features - 1) // 2
     numpy.random.seed(MODEL_SEED)  # its weights are NumPy's
-    model: nn.Module = source.DLRM_Net(
+    return source.DLRM_Net(
         width,
         numpy.array([rows] * TABLES),
         numpy.array([*bottom, width]),
         numpy.array([pairs + width, *top]),
         arch_interaction_op="dot",
     )
-    return model
 
 
 def click(model: Any, dense: Any, *lookups: Any) -> Tensors:
@@ -149,10 +148,9 @@ def recommender(tiny: bool) -> nn.Module:
         "torchbenchmark.models.nvidia_deeprecommender.reco_encoder.model.model"
     )
     sizes = [50, 8, 8, 16] if tiny else [ITEMS, 512, 512, 1024]
-    model: nn.Module = source.AutoEncoder(
+    return source.AutoEncoder(
         layer_sizes=sizes, nl_type="selu", is_constrained=False, dp_drop_prob=0.8
     )
-    return model
 
 
 def sample_ratings(batch: int, items: int) -> Sample:

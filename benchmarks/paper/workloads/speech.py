@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.harness.program import Sample, Tensors
 from benchmarks.paper.workloads.sources import torchbench_module
-from benchmarks.paper.workloads.workload import Sample, Tensors
 
 _IGNORED = -1
 """What speech_transformer pads targets with."""
@@ -34,8 +34,7 @@ def speech_transformer(tiny: bool) -> nn.Module:
         tgt_emb_prj_weight_sharing=1,
         pe_maxlen=5000,
     )
-    result: nn.Module = source.Transformer(encoder, decoder)
-    return result
+    return source.Transformer(encoder, decoder)
 
 
 def recognize(model: Any, features: Any, lengths: Any, targets: Any) -> Tensors:

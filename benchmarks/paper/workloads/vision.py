@@ -8,22 +8,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.paper.workloads.workload import Sample, Tensors
+from benchmarks.harness.program import Sample, Tensors
 from pygraph.demo.models import MODEL_SEED
 
 
 def alexnet(tiny: bool) -> nn.Module:
     models = import_module("torchvision.models")
-    model: nn.Module = models.alexnet(num_classes=8) if tiny else models.alexnet()
-    return model
+    return models.alexnet(num_classes=8) if tiny else models.alexnet()
 
 
 def densenet121(tiny: bool) -> nn.Module:
     models = import_module("torchvision.models")
     if tiny:
         shape = {"growth_rate": 4, "block_config": (2, 2), "num_init_features": 8, "num_classes": 8}
-    model: nn.Module = models.DenseNet(**shape) if tiny else models.densenet121()
-    return model
+    return models.DenseNet(**shape) if tiny else models.densenet121()
 
 
 def lcnet(tiny: bool) -> nn.Module:
@@ -154,10 +152,9 @@ def _efficientdet_config(tiny: bool) -> Any:
 
 
 def efficientdet(tiny: bool) -> nn.Module:
-    model: nn.Module = import_module("effdet").create_model_from_config(
+    return import_module("effdet").create_model_from_config(
         _efficientdet_config(tiny), bench_task="train", pretrained_backbone=False
     )
-    return model
 
 
 def detection_loss(model: Any, image: Any, positives: Any, *labels: Any) -> Tensors:

@@ -11,38 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from pygraph.demo.models import MODEL_SEED, Unavailable
+from benchmarks.harness.program import BF16, Program, Sample, Tensors, made_inputs
+from pygraph.demo.models import Unavailable, build_on
 
-Tensors = tuple[Any, ...]
-Sample = Callable[[torch.Generator, torch.device], Tensors]
-
-BF16, FP32, FP64 = "bf16 autocast", "fp32", "fp64"
-
-
-class Program(nn.Module):
-    """A model as a function from tensors to a tuple of tensors.
-
-    `call` says how the model is called and what is taken of its results. The autocast is entered
-    inside `forward`, so compiled modes pay for it once; a backward runs outside of it. `precise`
-    switches it off: the reference that rounding errors are measured against.
-    """
-
-    def __init__(self, model: nn.Module, call: Callable[..., Any], autocast: bool) -> None:
-        super().__init__()
-        self.model = model
-        self.call = call
-        self.autocast = autocast
-        self.precise = False
-
-    def forward(self, *inputs: Any) -> Any:
-        enabled = self.autocast and not self.precise
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=enabled):
-            return self.call(self.model, *inputs)
+FP32, FP64 = "fp32", "fp64"
 
 
 @dataclass(frozen=True)
@@ -86,8 +64,7 @@ class Workload:
         do not reach a backward that is compiled late, on autograd's."""
         from torch._inductor import config
 
-        patched: AbstractContextManager[Any] = config.patch(dict(self.inductor))
-        return patched
+        return config.patch(dict(self.inductor))
 
     def make_program(self, device: torch.device, tiny: bool = False) -> Program:
         """Always with the same weights for one kind of device. Raises Unavailable, with what is
@@ -96,21 +73,9 @@ class Workload:
 
         if missing := sources.missing(self.needs):
             raise Unavailable(f"{missing}; `pygraph bench --list` says what to install")
-        model = self._build_on(device, tiny)
+        model = build_on(device, partial(self.build, tiny), "torch")
         program = Program(model, self.call, self.precision == BF16 and device.type == "cuda")
         return program.train(self.training)
 
-    def _build_on(self, device: torch.device, tiny: bool) -> nn.Module:
-        """On the device if the model can be built there: drawing weights takes a CPU long."""
-        torch.manual_seed(MODEL_SEED)
-        try:
-            with device:
-                return self.build(tiny).to(device)
-        except (RuntimeError, TypeError, ValueError, NotImplementedError):
-            torch.manual_seed(MODEL_SEED)
-            return self.build(tiny).to(device)
-
     def make_inputs(self, seed: int, device: torch.device, tiny: bool = False) -> Tensors:
-        """Inputs that depend on the seed alone."""
-        generator = torch.Generator().manual_seed(seed)
-        return tuple(tensor.to(device) for tensor in self.sample(tiny)(generator, device))
+        return made_inputs(self.sample(tiny), seed, device)

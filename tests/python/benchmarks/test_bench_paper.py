@@ -18,10 +18,11 @@ from torch._inductor import config as inductor_config  # noqa: E402
 import pygraph  # noqa: E402
 from benchmarks.harness.device import Device, Memory  # noqa: E402
 from benchmarks.harness.measure import Phases  # noqa: E402
+from benchmarks.harness.modes import Bench  # noqa: E402
+from benchmarks.harness.profile import summarize  # noqa: E402
 from benchmarks.paper import modes, prepare, run  # noqa: E402
-from benchmarks.paper.modes import Bench, Iteration  # noqa: E402
+from benchmarks.paper.modes import Iteration  # noqa: E402
 from benchmarks.paper.prepare import Options  # noqa: E402
-from benchmarks.paper.profile import summarize  # noqa: E402
 from benchmarks.paper.record import Result  # noqa: E402
 from benchmarks.paper.run import run_workload  # noqa: E402
 from benchmarks.paper.workloads.workload import Workload  # noqa: E402
@@ -72,7 +73,7 @@ def test_copied_arguments_are_counted() -> None:
 
 
 def test_indices_that_the_host_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(modes.MODES, "pygraph", modes._compiled("pygraph", launch="always"))
+    monkeypatch.setitem(modes.MODES, "pygraph", modes._way("pygraph", launch="always"))
 
     def ids(generator: torch.Generator, device: Any) -> Any:
         return (torch.randint(50, (4,), generator=generator),)

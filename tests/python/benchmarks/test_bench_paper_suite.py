@@ -298,8 +298,8 @@ def test_without_a_checkout_its_workloads_say_so(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(sources, "TORCHBENCH_URL", (tmp_path / "nowhere").as_uri())
     console = quiet()
-    request = command.Request("EOS", out=tmp_path / "r.json", device="cpu", tiny=True)
-    assert command.bench(request, console) == 1
+    document = Document(tmp_path / "r.json")
+    assert command.bench(planned("EOS"), document, tmp_path / "r", console) == 1
     text = said(console)
     assert "no TorchBench, so EOS cannot run: git fetch" in text
     assert "EOS: TorchBench: not found" in text

@@ -17,16 +17,18 @@ torch = pytest.importorskip("torch")
 
 from rich.console import Console  # noqa: E402
 
+from benchmarks.harness import floor  # noqa: E402
 from benchmarks.harness.device import Device, Memory  # noqa: E402
 from benchmarks.harness.jobs import Job  # noqa: E402
 from benchmarks.harness.measure import Effort  # noqa: E402
-from benchmarks.harness.modes import WARM_UP_CALLS  # noqa: E402
+from benchmarks.harness.modes import WARM_UP_CALLS, Bench  # noqa: E402
+from benchmarks.harness.profile import Launched  # noqa: E402
 from benchmarks.training import command as script  # noqa: E402
-from benchmarks.training import floor  # noqa: E402
+from benchmarks.training import run  # noqa: E402
 from benchmarks.training.compiling import untold_choices, untuned  # noqa: E402
 from benchmarks.training.memory import note, weigh_training  # noqa: E402
 from benchmarks.training.models import MODELS, TINY, find  # noqa: E402
-from benchmarks.training.modes import MODES, Bench, Trainer, trained  # noqa: E402
+from benchmarks.training.modes import MODES, Trainer, trained  # noqa: E402
 from benchmarks.training.record import Document, Result, Weight  # noqa: E402
 from benchmarks.training.run import run_training  # noqa: E402
 from benchmarks.training.suite import PARTS, STEPS, Plan, Suite  # noqa: E402
@@ -60,7 +62,7 @@ def test_without_a_graph_of_the_step_kernels_are_summed(monkeypatch: pytest.Monk
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(floor, "capture", no_capture)
-    monkeypatch.setattr(floor, "kernel_time_us", lambda step, inputs: 12.5)
+    monkeypatch.setattr(run, "profile", lambda step, inputs: Launched(12.5, 12.5, 1, 0, 0))
     results, _ = run_training(TINY["ResNet-50"], CPU, QUICK, modes=["eager", "default", "floor"])
     found = by_mode(results)["floor"]
     assert found.timed and found.is_bound and found.latency_us == 12.5 and not found.correct

@@ -16,11 +16,11 @@ from rich.console import Console  # noqa: E402
 import pygraph  # noqa: E402
 from benchmarks.harness.device import Device  # noqa: E402
 from benchmarks.harness.measure import Effort  # noqa: E402
-from benchmarks.harness.modes import WARM_UP_CALLS, begin  # noqa: E402
+from benchmarks.harness.modes import WARM_UP_CALLS, Bench, begin  # noqa: E402
 from benchmarks.training import modes  # noqa: E402
 from benchmarks.training.check import STEPS, Reference, Served, judge  # noqa: E402
 from benchmarks.training.models import TINY  # noqa: E402
-from benchmarks.training.modes import Bench, Trainer  # noqa: E402
+from benchmarks.training.modes import Trainer  # noqa: E402
 from benchmarks.training.record import Result  # noqa: E402
 from benchmarks.training.run import run_training  # noqa: E402
 from benchmarks.training.table import detail_table  # noqa: E402
@@ -83,7 +83,7 @@ def test_a_fault_of_graphs_alone_is_found(
 
     def faulty(bench: Bench) -> Trainer:
         trainer = make(bench)
-        trainer.parameters()[-1].register_hook(
+        trainer.parameters[-1].register_hook(
             lambda gradient: gradient if held else gradient * factor
         )
         return trainer
@@ -266,9 +266,7 @@ def test_what_was_served_is_told():
     assert Served(graphs=2, calls=6, replays=6).problem is None
     assert Served(graphs=0, calls=0).problem is None  # it runs without graphs, and says so
     found = Result("m", 1, "pygraph", correct=True)
-    found.verdict = judge(
-        "pygraph", track(1.0, 1.0, 2.0), reference(served=Served(2, 6, 3))
-    ).to_dict()
+    found.take_verdict(judge("pygraph", track(1.0, 1.0, 2.0), reference(served=Served(2, 6, 3))))
     targets = evaluate(["m"], [found], [])
     right = next(each for each in targets if each.name == "right, m")
     assert right.met and right.detail == "bits: default's; graphs served 3 of 6 calls"
@@ -283,7 +281,7 @@ def test_a_nudge_is_as_small_as_rounding_and_not_in_the_state():
         TINY["ResNet-50"].make_program(CPU.torch),
         [TINY["ResNet-50"].make_inputs(n, CPU.torch) for n in range(2)],
         CPU,
-        training=TINY["ResNet-50"],
+        workload=TINY["ResNet-50"],
     )
     trainer = begin(modes.MODES["eager"], bench)
     start = copied(bench.model)

@@ -11,7 +11,7 @@ import torch
 from training_support import reset
 
 import pygraph
-from benchmarks.harness.threads import backward_thread
+from benchmarks.harness.modes import backward_thread
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

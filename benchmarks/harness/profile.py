@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness.modes import Tensors
-from benchmarks.paper.modes import Iteration
+from benchmarks.harness.modes import Runner, Tensors
 
 ITERATIONS = 4
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -41,17 +40,17 @@ class Launched:
     """The kernels that took most time together, by name."""
 
 
-def profile(iteration: Iteration, inputs: Sequence[Tensors]) -> Launched:
+def profile(runner: Runner, inputs: Sequence[Tensors]) -> Launched:
     """Takes some iterations under the profiler. Raises what torch raises."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
     for n in range(2):
-        _turn(iteration, inputs[n % len(inputs)])
+        _turn(runner, inputs[n % len(inputs)])
     torch.cuda.synchronize()
     with profiler(activities=[ProfilerActivity.CUDA]) as seen:
         for n in range(ITERATIONS):
-            _turn(iteration, inputs[n % len(inputs)])
+            _turn(runner, inputs[n % len(inputs)])
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
@@ -60,11 +59,11 @@ def profile(iteration: Iteration, inputs: Sequence[Tensors]) -> Launched:
     return summarize(events, ITERATIONS)
 
 
-def _turn(iteration: Iteration, inputs: Tensors) -> None:
+def _turn(runner: Runner, inputs: Tensors) -> None:
     """As the clocks see it: what brings inputs in place is not part of it."""
-    if iteration.before is not None:
-        iteration.before()
-    iteration.step(*inputs)
+    if runner.before is not None:
+        runner.before()
+    runner.step(*inputs)
 
 
 def summarize(events: Iterable[Mapping[str, Any]], iterations: int) -> Launched:
