@@ -31,8 +31,8 @@ struct EntryPointObject {
 };
 
 EntryPointObject* cast(PyObject* self) {
-  return reinterpret_cast<EntryPointObject*>(self);
-}  // NOLINT
+  return reinterpret_cast<EntryPointObject*>(self);  // NOLINT
+}
 
 PyObject* pick(PyObject* tuple, const std::vector<std::uint32_t>& results) {
   PyObject* picked = PyTuple_New(static_cast<Py_ssize_t>(results.size()));

@@ -9,6 +9,7 @@ from places import Place, assert_bits
 
 from pygraph import _engine
 from pygraph.frontends.compile import speculation
+from pygraph.torch_private import dynamo
 
 BUSY = 600  #: CUDA_ERROR_NOT_READY
 
@@ -24,7 +25,7 @@ def inputs(place: Place, *shape: int) -> torch.Tensor:
 
 
 def counts_and_reads(compiled: Any) -> tuple[int, int, int]:
-    assert sum(map(_engine.is_speculation_hook, speculation.hooks_of(compiled))) <= 1
+    assert sum(map(_engine.is_speculation_hook, dynamo.hooks_of(compiled))) <= 1
     return speculation.counts(compiled)
 
 

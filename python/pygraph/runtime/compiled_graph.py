@@ -44,6 +44,7 @@ log = logging.getLogger("pygraph")
 _COUNTERS = ("replays", "bytes_copied", "bytes_looked_at", "copies", "updates")
 
 SourceFinder = Callable[[str | None], str | None]
+Deployed = Callable[[Sequence[Any], Sequence[Any]], None]
 
 
 class CompiledGraph:
@@ -77,8 +78,7 @@ class CompiledGraph:
         self.static = frozenset(static)
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
-        #: Told the arguments and results of the call that deployed a graph.
-        self.on_deploy: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
+        self._tell_deployed: Deployed | None = None
         self.fallback = Fallback(function, self.mutated, aligned, self.static | frozenset(sure))
         self.report = GraphReport(
             name=name, state=WARMING, device="twin" if self.device.twin else "cuda"
@@ -116,6 +116,11 @@ class CompiledGraph:
         proving = self.prove_again, self._paranoid
         return Paranoid(self.dispatcher, *proving) if self._paranoid else self.dispatcher
 
+    def watch_deployments(self, told: Deployed | None) -> None:
+        """Has `told` called with the arguments and results of each call that deploys a graph; None:
+        no one any more."""
+        self._tell_deployed = told
+
     def hold(self, held: bool) -> None:
         """While held, no program serves a call and none is linked: the callable runs."""
         self._held += 1 if held else -1
@@ -146,7 +151,7 @@ class CompiledGraph:
     # ------------------------------------------------------------------ the slow path
 
     def _miss(self, arguments: list[Any]) -> Any:
-        self.fallback.on_host = self._member.taken_on_host(arguments)
+        self.fallback.read_on_host(self._member.taken_on_host(arguments))
         if self._off or self._held:
             if self._abandoned is not None:
                 no_graphs(self._abandoned)
@@ -260,8 +265,8 @@ class CompiledGraph:
         if outcome.linked is not None:
             self._signatures.note_saving(run.seconds - _seconds_per_run(outcome))
             self._signatures.note_link(time.perf_counter() - started - run.seconds)
-            if self.on_deploy is not None:
-                self.on_deploy(arguments, run.outputs)
+            if self._tell_deployed is not None:
+                self._tell_deployed(arguments, run.outputs)
             return run.outputs
         if outcome.failure is not None and outcome.failure.memory_short:
             signature.postpone()

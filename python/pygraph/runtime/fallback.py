@@ -35,6 +35,10 @@ class Fallback:
         #: arguments that the function reads on the host, and that a graph has on the device
         self.on_host: frozenset[int] = frozenset()
 
+    def read_on_host(self, indices: frozenset[int]) -> None:
+        """From now on the function reads these arguments on the host."""
+        self.on_host = indices
+
     def looked_at(self, count: int) -> list[int]:
         """Which of `count` arguments may have to be cloned."""
         if self._look_at is None:

@@ -59,6 +59,10 @@ class TrainingPair:
         #: How many programs each of the forward's callables has.
         self.counts: list[Callable[[], int]] = []
 
+    def save_on_host(self, saved: Collection[int]) -> None:
+        """The forward's callables return these saved tensors on the host, too."""
+        self.saved_on_host |= frozenset(saved)
+
     @property
     def returned(self) -> int | None:
         """How many of the forward's results are for the caller; the others are saved. None: not
@@ -285,7 +289,7 @@ class PairMember:
             return SavedOnHost(
                 against="it saves numbers on the host that its backward's graphs do not take"
             )
-        self._pair.saved_on_host = self._pair.saved_on_host | taken
+        self._pair.save_on_host(taken)
         return SavedOnHost(results=found)
 
 

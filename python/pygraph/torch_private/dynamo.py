@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from types import CodeType
+from dataclasses import dataclass
+from types import CodeType, FrameType
 from typing import Any, cast
 
 from pygraph.torch_private.names import private
+
+_FILE = "torch/_dynamo/eval_frame.py"
+_FRAMES = 8
+"""From the graph of a compiled callable to the frame that runs the callable, at most."""
 
 
 def config() -> Any:
@@ -23,3 +28,37 @@ def graph_break_reasons() -> Any:
 def code_around_backend() -> CodeType:
     """The code of what Dynamo puts around a backend's function."""
     return cast(CodeType, private("torch._dynamo:disable")(lambda: None).__code__)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A callable that torch.compile has returned, while a call of it is on its way."""
+
+    hooks: list[Any]
+    """What torch calls in front of each call, and what that returns behind it: the very list
+    (`enter_exit_hooks` of eval_frame._TorchDynamoContext)."""
+    code: CodeType
+    """Of the frame that calls them."""
+
+
+def running(frame: FrameType | None) -> Running | None:
+    """The callable that runs `frame`; None where this torch runs callables in another way."""
+    for _ in range(_FRAMES):
+        if frame is None:
+            return None
+        code = frame.f_code
+        if code.co_name == "compile_wrapper" and code.co_filename.endswith(_FILE):
+            hooks = getattr(frame.f_locals.get("self"), "enter_exit_hooks", None)
+            return Running(hooks, code) if isinstance(hooks, list) else None
+        frame = frame.f_back
+    return None
+
+
+def hooks_of(compiled: Any) -> list[Any]:
+    """The hooks of a callable that does not run."""
+    context = getattr(compiled, "dynamo_ctx", None)
+    if context is None:
+        names = compiled.__code__.co_freevars
+        context = compiled.__closure__[names.index("self")].cell_contents
+    hooks: list[Any] = context.enter_exit_hooks
+    return hooks

@@ -15,7 +15,7 @@ from places import Place, assert_bits
 from speculation_support import counts, inputs, network, warm
 
 import pygraph
-from pygraph.frontends.compile.speculation import hooks_of
+from pygraph.torch_private.dynamo import hooks_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

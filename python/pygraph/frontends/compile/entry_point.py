@@ -75,7 +75,7 @@ class _Connector:
         self._ahead, self._early = ahead, early
         self._graph = graph
         self._deployed: tuple[Sequence[Any], Sequence[Any]] | None = None
-        graph.on_deploy = self._note
+        graph.watch_deployments(self._note)
         self.entry = cast(Callable[..., Any], _engine.make_entry_point(self._watch))
 
     def _note(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -85,7 +85,7 @@ class _Connector:
         results = self._compiled(*arguments)
         if self._deployed is not None:
             deployed, self._deployed = self._deployed, None
-            self._graph.on_deploy = None  # or each further call that is linked would be held
+            self._graph.watch_deployments(None)  # or each call that is linked would be held
             self._connect(arguments, results, *deployed)
             _engine.set_slow(self.entry, self._compiled)
         return results

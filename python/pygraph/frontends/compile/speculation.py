@@ -7,9 +7,9 @@ arguments are looked at on the host before the launch (index_bounds.py finds the
 no others. That is read from Inductor's generated code, and everything that is not known to be
 harmless counts as harm.
 
-Second, where torch is told. Each compiled callable has a context (eval_frame._TorchDynamoContext)
-with a list of what to call in front of it. The context is found in the frame that runs the callable
-while a call of it arrives at its graph. Where a torch has no such thing, nothing is launched early.
+Second, where torch is told. Each compiled callable has a list of what to call in front of it
+(torch_private/dynamo.py), which is found while a call of it arrives at its graph. Where a torch has
+no such thing, nothing is launched early.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ _HARMLESS = {
     "torch.cuda._DeviceGuard",
     "torch.cuda.set_device",
 }
-_FILE = "torch/_dynamo/eval_frame.py"
-_FRAMES = 8  #: from here to the one that runs the callable, at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,45 +158,21 @@ def _is_harmless_call(name: str) -> bool:
 def install(entry: Any, permit: Permit) -> bool:
     """Has the graph of an entry point launched early, from the next calls on, as far as the permit
     goes. For a call that is on its way through it. Whether that could be done."""
-    frame = sys._getframe(1)
-    for _ in range(_FRAMES):
-        code = frame.f_code
-        if code.co_name == "compile_wrapper" and code.co_filename.endswith(_FILE):
-            context = frame.f_locals.get("self")
-            added = _add(getattr(context, "enter_exit_hooks", None), code)
-            if added:
-                _engine.allow_speculation(entry, sorted(permit.bounds.items()), permit.always)
-            return added
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return False
-
-
-def _add(hooks: Any, code: Any) -> bool:
-    if not isinstance(hooks, list):
+    running = dynamo.running(sys._getframe(1))
+    if running is None:
         return False
-    if not any(map(_engine.is_speculation_hook, hooks)):
+    if not any(map(_engine.is_speculation_hook, running.hooks)):
         plain = torch.Tensor, torch.nn.Parameter
-        hooks.append(_engine.make_speculation_hook(code, *_surroundings(), plain))
+        hook = _engine.make_speculation_hook(running.code, *_surroundings(), plain)
+        running.hooks.append(hook)
+    _engine.allow_speculation(entry, sorted(permit.bounds.items()), permit.always)
     return True
-
-
-def hooks_of(compiled: Any) -> list[Any]:
-    """What torch calls in front of `compiled`, which torch.compile has returned for a function or a
-    module: the very list."""
-    context = getattr(compiled, "dynamo_ctx", None)
-    if context is None:
-        names = compiled.__code__.co_freevars
-        context = compiled.__closure__[names.index("self")].cell_contents
-    hooks: list[Any] = context.enter_exit_hooks
-    return hooks
 
 
 def counts(compiled: Any) -> tuple[int, int, int]:
     """Of what torch.compile has returned: graphs launched early, those of them whose call came, and
     calls whose arguments were read for it. For tests and benchmarks."""
-    found = filter(_engine.is_speculation_hook, hooks_of(compiled))
+    found = filter(_engine.is_speculation_hook, dynamo.hooks_of(compiled))
     return next(map(_engine.speculation_counts, found), (0, 0, 0))
 
 
