@@ -11,8 +11,9 @@ from typing import Any
 from benchmarks.engine.linktime import LIMIT
 from benchmarks.engine.memory import Figures, packing
 from benchmarks.engine.tight import CALLS, STREAM_MIB, Tight
+from benchmarks.harness.figures import over
 from benchmarks.harness.record import by_mode
-from benchmarks.harness.targets import PEAK_LIMIT, Target
+from benchmarks.harness.targets import PEAK_LIMIT, Target, judged
 
 
 def activations_ratio(default: Figures, pygraph: Figures) -> float | None:
@@ -26,43 +27,30 @@ def activations_ratio(default: Figures, pygraph: Figures) -> float | None:
 def memory_targets(models: Sequence[str], figures: Sequence[Figures]) -> list[Target]:
     """Three targets for each model, those that were not measured included."""
     measured = by_mode(figures)
-    targets = []
-    for model in models:
-        modes = measured.get(model, {})
-        targets += _memory_targets(model, modes.get("default"), modes.get("pygraph"))
-    return targets
+    return [target for model in models for target in _memory(model, measured.get(model, {}))]
 
 
-def _memory_targets(model: str, default: Figures | None, own: Figures | None) -> list[Target]:
-    peaks = (default and default.peak_mib, own and own.peak_mib)
-    ratio, detail = None, ""
-    if default and own and peaks[0] and peaks[1]:
-        ratio = peaks[1] / peaks[0]
-        above = activations_ratio(default, own)
-        detail = f"{peaks[1]:,.0f} of {peaks[0]:,.0f} MiB"
-        detail += "" if above is None else f"; without model and inputs {above:.3f}"
-    same = None if not (default and own) else bool(own.digest) and own.digest == default.digest
-    graphed = bool(own and own.graphs) and all(
-        str(graph["state"]).startswith("graphed") for graph in (own.graphs if own else [])
-    )
-    if own and not graphed:
-        # Memory of a callable that runs uncaptured meets any limit: it says nothing about graphs.
-        ratio_met: bool | None = False
-        detail += "; not graphed"
-    else:
-        ratio_met = None if ratio is None else ratio <= PEAK_LIMIT
-    usable = own.freed_is_usable if own else None
-    if own and own.same_after is False:
-        usable = False
+def _memory(model: str, modes: Mapping[str, Figures]) -> list[Target]:
+    default, own = modes.get("default"), modes.get("pygraph")
+    ratio, parts = over(modes, "pygraph", "default", "peak_mib"), []
+    same = usable = None
+    if default and own:
+        same = bool(own.digest) and own.digest == default.digest
+        if ratio is not None:
+            above = activations_ratio(default, own)
+            detail = f"{own.peak_mib:,.0f} of {default.peak_mib:,.0f} MiB"
+            detail += "" if above is None else f"; without model and inputs {above:.3f}"
+            parts.append(detail)
+    # Memory of a callable that runs uncaptured meets any limit: it says nothing about graphs.
+    states = [str(graph["state"]) for graph in own.graphs] if own else []
+    failed = own is not None and not (states and all(s.startswith("graphed") for s in states))
+    if failed:
+        parts.append("not graphed")
+    if own:
+        usable = False if own.same_after is False else own.freed_is_usable
+    peak = "peak allocated at most that of default"
     return [
-        Target(
-            f"memory, {model}",
-            "peak allocated at most that of default",
-            ratio_met,
-            ratio,
-            PEAK_LIMIT,
-            detail,
-        ),
+        judged(f"memory, {model}", peak, ratio, PEAK_LIMIT, "; ".join(parts), failed=failed),
         Target(
             f"memory for others, {model}",
             "what is free between calls can be had by another model, and results stay right",
@@ -113,13 +101,11 @@ def link_target(link: Mapping[str, Any] | None) -> Target:
     name = "link time"
     requirement = "captures, comparison and proof, its runs left out, over one capture"
     if link is None:
-        return Target(name, requirement, None, limit=LIMIT)
+        return judged(name, requirement, None, LIMIT)
     detail = (
         f"{link['workload']}: {link['link_and_proof_ms']:.1f} ms, of them the proof's runs "
         f"{link['proof_runs_ms']:.1f} ({link['proof_runs_are']}); one capture "
         f"{link['one_capture_ms']:.1f} ms ({link['one_capture_is']})"
     )
-    graphed = all(state.startswith("graphed") for state in link["states"])
-    return Target(
-        name, requirement, graphed and link["captures"] <= LIMIT, link["captures"], LIMIT, detail
-    )
+    failed = not all(state.startswith("graphed") for state in link["states"])
+    return judged(name, requirement, link["captures"], LIMIT, detail, failed=failed)

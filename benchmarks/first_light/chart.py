@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.first_light.record import Record
-from benchmarks.first_light.table import ratio
+from benchmarks.harness.figures import over
 from benchmarks.harness.record import by_mode
 
 COLOURS = {
@@ -39,7 +39,7 @@ def draw(records: Sequence[Record], environment: Mapping[str, Any], path: Path) 
     width = 0.8 / len(present)
     for place, mode in enumerate(present):
         offset = (place - (len(present) - 1) / 2) * width
-        values = [ratio(modes, "default", mode) for modes in models.values()]
+        values = [over(modes, "default", mode) for modes in models.values()]
         bars = axes.bar(
             [position + offset for position in range(len(models))],
             [value or 0.0 for value in values],

@@ -170,13 +170,8 @@ def _say_how_it_went(records: Sequence[Record], spent: Phases, console: Console)
 
 
 def show(records: Sequence[Record], console: Console) -> None:
-    for make in (
-        table.latency_table,
-        table.host_table,
-        table.memory_table,
-        table.check_table,
-    ):
-        console.print(make(records))
+    for each in table.tables(records):
+        console.print(each)
 
 
 def _show_reports(records: Sequence[Record], console: Console) -> None:

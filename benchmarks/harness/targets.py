@@ -7,6 +7,8 @@ from typing import Any
 
 PEAK_LIMIT = 1.02
 """pygraph's peak memory over that of the default mode."""
+ROUNDING = 1e-9
+"""Relative: a figure that is its limit meets it."""
 
 
 @dataclass(frozen=True)
@@ -22,3 +24,25 @@ class Target:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def judged(
+    name: str,
+    requirement: str,
+    value: float | None,
+    limit: float,
+    detail: str = "",
+    *,
+    least: bool = False,
+    failed: bool = False,
+    complete: bool = True,
+) -> Target:
+    """Met by a value of at most the limit, or at least. What failed beside it misses the target
+    whatever the value; one that is not of everything that was asked for can miss it, not meet it.
+    """
+    holds = value is not None and (
+        value >= limit * (1 - ROUNDING) if least else value <= limit * (1 + ROUNDING)
+    )
+    missed = failed or (value is not None and not holds)
+    met = False if missed else True if holds and complete else None
+    return Target(name, requirement, met, value, limit, detail)

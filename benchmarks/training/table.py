@@ -1,72 +1,68 @@
-"""The training benchmark's figures as rich tables."""
+"""The training benchmark's figures as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
+from benchmarks.harness.figures import over
 from benchmarks.harness.record import by_mode
+from benchmarks.harness.shown import NOTHING, count, microseconds
+from benchmarks.harness.table import (
+    MODEL,
+    MODEL_AND_BATCH,
+    Column,
+    Table,
+    by_modes,
+    made,
+    marked,
+)
+from benchmarks.harness.targets import PEAK_LIMIT
 from benchmarks.training.modes import MODES
 from benchmarks.training.record import Result, Weight
-from benchmarks.training.targets import bits, over_floor, over_torch, peak_ratio
+from benchmarks.training.targets import FLOOR_LIMIT, bits, over_torch, peak_ratio
 
 
-def _ratio(value: float | None, limit: float) -> Text:
-    if value is None:
-        return Text("-", style="dim")
-    return Text(f"{value:.3f}", style="green" if value <= limit else "red")
+def _at_most(head: str, limit: float, value: Callable[[Any], float | None]) -> Column:
+    def cell(row: Any) -> str:
+        found = value(row)
+        if found is None:
+            return NOTHING
+        return marked(f"{found:.3f}", "good" if found <= limit else "bad")
+
+    return Column(head, cell)
 
 
-def _cell(result: Result | None) -> Text:
-    if result is None:
-        return Text("-", style="dim")
-    if not result.timed:
-        return Text("failed", style="bold red")
-    return Text(f"{result.latency_us:,.0f}{' (kernels)' if result.is_bound else ''}")
+def _latency(result: Result) -> str:
+    return microseconds(result.latency_us) + (" (kernels)" if result.is_bound else "")
 
 
 def latency_table(results: Sequence[Result], weights: Sequence[Weight]) -> Table:
-    table = Table(title="a training step, us (median; a sync after each)", title_justify="left")
-    table.add_column("model")
-    for mode in MODES:
-        table.add_column(mode, justify="right")
-    for name in ("pygraph / floor", "pygraph / best of torch", "peak / default"):
-        table.add_column(name, justify="right")
     weighed = by_mode(weights)
-    for name, modes in by_mode(results).items():
-        table.add_row(
-            Text(f"{name} ({next(iter(modes.values())).batch})"),
-            *(_cell(modes.get(mode)) for mode in MODES),
-            _ratio(over_floor(modes), 1.10),
-            _ratio(over_torch(modes)[0], 1.0),
-            _ratio(peak_ratio(weighed.get(name, {})), 1.02),
-        )
-    return table
+    columns = [
+        MODEL_AND_BATCH,
+        *by_modes(MODES, _latency),
+        _at_most("pygraph / floor", FLOOR_LIMIT, lambda row: over(row[1], "pygraph", "floor")),
+        _at_most("pygraph / best of torch", 1.0, lambda row: over_torch(row[1])[0]),
+        _at_most("peak / default", PEAK_LIMIT, lambda row: peak_ratio(weighed.get(row[0], {}))),
+    ]
+    title = "a training step, us (median; a sync after each)"
+    return made(by_mode(results).items(), columns, title=title)
 
 
 def detail_table(results: Sequence[Result]) -> Table:
-    table = Table(title="host time / pipelined time of a step, us", title_justify="left")
-    table.add_column("model")
-    for mode in MODES:
-        table.add_column(mode, justify="right")
-    for name in ("bits", "graphs", "not graphed", "copied"):
-        table.add_column(name, justify="right")
-    for name, modes in by_mode(results).items():
-        own = modes.get("pygraph")
-        table.add_row(
-            Text(name),
-            *(_times(modes.get(mode)) for mode in MODES),
-            "-" if own is None else bits(own) or "-",
-            "-" if own is None or own.graphs is None else str(own.graphs),
-            "-" if own is None else str(len(own.fallbacks)),
-            "-" if own is None or own.bytes_copied is None else f"{own.bytes_copied:,.0f}",
+    def own(head: str, show: Callable[[Result], str | None]) -> Column:
+        return Column(
+            head, lambda row: (show(row[1]["pygraph"]) if "pygraph" in row[1] else "") or NOTHING
         )
-    return table
 
-
-def _times(result: Result | None) -> Text:
-    if result is None or result.host_us is None or result.pipelined_us is None:
-        return Text("-", style="dim")
-    return Text(f"{result.host_us:,.0f} / {result.pipelined_us:,.0f}")
+    columns = [
+        MODEL,
+        *by_modes(MODES, lambda r: f"{microseconds(r.host_us)} / {microseconds(r.pipelined_us)}"),
+        own("bits", bits),
+        own("graphs", lambda result: count(result.graphs)),
+        own("not graphed", lambda result: str(len(result.fallbacks))),
+        own("copied", lambda result: count(result.bytes_copied)),
+    ]
+    title = "host time / pipelined time of a step, us"
+    return made(by_mode(results).items(), columns, title=title)

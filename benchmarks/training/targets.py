@@ -7,61 +7,47 @@ since what runs uncaptured copies nothing and needs no more memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from benchmarks.harness.figures import Modes, figure, over
 from benchmarks.harness.measure import geomean
 from benchmarks.harness.record import by_mode
-from benchmarks.harness.targets import PEAK_LIMIT, Target
+from benchmarks.harness.targets import PEAK_LIMIT, Target, judged
 from benchmarks.training.record import Result, Weight
 
 FLOOR_LIMIT = 1.10
 TORCH_MODES = ("default", "reduce-overhead")
 
 
-def latency(modes: dict[str, Result], mode: str) -> float | None:
-    found = modes.get(mode)
-    return found.latency_us if found is not None and found.timed else None
-
-
-def over_floor(modes: dict[str, Result]) -> float | None:
-    own, floor = latency(modes, "pygraph"), latency(modes, "floor")
-    return own / floor if own and floor else None
-
-
-def over_torch(modes: dict[str, Result]) -> tuple[float | None, str]:
-    """pygraph over the faster of torch's modes, and which that is. None unless both were timed: one
-    that is missing might be the faster."""
-    own = latency(modes, "pygraph")
-    times = {mode: latency(modes, mode) for mode in TORCH_MODES}
-    known = {mode: value for mode, value in times.items() if value}
-    if not known:
+def over_torch(modes: Modes) -> tuple[float | None, str]:
+    """pygraph over the faster of torch's modes that were timed, and which that is."""
+    times = {mode: figure(modes, mode, "latency_us") for mode in TORCH_MODES}
+    lacking = [mode for mode, value in times.items() if not value]
+    if len(lacking) == len(times):
         return None, "neither default nor reduce-overhead was timed"
-    best = min(known, key=lambda mode: known[mode])
-    lacking = [mode for mode in TORCH_MODES if mode not in known]
+    best = min((mode for mode in times if mode not in lacking), key=lambda mode: times[mode])
     detail = f"{lacking[0]} was not timed" if lacking else f"{best} is the faster of torch's"
-    return (own / known[best] if own else None), detail
+    return over(modes, "pygraph", best), detail
 
 
-def peak_ratio(weights: dict[str, Weight]) -> float | None:
-    default, own = weights.get("default"), weights.get("pygraph")
-    if default is None or own is None or not default.peak_mib or not own.peak_mib:
-        return None
-    return own.peak_mib / default.peak_mib
+def peak_ratio(weights: Modes) -> float | None:
+    return over(weights, "pygraph", "default", "peak_mib")
 
 
 def evaluate(
-    names: Sequence[str], results: Sequence[Result], weights: Sequence[Weight]
+    names: Sequence[str], results: Iterable[Result], weights: Iterable[Weight]
 ) -> list[Target]:
     """One target for all models together, four for each; those not measured included."""
     timed, weighed = by_mode(results), by_mode(weights)
-    targets = [_floor_target(names, timed)]
+    targets = [_floor({name: timed.get(name, {}) for name in names})]
     for name in names:
         modes = timed.get(name, {})
         targets += [
-            _right_target(name, modes.get("pygraph")),
-            _latency_target(name, modes),
-            _copies_target(name, modes.get("pygraph")),
-            _memory_target(name, weighed.get(name, {})),
+            _right(name, modes.get("pygraph")),
+            _latency(name, modes),
+            _copies(name, modes.get("pygraph")),
+            _memory(name, weighed.get(name, {})),
         ]
     return targets
 
@@ -77,85 +63,66 @@ def bits(own: Result) -> str | None:
     return "within spread" if own.correct else "no"
 
 
-def _failed(own: Result | None) -> bool:
-    """Ran, and was wrong or raised."""
-    return own is not None and not own.timed
+def _failed(modes: Modes) -> bool:
+    """pygraph ran, and was wrong or raised."""
+    return "pygraph" in modes and not modes["pygraph"].timed
 
 
-def _floor_target(names: Sequence[str], timed: dict[str, dict[str, Result]]) -> Target:
-    ratios = {name: over_floor(timed.get(name, {})) for name in names}
+def _floor(models: Mapping[str, Modes]) -> Target:
+    ratios = {name: over(modes, "pygraph", "floor") for name, modes in models.items()}
     known = [ratio for ratio in ratios.values() if ratio]
-    value = geomean(known)
     lacking = [name for name, ratio in ratios.items() if not ratio]
-    bounds = [
-        name for name in names if (floor := timed.get(name, {}).get("floor")) and floor.is_bound
-    ]
-    parts = [f"{len(known)} of {len(names)} models"]
-    if lacking:
-        parts.append(f"without {', '.join(lacking)}")
-    if bounds:
-        parts.append(f"against the sum of kernel times: {', '.join(bounds)}")
-    met: bool | None = None if value is None or lacking else value <= FLOOR_LIMIT
-    if any(_failed(timed.get(name, {}).get("pygraph")) for name in names):
-        met = False
-    return Target(
-        "floor",
-        "geometric mean of pygraph's latency over the floor's",
-        met,
-        value,
-        FLOOR_LIMIT,
-        "; ".join(parts),
-    )
+    bounds = [name for name, modes in models.items() if figure(modes, "floor", "is_bound")]
+    detail = f"{len(known)} of {len(models)} models"
+    detail += f"; without {', '.join(lacking)}" if lacking else ""
+    detail += f"; against the sum of kernel times: {', '.join(bounds)}" if bounds else ""
+    requirement = "geometric mean of pygraph's latency over the floor's"
+    failed = any(map(_failed, models.values()))
+    target = judged("floor", requirement, geomean(known), FLOOR_LIMIT, detail, failed=failed)
+    return replace(target, met=None) if lacking and not failed else target
 
 
-def _right_target(name: str, own: Result | None) -> Target:
-    detail = ""
-    if own is not None:
-        found = bits(own)
-        detail = own.error or (f"bits: {found}" if found else "")
-        served = own.verdict.get("served")
-        if served and served["replays"] < served["calls"]:
-            detail += f"; graphs served {served['replays']} of {served['calls']} calls"
-    met = None if own is None else own.correct
+def _right(name: str, own: Result | None) -> Target:
     requirement = "losses, gradients and weights as of the same code without graphs"
-    return Target(f"right, {name}", requirement, met, detail=detail)
+    if own is None:
+        return Target(f"right, {name}", requirement, None)
+    found, served = bits(own), own.verdict.get("served")
+    detail = own.error or (f"bits: {found}" if found else "")
+    if served and served["replays"] < served["calls"]:
+        detail += f"; graphs served {served['replays']} of {served['calls']} calls"
+    return Target(f"right, {name}", requirement, own.correct, detail=detail)
 
 
-def _latency_target(name: str, modes: dict[str, Result]) -> Target:
-    value, detail = over_torch(modes)
-    lacking = any(latency(modes, mode) is None for mode in TORCH_MODES)
-    met = None if value is None else False if value > 1.0 else None if lacking else True
-    if _failed(modes.get("pygraph")):
-        met, detail = False, "pygraph was not timed"
-    return Target(
-        f"latency, {name}",
-        "pygraph at most the faster of default and reduce-overhead",
-        met,
-        value,
-        1.0,
-        detail if modes else "",
-    )
+def _latency(name: str, modes: Modes) -> Target:
+    value, detail = over_torch(modes) if modes else (None, "")
+    complete = all(figure(modes, mode, "latency_us") for mode in TORCH_MODES)
+    requirement = "pygraph at most the faster of default and reduce-overhead"
+    failed = _failed(modes)
+    detail = "pygraph was not timed" if failed else detail
+    target = f"latency, {name}"
+    return judged(target, requirement, value, 1.0, detail, failed=failed, complete=complete)
 
 
-def _copies_target(name: str, own: Result | None) -> Target:
-    value = own.bytes_copied if own is not None and own.timed else None
-    met = None if value is None else value == 0.0
-    detail = ""
-    if own is not None:
-        replayed = f", {own.coverage:.0%} of calls replayed" if own.coverage is not None else ""
-        detail = f"{own.graphs or 0} graphs, {len(own.fallbacks)} not graphed{replayed}"
-        if _failed(own) or not own.fully_graphed:
-            met = False
-    return Target(f"copies, {name}", "bytes copied by a step", met, value, 0.0, detail)
+def _copies(name: str, own: Result | None) -> Target:
+    target, requirement = f"copies, {name}", "bytes copied by a step"
+    if own is None:
+        return judged(target, requirement, None, 0.0)
+    detail = f"{own.graphs or 0} graphs, {len(own.fallbacks)} not graphed"
+    if own.coverage is not None:
+        detail += f", {own.coverage:.0%} of calls replayed"
+    value, failed = own.bytes_copied if own.timed else None, not (own.timed and own.fully_graphed)
+    return judged(target, requirement, value, 0.0, detail, failed=failed)
 
 
-def _memory_target(name: str, weights: dict[str, Weight]) -> Target:
-    ratio, detail = peak_ratio(weights), ""
-    met = None if ratio is None else ratio <= PEAK_LIMIT
-    default, own = weights.get("default"), weights.get("pygraph")
-    if ratio is not None and default is not None and own is not None:
-        detail = f"{own.peak_mib:,.0f} of {default.peak_mib:,.0f} MiB"
-    if own is not None and own.error is None and (not own.graphs or own.fallbacks):
-        met = False
-        detail += f"{'; ' if detail else ''}{len(own.fallbacks)} not graphed"
-    return Target(f"memory, {name}", "peak at most that of default", met, ratio, PEAK_LIMIT, detail)
+def _memory(name: str, weights: Modes) -> Target:
+    ratio, own = peak_ratio(weights), weights.get("pygraph")
+    parts = []
+    if ratio is not None:
+        parts.append(
+            f"{weights['pygraph'].peak_mib:,.0f} of {weights['default'].peak_mib:,.0f} MiB"
+        )
+    failed = own is not None and own.error is None and bool(not own.graphs or own.fallbacks)
+    if failed:
+        parts.append(f"{len(weights['pygraph'].fallbacks)} not graphed")
+    target, requirement = f"memory, {name}", "peak at most that of default"
+    return judged(target, requirement, ratio, PEAK_LIMIT, "; ".join(parts), failed=failed)

@@ -3,7 +3,7 @@
 published   what the paper published
 figures     numbers derived from rows
 targets     the requirements, judged
-blocks, tables, sections    the report, whatever it is written as
+tables, sections    the report, whatever it is written as
 markdown, html, charts      as Markdown, and as a page
 compare     what got slower between two records
 """

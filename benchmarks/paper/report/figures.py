@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from benchmarks.harness import figures as harness
 from benchmarks.harness.measure import geomean
 from benchmarks.paper.record import Result, Row
 from benchmarks.paper.workloads.catalogue import WORKLOADS
@@ -28,8 +28,8 @@ def rows_of(content: Mapping[str, Any]) -> dict[str, Row]:
 
 def environment(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """Of the last run."""
-    runs = content.get("runs", [])
-    found: Mapping[str, Any] = runs[-1].get("env", {}) if runs else {}
+    runs: list[dict[str, Any]] = content.get("runs") or [{}]
+    found: Mapping[str, Any] = runs[-1].get("env", {})
     return found
 
 
@@ -38,16 +38,14 @@ def rows_in(run: int, rows: Rows) -> int:
     return sum(row.run == run for row in rows.values())
 
 
-@dataclass(frozen=True)
-class Mean:
-    """A geometric mean, and over how many rows; None over none."""
+class Mean(NamedTuple):
+    """A geometric mean; None over no rows."""
 
     value: float | None
-    count: int
+    rows: int
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A row's figure."""
 
     name: str
@@ -61,47 +59,42 @@ def entries(rows: Iterable[Row], value: Ratio) -> list[Entry]:
     return sorted(known, key=lambda each: -each.value)
 
 
-def sample(rows: Rows) -> list[Row]:
-    """Every third row from the largest speed-up over reduce-overhead to the smallest, and the one
-    that needs the most memory beside default."""
-    ranked = entries(rows.values(), speed_up(TORCH))
-    memory = entries(rows.values(), over(OWN, DEFAULT, "peak_mib"))
-    kept = {each.name for each in (*ranked[::3], *memory[:1])}
-    return [rows[each.name] for each in ranked if each.name in kept]
-
-
 def mean(rows: Iterable[Row], value: Ratio) -> Mean:
     """Over all rows that have it."""
     known = [each.value for each in entries(rows, value) if each.value > 0]
     return Mean(geomean(known), len(known))
 
 
-def ablations(rows: Rows) -> list[str]:
+def sample(rows: Rows) -> list[Row]:
+    """Every third row from the largest speed-up over reduce-overhead to the smallest, and the one
+    that needs the most memory beside default."""
+    ranked = entries(rows.values(), speed_up(TORCH))
+    memory = entries(rows.values(), PEAK)
+    kept = {each.name for each in (*ranked[::3], *memory[:1])}
+    return [rows[each.name] for each in ranked if each.name in kept]
+
+
+def ablations(rows: Iterable[Row]) -> list[str]:
     """Modes in which a part of pygraph is switched off, in the order they are first met in."""
-    modes = [record.mode for row in rows.values() for record in row.records]
+    modes = [record.mode for row in rows for record in row.records]
     return list(dict.fromkeys(mode for mode in modes if mode.startswith(f"{OWN}-")))
 
 
-def usable(row: Row, mode: str) -> Result | None:
-    """None where that mode was not run, or is wrong."""
-    found = row.mode(mode)
-    return found if found is not None and (found.correct or found.is_bound) else None
+def by_mode(row: Row) -> dict[str, Result]:
+    return {each.mode: each for each in row.records}
 
 
 def figure(row: Row, mode: str, name: str) -> Any:
     """A field of one mode; None where there is none or the mode is wrong."""
-    found = usable(row, mode)
-    return getattr(found, name) if found is not None else None
+    return harness.figure(by_mode(row), mode, name)
 
 
 def over(mode: str, reference: str, field: str = "latency_us") -> Ratio:
     """How many times one mode's figure is another's."""
+    return lambda row: harness.over(by_mode(row), mode, reference, field)
 
-    def value(row: Row) -> float | None:
-        a, b = figure(row, mode, field), figure(row, reference, field)
-        return a / b if a and b else None
 
-    return value
+PEAK = over(OWN, DEFAULT, "peak_mib")
 
 
 def speed_up(reference: str, mode: str = OWN) -> Ratio:
@@ -111,9 +104,8 @@ def speed_up(reference: str, mode: str = OWN) -> Ratio:
 
 def over_best(row: Row) -> float | None:
     """pygraph's latency over that of torch's better mode, with or without graphs."""
-    own = row.latency(OWN)
-    known = [time for time in map(row.latency, (DEFAULT, TORCH)) if time]
-    return own / min(known) if own and known else None
+    found = [value for mode in (DEFAULT, TORCH) if (value := over(OWN, mode)(row))]
+    return max(found, default=None)
 
 
 def is_bound(row: Row) -> bool:
@@ -127,14 +119,14 @@ def model(row: Row) -> str:
     return f"{name}, training" if row.about.get("training") else name
 
 
-def verdict(row: Row, mode: str) -> dict[str, Any]:
+def verdict(row: Row, mode: str = OWN) -> dict[str, Any]:
     found = row.mode(mode)
-    return dict(found.verdict) if found is not None else {}
+    return found.verdict if found is not None else {}
 
 
 def why_wrong(record: Result) -> str:
     """A reason for a mode without figures; empty where it is right."""
-    if record.correct or record.is_bound:
+    if harness.right(record):
         return ""
     return str(record.error or record.verdict.get("reason") or "wrong results")
 
@@ -151,12 +143,10 @@ def wrong(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
 
 def right(row: Row) -> bool:
     """Whether pygraph ran it, and all of its modes that were run are right."""
-    own = row.mode(OWN)
-    modes = [each for each in row.records if each.mode.startswith(f"{OWN}-")]
-    return row.error is None and own is not None and all(each.correct for each in (own, *modes))
+    modes = [row.mode(mode) for mode in (OWN, *ablations([row]))]
+    return row.error is None and all(each is not None and each.correct for each in modes)
 
 
 def by_distance(rows: Iterable[Row]) -> list[Row]:
     """The farthest from its floor first; those without one last."""
-    distance = over(OWN, FLOOR)
-    return sorted(rows, key=lambda row: -(distance(row) or 0.0))
+    return sorted(rows, key=lambda row: -(over(OWN, FLOOR)(row) or 0.0))

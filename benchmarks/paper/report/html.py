@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from html import escape
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.table import BAD, GOOD
+from benchmarks.harness.shown import ratio
+from benchmarks.harness.table import Cells, Table, kind
 from benchmarks.paper.report import figures, sections
-from benchmarks.paper.report.blocks import NOTHING, Block, Cells, Chart, Items, Section, Table
 from benchmarks.paper.report.figures import DEFAULT, FLOOR, OWN, TORCH, Rows, mean, over, speed_up
 from benchmarks.paper.report.markdown import as_markdown
 
-BESIDE = {"yes": "good", "NO": "bad"}
 STYLE = Path(__file__).with_name("style.css")
+LONG = 24
+"""Characters of a text that may be broken into lines."""
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -30,7 +30,7 @@ PAGE = """<!DOCTYPE html>
 <header>
 <h1>{title}</h1>
 <p>{on}</p>
-{cards}
+<ul class="cards">{cards}</ul>
 <nav aria-label="Sections"><ul>{contents}</ul></nav>
 </header>
 <main>
@@ -39,8 +39,6 @@ PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
-SPEED_UPS = ("over default", "over reduce-overhead")
-"""Columns and cells that are coloured by what they say."""
 
 
 def write_report(content: Mapping[str, Any], markdown: Path, html: Path) -> None:
@@ -58,20 +56,27 @@ def as_html(content: Mapping[str, Any]) -> str:
     env = figures.environment(content)
     measured_on = [env.get("gpu"), env.get("driver") and f"driver {env['driver']}"]
     measured_on += [env.get("torch") and f"torch {env['torch']}", str(env.get("date") or "")[:10]]
-    parts = {
-        "title": escape(sections.TITLE),
-        "style": STYLE.read_text(),
-        "on": escape(", ".join(str(each) for each in measured_on if each)),
-        "cards": _cards(content, rows),
-        "contents": "".join(
-            f'<li><a href="#{_slug(each)}">{escape(each.title)}</a></li>' for each in made
+    slugs = {title: title.lower().replace(" ", "-") for title in made}
+    return PAGE.format(
+        title=escape(sections.TITLE),
+        style=STYLE.read_text(),
+        on=escape(", ".join(str(each) for each in measured_on if each)),
+        cards="".join(
+            f"<li><strong>{escape(value)}</strong> <span>{escape(said)}</span></li>"
+            for value, said in _cards(content, rows)
         ),
-        "sections": "\n".join(_section(section, rows) for section in made),
-    }
-    return PAGE.format(**parts)
+        contents="".join(f'<li><a href="#{slugs[each]}">{escape(each)}</a></li>' for each in made),
+        sections="\n".join(
+            f'<section id="{slugs[title]}" aria-labelledby="{slugs[title]}-h">\n'
+            f'<h2 id="{slugs[title]}-h">{escape(title)}</h2>\n'
+            + "\n".join(_block(block, rows, title) for block in blocks)
+            + "\n</section>"
+            for title, blocks in made.items()
+        ),
+    )
 
 
-def _cards(content: Mapping[str, Any], rows: Rows) -> str:
+def _cards(content: Mapping[str, Any], rows: Rows) -> list[tuple[str, str]]:
     """The few figures that all others explain."""
     made = []
     for value, said in (
@@ -80,42 +85,27 @@ def _cards(content: Mapping[str, Any], rows: Rows) -> str:
         (over(OWN, FLOOR), "times the floor"),
     ):
         found = mean(rows.values(), value)
-        shown = NOTHING if found.value is None else f"{found.value:.2f}"
-        made.append((shown, f"{said}, geometric mean of {found.count}"))
+        made.append((ratio(found.value), f"{said}, geometric mean of {found.rows}"))
     right = sum(map(figures.right, rows.values()))
     made.append((f"{right} of {len(rows)}", "workloads run, and every result of pygraph is right"))
-    met = [each.get("met") for each in content.get("targets", [])]
-    judged = [each for each in met if each is not None]
+    judged = [each["met"] for each in content.get("targets", []) if each.get("met") is not None]
     if judged:
         made.append((f"{sum(judged)} of {len(judged)}", "requirements met, of those judged"))
-    items = "".join(
-        f"<li><strong>{escape(value)}</strong> <span>{escape(said)}</span></li>"
-        for value, said in made
-    )
-    return f'<ul class="cards">{items}</ul>'
+    return made
 
 
-def _slug(section: Section) -> str:
-    return section.title.lower().replace(" ", "-")
-
-
-def _section(section: Section, rows: Rows) -> str:
-    inner = "\n".join(_block(block, rows, section.title) for block in section.blocks)
-    slug = _slug(section)
+def _block(block: sections.Block, rows: Rows, title: str) -> str:
+    match block:
+        case str():
+            return f"<p>{escape(block)}</p>"
+        case list():
+            return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in block) + "</ul>"
+        case sections.Chart():
+            return _chart(block.name, rows)
     return (
-        f'<section id="{slug}" aria-labelledby="{slug}-h">\n'
-        f'<h2 id="{slug}-h">{escape(section.title)}</h2>\n{inner}\n</section>'
+        f'<div class="wide" role="region" aria-label="{escape(title)}" tabindex="0">\n'
+        f"{_table(block)}\n</div>"
     )
-
-
-def _block(block: Block, rows: Rows, title: str) -> str:
-    if isinstance(block, str):
-        return f"<p>{escape(block)}</p>"
-    if isinstance(block, Items):
-        return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in block.lines) + "</ul>"
-    if isinstance(block, Chart):
-        return _chart(block.name, rows)
-    return _table(block, title)
 
 
 def _chart(name: str, rows: Rows) -> str:
@@ -130,72 +120,21 @@ def _chart(name: str, rows: Rows) -> str:
     return f'<figure class="wide chart-{name}" tabindex="0">{drawn.svg}</figure>'
 
 
-def _table(table: Table, title: str) -> str:
-    body = "\n".join(_row(table, row) for row in table.rows)
-    foot = "\n".join(_row(table, row, is_foot=True) for row in table.foot)
-    label = escape(title, quote=True)
-    return (
-        f'<div class="wide" role="region" aria-label="{label}" tabindex="0">\n<table>\n'
-        f"<thead>\n{_head(table)}\n</thead>\n<tbody>\n{body}\n</tbody>\n"
-        + (f"<tfoot>\n{foot}\n</tfoot>\n" if foot else "")
-        + "</table>\n</div>"
-    )
+def _table(table: Table) -> str:
+    def line(cells: Cells, is_head: bool = False) -> str:
+        made = []
+        for place, (cell, column) in enumerate(zip(cells, table.columns, strict=True)):
+            tag, scope = "td", ""
+            if is_head or not place:
+                tag, scope = "th", f' scope="{"col" if is_head else "row"}"'
+            is_long = place and column.is_text and len(cell) > LONG
+            kinds = ["w" * column.is_text, "long" * bool(is_long), kind(cell)]
+            found = " ".join(filter(None, kinds))
+            of_class = f' class="{found}"' if found else ""
+            made.append(f"<{tag}{scope}{of_class}>{escape(cell)}</{tag}>")
+        return f"<tr>{''.join(made)}</tr>"
 
-
-def _head(table: Table) -> str:
-    """Columns called `group: name` stand below their group."""
-    split = [name.partition(": ") if ": " in name else ("", "", name) for name in table.head]
-    groups = [(group, len(list(same))) for group, same in groupby(each[0] for each in split)]
-    line = "".join(
-        f'<th scope="col"{_kind(table, place, name)}>{escape(name)}</th>'
-        for place, (_, _, name) in enumerate(split)
-    )
-    if len(groups) == 1:
-        return f"<tr>{line}</tr>"
-    above = "".join(
-        f'<th scope="colgroup" colspan="{width}" class="group">{escape(group)}</th>'
-        if group
-        else f'<td colspan="{width}"></td>'
-        for group, width in groups
-    )
-    return f"<tr>{above}</tr>\n<tr>{line}</tr>"
-
-
-def _row(table: Table, row: Cells, is_foot: bool = False) -> str:
-    first, *rest = row
-    cells = [f'<th scope="row"{_kind(table, 0, first)}>{escape(first)}</th>']
-    cells += [
-        f"<td{_kind(table, place, text, is_foot)}>{escape(text)}</td>"
-        for place, text in enumerate(rest, start=1)
-    ]
-    return f"<tr>{''.join(cells)}</tr>"
-
-
-def _kind(table: Table, place: int, text: str, is_foot: bool = False) -> str:
-    """Classes of a cell: words, and whether they are long; nothing there; good or bad; the first
-    of a group."""
-    name = table.head[place]
-    found = ["w"] if place in table.text else []
-    if place and place in table.text and len(text) > 24:
-        found.append("long")
-    if text == NOTHING:
-        found.append("none")
-    if name == OWN:
-        found.append("own")
-    if name == "met" and text in BESIDE:
-        found.append(BESIDE[text])
-    if name in SPEED_UPS and not is_foot and (kind := _speed_up(text)):
-        found.append(kind)
-    group, colon, _ = name.partition(": ")
-    if colon and not table.head[place - 1].startswith(f"{group}: "):
-        found.append("first")
-    return f' class="{" ".join(found)}"' if found else ""
-
-
-def _speed_up(text: str) -> str:
-    """Between the limits it is noise."""
-    try:
-        value = float(text)
-    except ValueError:
-        return ""
-    return "good" if value >= GOOD else "bad" if value <= BAD else ""
+    parts = [("thead", [line(table.head, is_head=True)])]
+    parts += [("tbody", [*map(line, table.rows)]), ("tfoot", [*map(line, table.foot)])]
+    inner = ["\n".join([f"<{tag}>", *lines, f"</{tag}>"]) for tag, lines in parts if lines]
+    return "\n".join(["<table>", *inner, "</table>"])

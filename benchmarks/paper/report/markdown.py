@@ -1,14 +1,15 @@
-"""The report in Markdown, and the README's table."""
+"""The report in Markdown, and the tables and figures of other pages."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.paper.report import blocks, figures, sections, tables
-from benchmarks.paper.report.blocks import Block, Items, Table
-from benchmarks.paper.report.figures import OWN, Rows
+from benchmarks.harness.shown import mebibytes
+from benchmarks.harness.table import Table
+from benchmarks.paper.report import figures, sections, tables
+from benchmarks.paper.report.figures import DEFAULT, OWN, PEAK, TORCH, Rows
 
 SPECIAL = str.maketrans({each: f"\\{each}" for each in "\\|*`[]"} | {"<": "&lt;", ">": "&gt;"})
 
@@ -20,15 +21,12 @@ WIDTH = 108
 
 def as_markdown(content: Mapping[str, Any], page: str | None = None) -> str:
     """`page`: where the same with charts lies, as seen from the report."""
-    lines = [f"# {sections.TITLE}", ""]
+    parts = [f"# {sections.TITLE}"]
     if page:
-        lines += [f"The same with charts: [{page}]({page}).", ""]
-    for section in sections.sections(content):
-        lines += [f"## {section.title}", ""]
-        for block in section.blocks:
-            if text := _block(block):
-                lines += [text, ""]
-    return "\n".join(lines).rstrip() + "\n"
+        parts.append(f"The same with charts: [{page}]({page}).")
+    for title, blocks in sections.sections(content).items():
+        parts += [f"## {title}", *filter(None, map(_block, blocks))]
+    return "\n\n".join(parts) + "\n"
 
 
 def escape(text: str) -> str:
@@ -36,18 +34,19 @@ def escape(text: str) -> str:
     return " ".join(text.split()).translate(SPECIAL)
 
 
-def _block(block: Block) -> str:
-    if isinstance(block, str):
-        return escape(block)
-    if isinstance(block, Table):
-        return table(block)
-    if isinstance(block, Items):
-        return "\n".join(f"- {escape(line)}" for line in block.lines)
+def _block(block: sections.Block) -> str:
+    match block:
+        case str():
+            return escape(block)
+        case Table():
+            return table(block)
+        case list():
+            return "\n".join(f"- {escape(line)}" for line in block)
     return ""
 
 
 def table(given: Table) -> str:
-    marks = ["---" if place in given.text else "---:" for place in range(len(given.head))]
+    marks = ["---" if each.is_text else "---:" for each in given.columns]
     head, *rows = [[*map(escape, cells)] for cells in (given.head, *given.rows, *given.foot)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, marks, *rows))
 
@@ -55,7 +54,25 @@ def table(given: Table) -> str:
 def whole_table(content: Mapping[str, Any]) -> str:
     """The latency in short, and below it what was measured on what."""
     rows = figures.rows_of(content)
-    return f"{table(tables.whole(rows))}\n\n{_paragraph(escape(_provenance(content, rows)))}"
+    compared = [figures.verdict(row).get("bit_equal_to_default") for row in rows.values()]
+    known = [each for each in compared if each is not None]
+    bound = f" {sections.BOUND_IS}" if any(map(figures.is_bound, rows.values())) else ""
+    said = (
+        f"{_machine(content)}. "
+        "Microseconds, medians, until the GPU is idle; speed-ups are pygraph's, behind a mean "
+        "stands the number of rows. A dash: that mode failed or was not run. Bit-equal to "
+        f"torch.compile's default: {sum(known)} of {len(known)} rows.{bound} "
+    )
+    runs = content.get("runs", [])
+    if len(runs) > 1:
+        said += f"Measured in {len(runs)} runs; the report has their commands, and each row's run."
+        for number, run in enumerate(runs, 1):
+            if run.get("note"):
+                count = figures.rows_in(number - 1, rows)
+                said += f" Run {number}, with {count} of the rows: {run['note']}."
+    else:
+        said += "".join(f"Measured with {run.get('command')}." for run in runs)
+    return f"{table(tables.whole(rows))}\n\n{_paragraph(escape(said))}"
 
 
 def readme_table(content: Mapping[str, Any]) -> str:
@@ -72,30 +89,28 @@ def readme_table(content: Mapping[str, Any]) -> str:
 def gain(content: Mapping[str, Any]) -> str:
     """The README's first figures: what is gained, and what it costs."""
     rows = figures.rows_of(content)
-    speed = [_faster(rows, mode) for mode in (figures.TORCH, figures.DEFAULT)]
-    peak = figures.over(OWN, figures.DEFAULT, "peak_mib")
-    memory = figures.mean(rows.values(), peak).value
-    worst = figures.entries(rows.values(), peak)[0]
+    worst = figures.entries(rows.values(), PEAK)[0]
     return _paragraph(
-        f"**On {len(rows)} workloads PyGraph is {speed[0]}, and {speed[1]}**, that is "
+        f"**On {len(rows)} workloads PyGraph is {_faster(rows, TORCH)}, and "
+        f"{_faster(rows, DEFAULT)}**, that is "
         "torch.compile without CUDA graphs. These are the workloads of PyGraph's paper "
         "([arXiv 2503.19779](https://arxiv.org/abs/2503.19779)), the means are geometric, "
         f"and the GPU is an {figures.environment(content).get('gpu')}. Peak memory is "
-        f"{memory:.2f} times default's in the mean, and {worst.value:.2f} times at worst "
-        f"({figures.model(rows[worst.name])})."
+        f"{figures.mean(rows.values(), PEAK).value:.2f} times default's in the mean, and "
+        f"{worst.value:.2f} times at worst ({figures.model(rows[worst.name])})."
     )
 
 
 def memory(content: Mapping[str, Any]) -> str:
     """The rows whose peak is clearly above default's."""
     rows = figures.rows_of(content)
-    found = figures.entries(rows.values(), figures.over(OWN, figures.DEFAULT, "peak_mib"))
+    found = figures.entries(rows.values(), PEAK)
     above = [each for each in found if each.value > MUCH_MEMORY]
     named = ", ".join(f"{figures.model(rows[e.name])} ({e.value:.2f})" for e in above)
     return _paragraph(
         f"Above {MUCH_MEMORY} times default's peak are {len(above)} of {len(found)} rows: {named}. "
         f"The smallest is {found[-1].value:.2f} ({figures.model(rows[found[-1].name])}). Between "
-        f"calls reduce-overhead keeps up to {_most_held(rows, figures.TORCH)} from everybody else, "
+        f"calls reduce-overhead keeps up to {_most_held(rows, TORCH)} from everybody else, "
         f"pygraph up to {_most_held(rows, OWN)}."
     )
 
@@ -108,8 +123,8 @@ def _faster(rows: Rows, mode: str) -> str:
 
 
 def _most_held(rows: Rows, mode: str) -> str:
-    found = figures.entries(rows.values(), lambda row: figures.figure(row, mode, "held_mib"))
-    return f"{blocks.mebibytes(found[0].value)} MiB ({figures.model(rows[found[0].name])})"
+    most, *_ = figures.entries(rows.values(), lambda row: figures.figure(row, mode, "held_mib"))
+    return f"{mebibytes(most.value)} MiB ({figures.model(rows[most.name])})"
 
 
 def _paragraph(text: str) -> str:
@@ -118,34 +133,7 @@ def _paragraph(text: str) -> str:
 
 def _machine(content: Mapping[str, Any]) -> str:
     """GPU, driver, torch and dates."""
-    env = figures.environment(content)
-    runs = content.get("runs", [])
+    env, runs = figures.environment(content), content.get("runs", [])
     dates = sorted({str(run.get("env", {}).get("date", ""))[:10] for run in runs} - {""})
-    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}" if dates else "no date"
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "no date"
     return f"{env.get('gpu')}, driver {env.get('driver')}, torch {env.get('torch')}, {when}"
-
-
-def _provenance(content: Mapping[str, Any], rows: Rows) -> str:
-    """One paragraph on what was measured on what."""
-    compared = [figures.verdict(row, OWN).get("bit_equal_to_default") for row in rows.values()]
-    known = [each for each in compared if each is not None]
-    bound = f" {sections.BOUND_IS}" if any(map(figures.is_bound, rows.values())) else ""
-    return (
-        f"{_machine(content)}. "
-        "Microseconds, medians, until the GPU is idle; speed-ups are pygraph's, behind a mean "
-        "stands the number of rows. A dash: that mode failed or was not run. Bit-equal to "
-        f"torch.compile's default: {sum(known)} of {len(known)} rows.{bound} "
-        f"{_measured_with(content.get('runs', []), rows)}"
-    )
-
-
-def _measured_with(runs: Sequence[Mapping[str, Any]], rows: Rows) -> str:
-    if len(runs) <= 1:
-        return "".join(f"Measured with {run.get('command')}." for run in runs)
-    notes = [
-        f" Run {number}, with {figures.rows_in(number - 1, rows)} of the rows: {run['note']}."
-        for number, run in enumerate(runs, 1)
-        if run.get("note")
-    ]
-    several = f"Measured in {len(runs)} runs; the report has their commands, and each row's run."
-    return several + "".join(notes)

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
+from benchmarks.harness.record import restored
+from benchmarks.harness.shown import (
+    NOTHING,
+    amount,
+    count,
+    error_size,
+    mebibytes,
+    microseconds,
+    percent,
+    ratio,
+    seconds,
+    shortened,
+    yes,
+)
+from benchmarks.harness.table import Column, Table, graded, made, target_table, words
+from benchmarks.harness.targets import Target
 from benchmarks.paper.record import Row
-from benchmarks.paper.report import blocks, figures, published
-from benchmarks.paper.report.blocks import NOTHING, Column, Table, made, words
+from benchmarks.paper.report import figures, published
 from benchmarks.paper.report.figures import (
     COMPILED,
     DEFAULT,
     FLOOR,
     MODES,
     OWN,
+    PEAK,
     TORCH,
     Ratio,
     Rows,
@@ -23,96 +41,102 @@ from benchmarks.paper.report.figures import (
     speed_up,
 )
 
+BOUND = "†"
+"""Behind figures that rest on a floor that is a sum of kernel times."""
+RANDOM = "‡"
+"""Behind workloads that draw random numbers."""
+
 MEAN = "geometric mean"
-PEAK = over(OWN, DEFAULT, "peak_mib")
 GRAPHS = ("found", "captured", "deployed")
 REFERENCES = (DEFAULT, TORCH)
+SHOW = {
+    "us": microseconds,
+    "mib": mebibytes,
+    "s": seconds,
+    "share": percent,
+    "coverage": percent,
+    "copied": amount,
+}
+"""How a field is shown, by the last word of its name; all others are counts."""
 
 NAME = words("workload", lambda row: row.name)
-BATCH = Column("batch", lambda row: blocks.count(row.about.get("batch")))
+BATCH = Column("batch", lambda row: count(row.about.get("batch")))
 
 
-def _mark(row: Row) -> str:
-    return blocks.BOUND if figures.is_bound(row) else ""
+def _marked(row: Row, text: str) -> str:
+    """What rests on a floor that is a bound."""
+    return text + BOUND if text != NOTHING and figures.is_bound(row) else text
 
 
-def _figure(
-    head: str, mode: str, field: str, show: Callable[[Any], str], feet: Sequence[str] = ()
-) -> Column:
-    return Column(head, lambda row: show(figure(row, mode, field)), feet)
+def _of(mode: str, field: str, head: str = "", *feet: str) -> Column:
+    show = SHOW.get(field.rpartition("_")[2], count)
+
+    def cell(row: Row) -> str:
+        text = show(figure(row, mode, field))
+        return _marked(row, text) if (mode, field) == (FLOOR, "latency_us") else text
+
+    return Column(head or mode, cell, feet)
 
 
-def _by_mode(
-    modes: Iterable[str], field: str, show: Callable[[Any], str], group: str = ""
-) -> list[Column]:
+def _by_mode(modes: Iterable[str], field: str, group: str = "") -> list[Column]:
     """A column for each mode, below the name of their group if they have one."""
-    return [_figure(f"{group}: {m}" if group else m, m, field, show) for m in modes]
-
-
-def _latency(mode: str) -> Column:
-    """A floor that is a bound is marked."""
-
-    def show(row: Row) -> str:
-        text = blocks.microseconds(figure(row, mode, "latency_us"))
-        return text + _mark(row) if mode == FLOOR and text != NOTHING else text
-
-    return Column(mode, show)
-
-
-def _ratio(head: str, value: Ratio, *feet: str) -> Column:
-    return Column(head, lambda row: blocks.ratio(value(row)), feet)
+    return [_of(mode, field, f"{group}: {mode}" if group else mode) for mode in modes]
 
 
 def _with_mean(head: str, value: Ratio, rows: Rows, *feet: str) -> Column:
-    return _ratio(head, value, _mean(rows, value), *feet)
+    return Column(head, lambda row: ratio(value(row)), (_mean(rows, value), *feet))
 
 
 def _to_floor(mode: str, rows: Rows) -> Column:
     value = over(mode, FLOOR)
+    column = _with_mean(f"{mode} / {FLOOR}", value, rows)
+    return replace(column, show=lambda row: _marked(row, ratio(value(row))))
 
-    def show(row: Row) -> str:
-        return blocks.ratio(value(row), _mark(row))
 
-    return Column(f"{mode} / {FLOOR}", show, (_mean(rows, value),))
+def _over(mode: str, foot: str) -> Column:
+    value = speed_up(mode)
+    return Column(f"over {mode}", lambda row: graded(value(row), ratio(value(row))), (foot,))
+
+
+def _speed_ups(rows: Rows) -> list[Column]:
+    means = [_over(mode, _mean(rows, speed_up(mode))) for mode in REFERENCES]
+    return [_to_floor(OWN, rows), *means]
 
 
 def _mean(rows: Rows, value: Ratio) -> str:
     found = mean(rows.values(), value)
-    return NOTHING if found.value is None else f"{found.value:.2f} ({found.count})"
+    return NOTHING if found.value is None else f"{found.value:.2f} ({found.rows})"
 
 
-def _published(head: str, field: str, feet: Sequence[str] = ()) -> Column:
+def _published(head: str, field: str, *feet: str) -> Column:
     return Column(head, lambda row: getattr(published.of(row.name), field) or NOTHING, feet)
 
 
 def latency(rows: Rows, runs: int = 1) -> Table:
     """With the run that a row comes from where there are several."""
-    columns = [NAME, BATCH, *map(_latency, MODES), *_speed_ups(rows)]
-    columns.append(_published("published", "speed_up", [f"{published.GEOMEAN} (25)"]))
+    columns = [NAME, BATCH, *_by_mode(MODES, "latency_us"), *_speed_ups(rows)]
+    columns.append(_published("published", "speed_up", f"{published.GEOMEAN} (25)"))
     if runs > 1:
         columns.append(Column("run", lambda row: str(row.run + 1)))
     return made(rows.values(), columns, MEAN)
 
 
-def _speed_ups(rows: Rows) -> list[Column]:
-    over_torch = [_with_mean(f"over {mode}", speed_up(mode), rows) for mode in REFERENCES]
-    return [_to_floor(OWN, rows), *over_torch]
-
-
 def whole(rows: Rows) -> Table:
     """The latency in short, for those who do not know the workloads' names."""
     columns = [NAME, words("model", figures.model), BATCH]
-    columns += [*map(_latency, (*COMPILED, FLOOR)), *_speed_ups(rows)]
+    columns += [*_by_mode((*COMPILED, FLOOR), "latency_us"), *_speed_ups(rows)]
     return made(rows.values(), columns, MEAN)
 
 
 def short(rows: Rows) -> Table:
     """Of a few rows, with the means of all."""
-    ratios: dict[str, Ratio] = {f"over {mode}": speed_up(mode) for mode in REFERENCES}
-    ratios["peak memory / default"] = PEAK
-    columns = [words("model", figures.model), BATCH, *map(_latency, COMPILED)]
-    for head, value in ratios.items():
-        columns.append(_ratio(head, value, blocks.ratio(mean(rows.values(), value).value)))
+
+    def mean_of(value: Ratio) -> str:
+        return ratio(mean(rows.values(), value).value)
+
+    columns = [words("model", figures.model), BATCH, *_by_mode(COMPILED, "latency_us")]
+    columns += [_over(mode, mean_of(speed_up(mode))) for mode in REFERENCES]
+    columns.append(replace(_with_mean("peak memory / default", PEAK, rows), feet=[mean_of(PEAK)]))
     return made(figures.sample(rows), columns, f"{MEAN} of all {len(rows)}")
 
 
@@ -120,10 +144,9 @@ def host(rows: Rows) -> Table:
     columns = [NAME]
     for what in ("host", "pipelined"):
         for mode in MODES:
-            field, feet = f"{what}_us", [""] * len(REFERENCES)
-            if mode == OWN:
-                feet = [_mean(rows, over(each, OWN, field)) for each in REFERENCES]
-            columns.append(_figure(f"{what}: {mode}", mode, field, blocks.microseconds, feet))
+            means = [_mean(rows, over(each, OWN, f"{what}_us")) for each in REFERENCES]
+            feet = means if mode == OWN else [""] * len(means)
+            columns.append(_of(mode, f"{what}_us", f"{what}: {mode}", *feet))
     return made(rows.values(), columns, *(f"speed-up over {mode}" for mode in REFERENCES))
 
 
@@ -132,34 +155,30 @@ def coverage(rows: Rows) -> Table:
 
     def counted(head: str, mode: str, field: str) -> Column:
         known = [n for row in rows.values() if (n := figure(row, mode, field)) is not None]
-        total = blocks.count(sum(known) if known else None)
-        return _figure(head, mode, field, blocks.count, (total,))
+        return _of(mode, field, head, count(sum(known) if known else None))
 
-    return made(
-        rows.values(),
-        [
-            *(NAME, *_kernels(TORCH)),
-            counted(f"{TORCH}: graphs", TORCH, "graphs_deployed"),
-            *_kernels(OWN),
-            _published("published: PyTorch", "coverage_torch"),
-            _published("published: PyGraph", "coverage"),
-            _figure(f"{OWN}'s graphs: launches", OWN, "graph_launches", blocks.count),
-            *(counted(f"{OWN}'s graphs: {what}", OWN, f"graphs_{what}") for what in GRAPHS),
-        ],
-        "sum",
-    )
+    columns = [
+        *(NAME, *_kernels(TORCH)),
+        counted(f"{TORCH}: graphs", TORCH, "graphs_deployed"),
+        *_kernels(OWN),
+        _published("published: PyTorch", "coverage_torch"),
+        _published("published: PyGraph", "coverage"),
+        _of(OWN, "graph_launches", f"{OWN}'s graphs: launches"),
+        *(counted(f"{OWN}'s graphs: {what}", OWN, f"graphs_{what}") for what in GRAPHS),
+    ]
+    return made(rows.values(), columns, "sum")
 
 
 def _kernels(mode: str) -> list[Column]:
     def outside(row: Row) -> str:
         """Kernels that no graph launches."""
         kernels, inside = figure(row, mode, "kernels"), figure(row, mode, "kernels_in_graphs")
-        return blocks.count(None if kernels is None or inside is None else kernels - inside)
+        return count(None if kernels is None or inside is None else kernels - inside)
 
     return [
-        _figure(f"{mode}: inside", mode, "kernels_in_graphs", blocks.count),
+        _of(mode, "kernels_in_graphs", f"{mode}: inside"),
         Column(f"{mode}: outside", outside),
-        _figure(f"{mode}: coverage", mode, "coverage", blocks.percent),
+        _of(mode, "coverage", f"{mode}: coverage"),
     ]
 
 
@@ -168,21 +187,20 @@ def copied(rows: Rows) -> Table:
 
     def read(row: Row) -> str:
         own = row.mode(OWN)
-        return blocks.amount(own.extra.get("indices_read") if own is not None else None)
+        return amount(own.extra.get("indices_read") if own is not None else None)
 
-    modes = (*COMPILED, *figures.ablations(rows))
-    columns = _by_mode(modes, "bytes_copied", blocks.amount)
-    columns += [Column("indices read on the host", read)]
-    columns += [_published("published: PyTorch", "bytes_torch")]
-    return made(rows.values(), [NAME, *columns])
+    columns = _by_mode((*COMPILED, *figures.ablations(rows.values())), "bytes_copied")
+    columns.append(Column("indices read on the host", read))
+    return made(rows.values(), [NAME, *columns, _published("published: PyTorch", "bytes_torch")])
 
 
 def ablation(rows: Rows) -> Table | None:
     """None where no part was switched off. A ratio above 1: the part makes it faster."""
-    modes = figures.ablations(rows)
-    columns = [NAME, _latency(OWN)]
+    modes = figures.ablations(rows.values())
+    columns = [NAME, _of(OWN, "latency_us")]
     for mode in modes:
-        columns += [_latency(mode), _with_mean(f"{mode} / {OWN}", over(mode, OWN), rows)]
+        columns.append(_of(mode, "latency_us"))
+        columns.append(_with_mean(f"{mode} / {OWN}", over(mode, OWN), rows))
     shown = [row for row in rows.values() if any(map(row.mode, modes))]
     return made(shown, columns, MEAN) if modes else None
 
@@ -190,102 +208,84 @@ def ablation(rows: Rows) -> Table | None:
 def compile_cost(rows: Rows) -> Table:
     """Figure 13 of the paper, and what the first call takes without caches."""
 
-    def ratio(mode: str, theirs: str) -> Column:
+    def over_mode(mode: str, theirs: str) -> Column:
         return _with_mean(f"{OWN} / {mode}", over(OWN, mode, "compile_s"), rows, theirs)
 
-    columns = [NAME, *_by_mode(COMPILED, "compile_s", blocks.seconds)]
-    columns += [ratio(DEFAULT, ""), ratio(TORCH, published.COMPILE)]
-    columns += _by_mode(REFERENCES, "cold_compile_s", blocks.seconds, "no caches")
+    columns = [NAME, *_by_mode(COMPILED, "compile_s")]
+    columns += [over_mode(DEFAULT, ""), over_mode(TORCH, published.COMPILE)]
+    columns += _by_mode(REFERENCES, "cold_compile_s", "no caches")
     return made(rows.values(), columns, MEAN, "published")
 
 
 def memory(rows: Rows) -> Table:
-    def of(what: str) -> list[Column]:
-        return _by_mode(COMPILED, f"{what}_mib", blocks.mebibytes, what)
-
-    ratio = _with_mean(f"peak: {OWN} / {DEFAULT}", PEAK, rows)
-    columns = [NAME, *of("peak"), ratio, *of("reserved"), *of("held")]
-    return made(rows.values(), columns, MEAN)
+    peak, *others = (_by_mode(COMPILED, f"{of}_mib", of) for of in ("peak", "reserved", "held"))
+    over_default = _with_mean(f"peak: {OWN} / {DEFAULT}", PEAK, rows)
+    return made(rows.values(), [NAME, *peak, over_default, *others[0], *others[1]], MEAN)
 
 
 def distance(rows: Rows) -> Table:
     """The farthest from the floor first."""
-    return made(
-        figures.by_distance(rows.values()),
-        [
-            *(NAME, _latency(FLOOR), *(_to_floor(mode, rows) for mode in (TORCH, OWN))),
-            _figure("kernel time", OWN, "kernel_us", blocks.microseconds),
-            *_by_mode((TORCH, OWN), "idle_share", blocks.percent, "idle"),
-        ],
-        MEAN,
-    )
+    columns = [NAME, _of(FLOOR, "latency_us"), *(_to_floor(mode, rows) for mode in (TORCH, OWN))]
+    columns.append(_of(OWN, "kernel_us", "kernel time"))
+    columns += _by_mode((TORCH, OWN), "idle_share", "idle")
+    return made(figures.by_distance(rows.values()), columns, MEAN)
 
 
 def correctness(rows: Rows) -> Table:
-    def name(row: Row) -> str:
-        return row.name + (blocks.RANDOM if row.about.get("random") else "")
+    def told(head: str, key: str, show: Callable[[Any], str] = error_size) -> Column:
+        """Of pygraph's verdict."""
+        return Column(head, lambda row: show(figures.verdict(row).get(key)), is_text=show is yes)
 
-    def own(row: Row) -> str:
-        found = row.mode(OWN)
-        return blocks.yes(found.correct if found else None)
+    def allowed(head: str, kind: str) -> Column:
+        def cell(row: Row) -> str:
+            return error_size(row.about.get("check", {}).get("tolerance", {}).get(kind))
 
-    def error(head: str, key: str, trained: bool = False) -> Column:
-        def show(row: Row) -> str:
-            return blocks.error_size(figures.verdict(row, OWN).get(key))
+        return Column(head, cell)
 
-        return Column(head, trained_only(show) if trained else show)
+    def trained(column: Column) -> Column:
+        def cell(row: Row) -> str:
+            return column.show(row) if row.about.get("training") else NOTHING
 
-    def equal(head: str, key: str) -> Column:
-        return words(head, lambda row: blocks.yes(figures.verdict(row, OWN).get(key)))
-
-    def allowed(row: Row, kind: str) -> str:
-        return blocks.error_size(row.about.get("check", {}).get("tolerance", {}).get(kind))
+        return replace(column, show=cell)
 
     def right(row: Row) -> str:
-        count = sum(not figures.why_wrong(each) for each in row.records)
-        return f"{count} of {len(row.records)}" if row.records else NOTHING
+        good = sum(not figures.why_wrong(each) for each in row.records)
+        return f"{good} of {len(row.records)}" if row.records else NOTHING
 
-    return made(
-        rows.values(),
-        [
-            words("workload", name),
-            words("pygraph right", own),
-            error("results: error", "relative_error"),
-            Column("results: allowed", lambda row: allowed(row, "outputs")),
-            error("gradients: error", "gradient_error", trained=True),
-            Column("gradients: allowed", trained_only(lambda row: allowed(row, "gradients"))),
-            equal("bit-equal to default", "bit_equal_to_default"),
-            equal("without graphs: bit-equal", "bit_equal_to_uncaptured"),
-            error("without graphs: distance", "distance_to_uncaptured"),
-            error("without graphs: its spread", "uncaptured_spread"),
-            Column("modes right", right),
-        ],
-    )
-
-
-def trained_only(show: Callable[[Row], str]) -> Callable[[Row], str]:
-    return lambda row: show(row) if row.about.get("training") else NOTHING
-
-
-def _said(key: str) -> Column:
-    return words(key, lambda row: str(row.about.get(key) or NOTHING))
+    columns = [
+        words("workload", lambda row: row.name + (RANDOM if row.about.get("random") else "")),
+        words("pygraph right", lambda row: yes(getattr(row.mode(OWN), "correct", None))),
+        told("results: error", "relative_error"),
+        allowed("results: allowed", "outputs"),
+        trained(told("gradients: error", "gradient_error")),
+        trained(allowed("gradients: allowed", "gradients")),
+        told("bit-equal to default", "bit_equal_to_default", yes),
+        told("without graphs: bit-equal", "bit_equal_to_uncaptured", yes),
+        told("without graphs: distance", "distance_to_uncaptured"),
+        told("without graphs: its spread", "uncaptured_spread"),
+        Column("modes right", right),
+    ]
+    return made(rows.values(), columns)
 
 
 def about(rows: Rows) -> Table:
+    def said(key: str) -> Column:
+        return words(key, lambda row: str(row.about.get(key) or NOTHING))
+
     kind = words("iteration", lambda row: "training" if row.about.get("training") else "inference")
-    end = map(_said, ("precision", "source", "deviation"))
-    return made(rows.values(), [NAME, _said("model"), _said("suite"), kind, BATCH, *end])
+    end = map(said, ("precision", "source", "deviation"))
+    return made(rows.values(), [NAME, said("model"), said("suite"), kind, BATCH, *end])
 
 
 def fallbacks(rows: Rows) -> Table | None:
     """Compiled graphs that pygraph runs as they are."""
     found = [
-        (name, str(each.get("graph", NOTHING)), blocks.shortened(str(each.get("reason", NOTHING))))
+        (name, str(each.get("graph", NOTHING)), shortened(str(each.get("reason", NOTHING))))
         for name, row in rows.items()
         for each in figure(row, OWN, "fallbacks") or []
     ]
-    head = ("workload", "graph", "why it is no CUDA graph")
-    return Table(head, found, (0, 1, 2)) if found else None
+    heads = enumerate(("workload", "graph", "why it is no CUDA graph"))
+    return made(found, [words(head, itemgetter(n)) for n, head in heads]) if found else None
 
 
 ENVIRONMENT = {
@@ -309,49 +309,24 @@ def common(content: Mapping[str, Any]) -> dict[str, str]:
 
 def runs(content: Mapping[str, Any], rows: Rows) -> Table:
     """With what differs from run to run; `common` has the rest."""
-    shared, numbered = common(content), enumerate(content.get("runs", []))
 
-    def of(key: str) -> Callable[[Any], str]:
-        return lambda each: str(each[1].get("env", {}).get(key) or NOTHING)
+    def env(head: str, key: str, most: int | None = None) -> Column:
+        return words(head, lambda each: str(each[1].get("env", {}).get(key) or NOTHING)[:most])
 
-    def minutes(each: Any) -> str:
+    def minutes(each: tuple[int, Mapping[str, Any]]) -> str:
         took = each[1].get("seconds")
-        return NOTHING if not took else f"{took / 60:,.0f}"
+        return f"{took / 60:,.0f}" if took else NOTHING
 
     columns = [
         words("run", lambda each: str(each[0] + 1)),
-        words("date", lambda each: of("date")(each)[:10]),
-        *(words(n, of(key)) for key, n in ENVIRONMENT.items() if n not in shared),
+        env("date", "date", 10),
+        *(env(name, key) for key, name in ENVIRONMENT.items() if name not in common(content)),
         Column("workloads", lambda each: str(figures.rows_in(each[0], rows))),
         Column("minutes", minutes),
         words("command", lambda each: str(each[1].get("command") or NOTHING)),
     ]
-    return made(list(numbered), columns)
+    return made(enumerate(content.get("runs", [])), columns)
 
 
-def targets(found: Sequence[Mapping[str, Any]]) -> Table:
-    return made(
-        found,
-        [
-            words("target", lambda each: str(each["name"])),
-            words("requirement", lambda each: str(each["requirement"])),
-            Column("value", lambda each: _number(each.get("value"))),
-            Column("limit", lambda each: _number(each.get("limit"))),
-            words("met", _judged),
-            words("detail", lambda each: str(each.get("detail") or "")),
-        ],
-    )
-
-
-def _judged(target: Mapping[str, Any]) -> str:
-    """Of what is not judged, that it has a value tells open from not measured."""
-    met = target.get("met")
-    if met is not None:
-        return "yes" if met else "NO"
-    return "not measured" if target.get("value") is None else "open"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return NOTHING
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3f}".rstrip("0").rstrip(".")
+def targets(found: Iterable[Mapping[str, Any]]) -> Table:
+    return target_table((restored(Target, each) for each in found), with_requirement=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from benchmarks.harness.targets import Target
+from benchmarks.harness.shown import shortened
+from benchmarks.harness.targets import ROUNDING, Target, judged
 from benchmarks.paper.record import Row
 from benchmarks.paper.report import figures, published
-from benchmarks.paper.report.blocks import shortened
 from benchmarks.paper.report.figures import DEFAULT, FLOOR, OWN, TORCH, Entry
 
 OVER = {TORCH: 1.15, DEFAULT: 1.6}
@@ -21,8 +21,6 @@ COMPILE = 1.3
 NEAR = 1.10
 SHORT = 120
 """Characters of an error in a detail."""
-ROUNDING = 1e-9
-"""Relative: a figure that is its limit meets it."""
 
 
 def evaluate(names: Sequence[str], rows: Mapping[str, Row]) -> list[Target]:
@@ -51,7 +49,7 @@ def _trouble(row: Row | None) -> str:
         return "missing"
     if row.error is not None:
         return shortened(row.error, SHORT)
-    own = [OWN, *figures.ablations({row.name: row})]
+    own = [OWN, *figures.ablations([row])]
     reasons = [f"no {OWN}"] if row.mode(OWN) is None else []
     reasons += [
         f"{mode}: {shortened(why, SHORT)}" for _, mode, why in figures.wrong([row]) if mode in own
@@ -62,65 +60,57 @@ def _trouble(row: Row | None) -> str:
 def _faster(reference: str, names: Sequence[str], rows: Sequence[Row]) -> Target:
     limit, value = OVER[reference], figures.speed_up(reference)
     found, mean = figures.entries(rows, value), figures.mean(rows, value)
-    return Target(
-        f"faster than {reference}",
-        f"geometric mean of the latency's speed-up at least {limit}",
-        None if mean.value is None else mean.value >= limit * (1 - ROUNDING),
-        mean.value,
-        limit,
-        f"over {mean.count} of {len(names)} rows"
-        + (f"; from {_shown(found[-1])} to {_shown(found[0])}" if found else ""),
-    )
+    detail = f"over {mean.rows} of {len(names)} rows"
+    detail += f"; from {_shown(found[-1])} to {_shown(found[0])}" if found else ""
+    requirement = f"geometric mean of the latency's speed-up at least {limit}"
+    return judged(f"faster than {reference}", requirement, mean.value, limit, detail, least=True)
 
 
 def _compile(names: Sequence[str], rows: Sequence[Row]) -> Target:
     value = figures.over(OWN, TORCH, "compile_s")
     found, mean = figures.entries(rows, value), figures.mean(rows, value)
-    return Target(
-        "compile time",
-        f"geometric mean at most {COMPILE} times reduce-overhead's",
-        None if mean.value is None else mean.value <= COMPILE * (1 + ROUNDING),
-        mean.value,
-        COMPILE,
-        f"over {mean.count} of {len(names)} rows"
-        + (f"; worst {_shown(found[0])}" if found else ""),
-    )
+    detail = f"over {mean.rows} of {len(names)} rows"
+    detail += f"; worst {_shown(found[0])}" if found else ""
+    requirement = f"geometric mean at most {COMPILE} times reduce-overhead's"
+    return judged("compile time", requirement, mean.value, COMPILE, detail)
 
 
 def _never_slower(names: Sequence[str], rows: Sequence[Row]) -> Target:
     found = figures.entries(rows, figures.over_best)
-    over = [_shown(each, 3) for each in found if each.value > SLOWER * (1 + ROUNDING)]
+    slower = [_shown(each, 3) for each in found if each.value > SLOWER * (1 + ROUNDING)]
     detail = f"worst {_shown(found[0], 3)}" if found else ""
-    if over:
-        detail = f"{len(over)} slower: {', '.join(over)}"
+    if slower:
+        detail = f"{len(slower)} slower: {', '.join(slower)}"
     requirement = f"on every row at most {SLOWER} times the better of default and reduce-overhead"
-    target = Target("never slower", requirement, not over, limit=SLOWER, detail=detail)
-    return _on_every_row(target, found, names)
+    return _on_every_row("never slower", requirement, SLOWER, [detail], found, names)
 
 
 def _bytes(names: Sequence[str], rows: Sequence[Row]) -> Target:
     found = figures.entries(rows, lambda row: figures.figure(row, OWN, "bytes_copied"))
     limit = published.MOST_BYTES
-    over = [each.name for each in found if each.value >= limit]
-    detail = f"most {found[0].value:,.0f} B ({found[0].name})" if found else ""
-    if len(over) > 1:
-        detail += f"; too many on {', '.join(over)}"
+    too_many = [each.name for each in found if each.value >= limit]
+    parts = [f"most {found[0].value:,.0f} B ({found[0].name})"] if found else []
+    if len(too_many) > 1:
+        parts.append(f"too many on {', '.join(too_many)}")
     requirement = f"on every row below the paper's {limit:.0f} B per iteration"
-    target = Target("bytes copied", requirement, not over, limit=limit, detail=detail)
-    return _on_every_row(target, found, names)
+    target = _on_every_row("bytes copied", requirement, limit, parts, found, names)
+    return replace(target, met=False) if too_many else target
 
 
-def _on_every_row(target: Target, found: Sequence[Entry], names: Sequence[str]) -> Target:
-    """`target.met`: whether it holds on those that were found."""
-    known = {each.name for each in found}
-    gaps = [name for name in names if name not in known]
-    parts = [target.detail, f"not measured on {', '.join(gaps)}" if gaps else ""]
-    return replace(
-        target,
-        met=None if target.met and (gaps or not found) else target.met,
-        value=found[0].value if found else None,
-        detail="; ".join(part for part in parts if part),
-    )
+def _on_every_row(
+    name: str,
+    requirement: str,
+    limit: float,
+    parts: Sequence[str],
+    found: Sequence[Entry],
+    names: Sequence[str],
+) -> Target:
+    """On the largest figure, if there is one of every row."""
+    gaps = [name for name in names if name not in {each.name for each in found}]
+    said = [*parts, f"not measured on {', '.join(gaps)}" if gaps else ""]
+    most = found[0].value if found else None
+    detail = "; ".join(filter(None, said))
+    return judged(name, requirement, most, limit, detail, complete=not gaps)
 
 
 def _near(rows: Sequence[Row]) -> Target:

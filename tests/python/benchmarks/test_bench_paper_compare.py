@@ -10,15 +10,20 @@ pytest.importorskip("torch")
 from paper_support import NAMES, mode, row, whole, with_gaps, without
 from rich.console import Console
 
+from benchmarks.harness.regress import Rule
 from benchmarks.paper.report import compare
 
 
+def compared(old, new, metric="latency_us", limit=compare.LIMIT):
+    return compare.compare(old, new, Rule(metric, limit, compare.CONFIDENCE))
+
+
 def only(old, new, name="EOS", **options):
-    return next(each for each in compare.compare(old, new, **options) if each.name == name)
+    return next(each for each in compared(old, new, **options) if each.name == name)
 
 
 def bad(old, new, **options):
-    return [each.name for each in compare.compare(old, new, **options) if each.bad]
+    return [each.name for each in compared(old, new, **options) if each.bad]
 
 
 def scaled(content, name, which, factor):
@@ -31,7 +36,7 @@ def scaled(content, name, which, factor):
 def test_the_same_is_no_change():
     assert bad(whole(), whole()) == []
     assert bad(with_gaps(), with_gaps()) == []
-    assert len(compare.compare(whole(), whole())) == 25
+    assert len(compared(whole(), whole())) == 25
 
 
 def test_a_slower_machine_is_no_change():
@@ -95,7 +100,7 @@ def test_lost_rows_and_modes():
     new["workloads"]["VM"].update(records=[], error="no\n  memory")
     without(new, "BERT", "pygraph")
     without(new, "DLRM", "reduce-overhead")
-    found = {each.name: each for each in compare.compare(whole(), new)}
+    found = {each.name: each for each in compared(whole(), new)}
     assert {name for name, each in found.items() if each.bad} == {"EOS", "VM", "BERT", "DLRM"}
     assert found["EOS"].lost == ("not in the new result",)
     assert found["VM"].lost == ("no memory",)
@@ -199,4 +204,4 @@ def test_an_unknown_metric(tmp_path):
 
 def test_a_row_alone():
     content = {"workloads": {"EOS": row("EOS")}}
-    assert compare.compare(content, content)[0].changes["floor"].old == pytest.approx(1.05)
+    assert compared(content, content)[0].changes["floor"].old == pytest.approx(1.05)

@@ -9,7 +9,8 @@ pytest.importorskip("torch")
 
 from paper_support import NAMES, line, mode, whole, with_gaps, without
 
-from benchmarks.paper.report import blocks, figures, markdown, published, sections, tables, targets
+from benchmarks.harness import shown
+from benchmarks.paper.report import figures, markdown, published, sections, tables, targets
 from benchmarks.paper.report.figures import rows_of
 from benchmarks.paper.report.markdown import as_markdown, escape
 from benchmarks.paper.workloads.catalogue import WORKLOADS
@@ -176,15 +177,15 @@ def test_ablations_are_found_by_their_names():
 
 
 def test_how_numbers_are_shown():
-    assert blocks.microseconds(99.94) == "99.9" and blocks.microseconds(1234567.0) == "1,234,567"
-    assert [blocks.percent(each) for each in (None, 0.0, 1.0, 0.99996, 0.0001)] == [
+    assert shown.microseconds(99.94) == "99.9" and shown.microseconds(1234567.0) == "1,234,567"
+    assert [shown.percent(each) for each in (None, 0.0, 1.0, 0.99996, 0.0001)] == [
         *("-", "0.0%", "100.0%", ">99.9%", "<0.1%")
     ]
-    assert [blocks.amount(each) for each in (0, 336, 12300, 953e6, 1.5e9)] == [
+    assert [shown.amount(each) for each in (0, 336, 12300, 953e6, 1.5e9)] == [
         *("0 B", "336 B", "12.3 kB", "953.0 MB", "1.50 GB")
     ]
-    assert blocks.yes(None) == "-" and blocks.yes(False) == "no"
-    assert len(blocks.shortened("word " * 500)) <= 300
+    assert shown.yes(None) == "-" and shown.yes(False) == "no"
+    assert len(shown.shortened("word " * 500)) <= 300
 
 
 # -------------------------------------------------------------------------------- report
@@ -304,7 +305,7 @@ def test_the_readmes_first_figures_name_the_worst_memory():
 
 def test_a_row_that_draws_random_numbers_is_explained():
     content = whole()
-    assert blocks.RANDOM not in as_markdown(content)
+    assert tables.RANDOM not in as_markdown(content)
     content["workloads"]["DR-T"]["about"] |= {
         "random": True,
         "check": {
@@ -313,10 +314,10 @@ def test_a_row_that_draws_random_numbers_is_explained():
         },
     }
     mode(content, "DR-T", "pygraph")["verdict"]["relative_error"] = 1.24
-    found = line(tables.correctness(rows_of(content)), f"DR-T{blocks.RANDOM}")
+    found = line(tables.correctness(rows_of(content)), f"DR-T{tables.RANDOM}")
     assert found["results: error"] == "1.2e+00" and found["results: allowed"] == "3.8e+00"
     text = as_markdown(content)
-    assert f"{blocks.RANDOM} The program draws random numbers" in text
+    assert f"{tables.RANDOM} The program draws random numbers" in text
     assert "up to 1.2e+00 in results and 1.0e+00 in gradients" in text
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from benchmarks.first_light import chart, demo, table
 from benchmarks.first_light.record import REQUIRED, Record, document, summarize
 from benchmarks.harness import record
+from benchmarks.harness.figures import over
 from benchmarks.harness.measure import Effort, Samples, geomean, percentile
 
 SPEEDS = {"eager": 3.0, "default": 2.0, "reduce-overhead": 1.5, "pygraph": 1.0, "floor": 0.5}
@@ -93,8 +94,8 @@ def test_tables_show_ratios_and_failures():
     text = console.export_text()
     assert "2.00x" in text and "failed" in text and "alexnet (2)" in text
     modes = record.by_mode(records)["alexnet"]
-    assert table.ratio(modes, "default", "pygraph") == pytest.approx(2.0)
-    assert table.ratio(modes, "reduce-overhead", "pygraph") is None
+    assert over(modes, "default", "pygraph") == pytest.approx(2.0)
+    assert over(modes, "reduce-overhead", "pygraph") is None
     lines = table.summary_lines(summarize(records))
     assert any(line.startswith("default/pygraph: 2.00") for line in lines)
     assert not any(line.startswith("reduce-overhead/") for line in lines)
