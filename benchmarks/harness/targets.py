@@ -7,8 +7,6 @@ from typing import Any
 
 PEAK_LIMIT = 1.02
 """pygraph's peak memory over that of the default mode."""
-ROUNDING = 1e-9
-"""Relative: a figure that is its limit meets it."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +34,13 @@ def judged(
     least: bool = False,
     failed: bool = False,
     complete: bool = True,
+    slack: float = 0.0,
 ) -> Target:
     """Met by a value of at most the limit, or at least. What failed beside it misses the target
     whatever the value; one that is not of everything that was asked for can miss it, not meet it.
-    """
+    `slack`: relative, how far beyond its limit a figure still is that limit."""
     holds = value is not None and (
-        value >= limit * (1 - ROUNDING) if least else value <= limit * (1 + ROUNDING)
+        value >= limit * (1 - slack) if least else value <= limit * (1 + slack)
     )
     missed = failed or (value is not None and not holds)
     met = False if missed else True if holds and complete else None

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from benchmarks.harness.shown import shortened
-from benchmarks.harness.targets import ROUNDING, Target, judged
+from benchmarks.harness.targets import Target, judged
 from benchmarks.paper.record import Row
 from benchmarks.paper.report import figures, published
 from benchmarks.paper.report.figures import DEFAULT, FLOOR, OWN, TORCH, Entry
@@ -21,6 +22,10 @@ COMPILE = 1.3
 NEAR = 1.10
 SHORT = 120
 """Characters of an error in a detail."""
+ROUNDING = 1e-9
+"""Relative: a figure that is its limit meets it."""
+
+_judged = partial(judged, slack=ROUNDING)
 
 
 def evaluate(names: Sequence[str], rows: Mapping[str, Row]) -> list[Target]:
@@ -63,7 +68,7 @@ def _faster(reference: str, names: Sequence[str], rows: Sequence[Row]) -> Target
     detail = f"over {mean.rows} of {len(names)} rows"
     detail += f"; from {_shown(found[-1])} to {_shown(found[0])}" if found else ""
     requirement = f"geometric mean of the latency's speed-up at least {limit}"
-    return judged(f"faster than {reference}", requirement, mean.value, limit, detail, least=True)
+    return _judged(f"faster than {reference}", requirement, mean.value, limit, detail, least=True)
 
 
 def _compile(names: Sequence[str], rows: Sequence[Row]) -> Target:
@@ -72,7 +77,7 @@ def _compile(names: Sequence[str], rows: Sequence[Row]) -> Target:
     detail = f"over {mean.rows} of {len(names)} rows"
     detail += f"; worst {_shown(found[0])}" if found else ""
     requirement = f"geometric mean at most {COMPILE} times reduce-overhead's"
-    return judged("compile time", requirement, mean.value, COMPILE, detail)
+    return _judged("compile time", requirement, mean.value, COMPILE, detail)
 
 
 def _never_slower(names: Sequence[str], rows: Sequence[Row]) -> Target:
@@ -110,7 +115,7 @@ def _on_every_row(
     said = [*parts, f"not measured on {', '.join(gaps)}" if gaps else ""]
     most = found[0].value if found else None
     detail = "; ".join(filter(None, said))
-    return judged(name, requirement, most, limit, detail, complete=not gaps)
+    return _judged(name, requirement, most, limit, detail, complete=not gaps)
 
 
 def _near(rows: Sequence[Row]) -> Target:
