@@ -62,4 +62,11 @@ def main(
     """Compare two records of `./run demo` by ratios within each run."""
     from pygraph.demo.output import terminal
 
-    raise typer.Exit(run((old, new), KIND, Rule(metric, limit), terminal()))
+    if metric not in METRICS:
+        raise typer.BadParameter(f"no metric {metric!r}: there are {', '.join(METRICS)}")
+    try:
+        status = run((old, new), KIND, Rule(metric, limit), terminal())
+    except NotARecord as error:
+        typer.echo(f"regress: {error}", err=True)
+        status = 2
+    raise typer.Exit(status)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from benchmarks.harness.figures import right
 from benchmarks.harness.record import NotARecord, read_json
@@ -107,4 +108,8 @@ KIND = Kind("workload", "slower, lost or grown", read, compare, _apart)
 
 def run_compare(a: Path, b: Path, metric: str, limit: float, console: Console) -> int:
     """1 if anything got slower, was lost or grew; 2 where that cannot be said."""
-    return run((a, b), KIND, Rule(metric, limit, CONFIDENCE), console)
+    try:
+        return run((a, b), KIND, Rule(metric, limit, CONFIDENCE), console)
+    except NotARecord as error:
+        console.print(Text(str(error), style="red"), soft_wrap=True)
+        return 2
