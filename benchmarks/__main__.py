@@ -38,9 +38,7 @@ def demo(
         str | None,
         typer.Option(help="Models, separated by commas. Default: all on a GPU, two without one."),
     ] = None,
-    modes: Annotated[
-        str | None, typer.Option(help="Modes, separated by commas. Default: all.")
-    ] = None,
+    modes: paper.Modes = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = first_light.OUT,
     name: Annotated[
         str, typer.Option(help="Name of the results' files, without an ending.")

@@ -24,6 +24,7 @@ from benchmarks.paper.workloads import catalogue, sources
 from pygraph.demo.output import terminal
 
 OUT = Path("bench-out/paper25.json")
+Modes = Annotated[str | None, typer.Option(help="Modes, separated by commas. Default: all.")]
 
 
 def main(
@@ -31,9 +32,7 @@ def main(
         str | None,
         typer.Option(help="Names or groups (huggingface, torchbench, timm, training, inference)."),
     ] = None,
-    modes: Annotated[
-        str | None, typer.Option(help="Modes, separated by commas. Default: all.")
-    ] = None,
+    modes: Modes = None,
     out: Annotated[Path, typer.Option(help="The record; is gone on with if it exists.")] = OUT,
     report: Annotated[
         Path | None, typer.Option(help="The report's path, no ending. Default: as the record.")
