@@ -130,7 +130,8 @@ def run(program: Program, backend: Backend) -> Outcome:
         try:
             found = _compare(program, backend, backend.compile, backend.compile_reference)
         except Mismatch as mismatch:
-            if mismatch.what != "bits" or not any(c.offset or c.misaligned for c in program.calls):
+            bent = any(call.offset or call.misaligned for call in program.calls)
+            if mismatch.what != "bits" or not bent or backend.device != "cpu":
                 raise
             found = None
         if found is None:
