@@ -59,9 +59,10 @@ class Clock:
     def mark(self) -> None:
         self.marked = time.perf_counter()
 
-    def run(self, call: Any, count: int, to_mark: bool = False) -> dict[str, float]:
+    def spend(self, call: Any, count: int, to_mark: bool = False) -> list[float]:
+        """Of each call, in order."""
         spent = []
-        for number in range(WARM + count):
+        for number in range(count):
             if number % BETWEEN_WAITS == 0:
                 self._wait()
             started = time.perf_counter()
@@ -69,7 +70,10 @@ class Clock:
             ended = self.marked if to_mark else time.perf_counter()
             spent.append(1e6 * (ended - started))
             del results
-        spent = sorted(spent[WARM:])
+        return spent
+
+    def run(self, call: Any, count: int, to_mark: bool = False) -> dict[str, float]:
+        spent = sorted(self.spend(call, WARM + count, to_mark)[WARM:])
         return {
             "median_us": statistics.median(spent),
             "p10_us": spent[len(spent) // 10],

@@ -26,26 +26,22 @@ import runpy
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
-import pygraph
-
-LABORATORY = Path(__file__).resolve().parent
 CHUNK = 48
 """Calls of a turn, three times the calls between two waits of host_path.py."""
 SETTLE = 8
 """The first calls of a turn, which find the caches as the other process left them."""
 FEWER = {256: 4}
 """Arguments, and the part of the calls that is made with so many: they take that much longer."""
-PIECES = 8
-"""Turns of the demo's loop over single calls, in each of its rounds."""
+PIECES = 5
+"""Turns of the demo's loop over single calls, in each of its rounds: as many as there are calls at
+least (demo.Request.effort), so that both trees have as many turns however fast they are."""
 CLOCKS = ("latency_us", "host_us", "pipelined_us")
 TREES = ("before", "after")
 CPUS = sorted(os.sched_getaffinity(0), reverse=True)
@@ -63,45 +59,39 @@ def turn() -> Iterator[None]:
     os.read(received, 1)
     elsewhere = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {cpu})
-    yield
-    os.sched_setaffinity(0, elsewhere)
-    os.write(sent, b".")
-    os.read(received, 1)
-
-
-def _run_in_turns(host_path: Any, turns: list[list[float]]) -> Callable[..., dict[str, float]]:
-    """Stands for Clock.run of host_path.py: as many calls, some at a time."""
-
-    def run(clock: Any, call: Any, count: int, to_mark: bool = False) -> dict[str, float]:
-        medians, left = [], host_path.WARM + count
-        while left:
-            spent = []
-            with turn():
-                for number in range(min(CHUNK, left)):
-                    if number % host_path.BETWEEN_WAITS == 0:
-                        clock._wait()
-                    started = time.perf_counter()
-                    results = call()
-                    ended = clock.marked if to_mark else time.perf_counter()
-                    spent.append(1e6 * (ended - started))
-                    del results
-            left -= len(spent)
-            if len(spent) > SETTLE:
-                medians.append(statistics.median(spent[SETTLE:]))
-        turns.append(medians[1:])
-        return {"median_us": statistics.median(medians)}
-
-    return run
+    try:
+        yield
+    finally:  # the other one goes on also where a mode raises
+        os.sched_setaffinity(0, elsewhere)
+        os.write(sent, b".")
+        os.read(received, 1)
 
 
 def child_host(tree: Path, out: Path, calls: int, kind: str, sizes: Sequence[int]) -> None:
+    """host_path.py with its calls cut into turns."""
+    import torch
+
     spec = importlib.util.spec_from_file_location("host_path", tree / "benchmarks/host_path.py")
     assert spec is not None and spec.loader is not None
     host_path = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(host_path)
     turns: list[list[float]] = []
-    """By row, and within it the median microseconds of each turn."""
-    host_path.Clock.run = _run_in_turns(host_path, turns)
+    """By row, and within it the median microseconds of each turn but the first."""
+    spend = host_path.Clock.spend
+
+    def in_turns(clock: Any, call: Any, count: int, to_mark: bool = False) -> list[float]:
+        spent: list[float] = []
+        medians = []
+        while len(spent) < count:
+            with turn():
+                chunk = spend(clock, call, min(CHUNK, count - len(spent)), to_mark)
+            spent += chunk
+            if len(chunk) > SETTLE:
+                medians.append(statistics.median(chunk[SETTLE:]))
+        turns.append(medians[1:])
+        return spent
+
+    host_path.Clock.spend = in_turns
     measured = []
     with torch.no_grad():
         for size in sizes:
@@ -281,6 +271,9 @@ def demo(
     for model in models.split(","):
         old, new = (json.loads((folder / model / "turns.json").read_text()) for folder in folders)
         env = new["env"]
+        if old["turns"].keys() != new["turns"].keys():
+            timed = " and ".join(", ".join(each["turns"]) for each in (old, new))
+            raise SystemExit(f"side_by_side: of {model}, not the same modes were timed: {timed}")
         found[model] = {
             mode: {"correct": [old["correct"][mode], new["correct"][mode]]}
             | {clock: _ratio([(old["turns"][mode][clock], turns[clock])]) for clock in CLOCKS}
@@ -294,6 +287,8 @@ def demo(
 
 
 def child(arguments: Sequence[str]) -> None:
+    import pygraph
+
     tree, kind, *rest = arguments
     found = Path(str(pygraph.__file__)).resolve()
     if Path(tree, "python").resolve() not in found.parents:
@@ -310,8 +305,6 @@ def child(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    # Not beside this file: `benchmarks` is the tree's own.
-    sys.path = [path for path in sys.path if Path(path or ".").resolve() != LABORATORY]
     if sys.argv[1:2] == ["child"]:
         child(sys.argv[2:])
     else:
