@@ -13,7 +13,7 @@ and neither goes on to the next row before both are done. What is compared is a 
 neighbour, and the figure is the median of their ratios.
 
 Memory is laid out anew in each process, which alone can make a row a few percent faster or slower.
-`host` therefore starts several pairs of processes, each pair on another CPU, and the record has the
+Therefore there are several pairs of processes, each pair on another CPU, and the record has the
 ratio of each.
 """
 
@@ -199,6 +199,18 @@ def _write(out: Path, content: dict[str, Any]) -> None:
 
 Tree = Annotated[Path, typer.Argument(help="A checkout with a built engine.", exists=True)]
 Out = Annotated[Path, typer.Option(help="The record.")]
+Pairs = Annotated[int, typer.Option(min=1, help="Pairs of processes.")]
+
+
+def run_pairs(
+    before: Path, after: Path, out: Path, pairs: int, kind: str, *what: str
+) -> Iterator[list[Path]]:
+    """The files or folders that the two children of a pair have made, before the next pair runs."""
+    made = [out.with_suffix(f".{name}") for name in TREES]
+    for pair in range(pairs):
+        cpu, trees = CPUS[pair % len(CPUS)], zip((before, after), made, strict=True)
+        take_turns([Child(tree, cpu, [kind, str(to), *what]) for tree, to in trees])
+        yield made
 
 
 @app.command()
@@ -208,19 +220,15 @@ def host(
     out: Out,
     calls: Annotated[int, typer.Option(min=4 * CHUNK, help="Of each row and pair.")] = 2000,
     device: Annotated[str, typer.Option(help="cuda, or twin.")] = "cuda",
-    pairs: Annotated[int, typer.Option(min=1, help="Pairs of processes.")] = 4,
+    pairs: Pairs = 4,
     arguments: Annotated[str, typer.Option(help="How many, with commas.")] = "2,32,256",
 ) -> None:
     """What a call costs the host, row by row of host_path.py."""
     found: list[list[dict[str, Any]]] = []
-    files = [out.with_suffix(f".{name}") for name in TREES]
-    what = str(calls), device, arguments
-    for pair in range(pairs):
-        cpu, trees = CPUS[pair % len(CPUS)], zip((before, after), files, strict=True)
-        take_turns([Child(tree, cpu, ["host", str(to), *what]) for tree, to in trees])
+    for files in run_pairs(before, after, out, pairs, "host", str(calls), device, arguments):
         found.append([json.loads(file.read_text()) for file in files])
-    for file in files:
-        file.unlink()
+        for file in files:
+            file.unlink()
     sizes = []
     for place, size in enumerate(found[0][1]["sizes"]):
         rows = {}
@@ -260,28 +268,31 @@ def demo(
     after: Tree,
     out: Out,
     models: Annotated[str, typer.Option(help="As the demo takes them, with commas.")],
+    pairs: Pairs = 1,
 ) -> None:
     """First light; whatever else is given goes to the demo."""
-    folders = [out.with_suffix(f".{name}") for name in TREES]
-    trees = zip((before, after), folders, strict=True)
-    take_turns(
-        [Child(tree, CPUS[0], ["demo", str(to), models, *context.args]) for tree, to in trees]
-    )
+    measured: dict[str, list[list[dict[str, Any]]]] = {model: [] for model in models.split(",")}
+    for folders in run_pairs(before, after, out, pairs, "demo", models, *context.args):
+        for model, its in measured.items():
+            its.append([json.loads((each / model / "turns.json").read_text()) for each in folders])
     found: dict[str, Any] = {}
-    for model in models.split(","):
-        old, new = (json.loads((folder / model / "turns.json").read_text()) for folder in folders)
-        env = new["env"]
-        if old["turns"].keys() != new["turns"].keys():
-            timed = " and ".join(", ".join(each["turns"]) for each in (old, new))
-            raise SystemExit(f"side_by_side: of {model}, not the same modes were timed: {timed}")
-        found[model] = {
-            mode: {"correct": [old["correct"][mode], new["correct"][mode]]}
-            | {clock: _ratio([(old["turns"][mode][clock], turns[clock])]) for clock in CLOCKS}
-            for mode, turns in new["turns"].items()
-        }
-        for mode, row in found[model].items():
+    for model, its in measured.items():
+        modes = [tuple(each["turns"]) for pair in its for each in pair]
+        if len(set(modes)) > 1:
+            raise SystemExit(f"side_by_side: of {model}, not the same modes were timed: {modes}")
+        found[model] = {}
+        for mode in modes[0]:
+            row: dict[str, Any] = {
+                clock: _ratio(
+                    [(old["turns"][mode][clock], new["turns"][mode][clock]) for old, new in its]
+                )
+                for clock in CLOCKS
+            }
+            correct = [all(pair[tree]["correct"][mode] for pair in its) for tree in (0, 1)]
+            found[model][mode] = {"correct": correct, **row}
             _show(f"{model}, {mode}", [(clock, row[clock]) for clock in CLOCKS])
-    command = f"benchmarks/side_by_side.py demo BEFORE AFTER --models {models}"
+        env = its[0][1]["env"]
+    command = f"benchmarks/side_by_side.py demo BEFORE AFTER --models {models} --pairs {pairs}"
     command = " ".join([command, *context.args])
     _write(out, {"env": env, "command": command, "models": found})
 

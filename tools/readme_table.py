@@ -161,7 +161,7 @@ def layers(document: Document) -> str:
 
 
 def of_paper(name: str) -> Callable[[Document], str]:
-    """Of `pygraph bench`; needs the package, and so torch."""
+    """Of `./run bench`; needs the package, and so torch."""
 
     def make(document: Document) -> str:
         from benchmarks.paper.report import markdown

@@ -1,4 +1,4 @@
-"""The paper's benchmark (`pygraph bench`): its 25 workloads, every way to run them, its tables.
+"""The paper's benchmark (`./run bench`): its 25 workloads, every way to run them, its tables.
 
 workloads   the programs, a package of its own
 modes       the ways to run them, pygraph with a part switched off among them, and the floor

@@ -150,7 +150,7 @@ def show(suite: Suite, report: Path, console: Console) -> int:
 def write_reports(out: Path, report: Path) -> list[str]:
     """From the record that there is; the names of the files."""
     if not out.exists():
-        raise ValueError(f"{out.name}: no such record; run `pygraph bench` first")
+        raise ValueError(f"{out.name}: no such record; run `./run bench` first")
     content = read(out)
     files = [report.with_name(f"{report.name}{ending}") for ending in (".md", ".html")]
     write_report(content, *files)

@@ -79,7 +79,7 @@ def _worse(old: Row, new: Row) -> tuple[str, ...]:
 
 def read(path: Path) -> dict[str, Any]:
     """Raises NotARecord."""
-    needed = "needed: a result of `pygraph bench`, JSON with runs and at least one of workloads"
+    needed = "needed: a result of `./run bench`, JSON with runs and at least one of workloads"
     content = read_json(path, needed)
     if not isinstance(content, dict):
         raise NotARecord(f"{path}: found a JSON {type(content).__name__}; {needed}")

@@ -87,7 +87,7 @@ def _checkout_missing() -> str | None:
         return (
             f"TorchBench: not found in {cache_folder()}; needed is {TORCHBENCH_URL} at "
             f"{TORCHBENCH_COMMIT[:12]}, there or in the folder that {VARIABLE} names; "
-            "`pygraph bench` fetches it"
+            "`./run bench` fetches it"
         )
     for part in FOLDERS:
         if not (folder / ROOT / part).is_dir():

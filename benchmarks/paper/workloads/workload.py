@@ -72,7 +72,7 @@ class Workload:
         from benchmarks.paper.workloads import sources
 
         if missing := sources.missing(self.needs):
-            raise Unavailable(f"{missing}; `pygraph bench --list` says what to install")
+            raise Unavailable(f"{missing}; `./run bench --list` says what to install")
         model = build_on(device, partial(self.build, tiny), "torch")
         program = Program(model, self.call, self.precision == BF16 and device.type == "cuda")
         return program.train(self.training)

@@ -194,7 +194,7 @@ def test_what_is_no_result_is_named(tmp_path, content, found):
         place.mkdir(exist_ok=True)
         status, text = run(place, old, new)
         assert status == 2
-        assert name in text and found in text and "needed: a result of `pygraph bench`" in text
+        assert name in text and found in text and "needed: a result of `./run bench`" in text
 
 
 def test_an_unknown_metric(tmp_path):

@@ -52,18 +52,63 @@ def test_the_host_path(tmp_path: Path) -> None:
             assert 0 < row["p10_us"] <= row["median_us"] <= row["worst_us"]
 
 
+EAGER_DEMO = """
+import sys
+from pathlib import Path
+import torch
+from benchmarks.first_light.record import document
+from benchmarks.first_light.run import Options, run_workload
+from benchmarks.harness import record
+from benchmarks.harness.device import Device
+from benchmarks.harness.measure import Effort
+from pygraph.demo.models import WORKLOADS
+
+given = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+options = Options(Effort(0.5, least=5), [given["--modes"]])
+with torch.no_grad():
+    records = run_workload(WORKLOADS[given["--models"]], Device("cpu"), options, lambda step: None)
+record.write(Path(given["--out"], "first-light.json"), document(records, {"gpu": None}, ""))
+"""
+"""Stands for the demo, which is measured on a GPU."""
+
+
+def two_trees(folder: Path) -> tuple[str, str]:
+    for name in ("before", "after"):
+        tree = folder / name
+        shutil.copytree(SCRIPTS, tree / "benchmarks", ignore=shutil.ignore_patterns("results"))
+        (tree / "python").symlink_to(SCRIPTS.parent / "python")
+    return str(folder / "before"), str(folder / "after")
+
+
+def test_the_demo_of_two_trees_side_by_side(tmp_path: Path) -> None:
+    """A tree beside one whose single calls sleep on the clock, and whose calls in a row do not."""
+    trees = two_trees(tmp_path)
+    for tree in trees:
+        Path(tree, "benchmarks/__main__.py").write_text(EAGER_DEMO)
+    script = tmp_path / "after/benchmarks/harness/measure.py"
+    quick = "        returned = clock()"
+    assert script.read_text().count(quick) == 1
+    script.write_text(script.read_text().replace(quick, f"        time.sleep(1e-3)\n{quick}"))
+    few = "--models", "mlp-1,mlp-8", "--pairs", "2", "--modes", "eager"
+    found = run("side_by_side.py", tmp_path / "out.json", *few, before=("demo", *trees))
+    assert found["models"].keys() == {"mlp-1", "mlp-8"}
+    for modes in found["models"].values():
+        (row,) = modes.values()
+        assert row["correct"] == [True, True]
+        for clock in ("latency_us", "host_us"):
+            assert len(row[clock]["ratios"]) == 2
+            assert row[clock]["after_us"] - row[clock]["before_us"] > 900
+        assert abs(row["pipelined_us"]["after_us"] - row["pipelined_us"]["before_us"]) < 900
+
+
 def test_two_trees_side_by_side(tmp_path: Path) -> None:
     """A tree beside one whose callable sleeps: the rows that it is called in are slower, and no
     graph's."""
-    for name in ("before", "after"):
-        tree = tmp_path / name
-        shutil.copytree(SCRIPTS, tree / "benchmarks", ignore=shutil.ignore_patterns("results"))
-        (tree / "python").symlink_to(SCRIPTS.parent / "python")
+    trees = two_trees(tmp_path)
     script = tmp_path / "after/benchmarks/host_path.py"
     quick = "return list(torch._foreach_add(given, 1.0))"
     assert script.read_text().count(quick) == 2
     script.write_text(script.read_text().replace(quick, f"time.sleep(1e-3); {quick}", 1))
-    trees = str(tmp_path / "before"), str(tmp_path / "after")
     few = "--calls", "192", "--pairs", "1", "--arguments", "2", "--device", "twin"
     found = run("side_by_side.py", tmp_path / "out.json", *few, before=("host", *trees))
     (size,) = found["sizes"]
