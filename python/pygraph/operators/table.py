@@ -21,6 +21,7 @@ class Property(enum.Enum):
 
     ADDRESSES_BY_SHAPE = "what its kernels read and write follows from shapes, and not from values"
     KEEPS_VALUES = "returns one tensor, which holds values of its first argument and no others"
+    LOOKS_UP = "takes those rows of its first argument that the values of its second name"
     INDEXES_UNCHECKED = "its kernels index by values and do not check them"
     BREAKS_ITS_LIBRARY = "a capture that it fails in leaves its library unusable in the process"
     SEPARABLE = "computes several results one after another, and can be called for one at a time"
@@ -97,6 +98,11 @@ TABLE = (
         _P.ADDRESSES_BY_SHAPE,
         "cat constant_pad_nd empty full stack",
         "aten/src/ATen/native: cuda/Shape.cu, PadNd.cpp, TensorFactories.cpp, TensorShape.cpp",
+    ),
+    _fact(
+        _P.LOOKS_UP,
+        "embedding",
+        "aten/src/ATen/native/Embedding.cpp: index_select of the weight",
     ),
     _fact(
         _P.INDEXES_UNCHECKED,

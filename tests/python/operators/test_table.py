@@ -26,6 +26,7 @@ WANTED = {
     Property.KEEPS_VALUES: """
         alias clone detach expand permute reshape select slice
         squeeze t transpose unsqueeze view _unsafe_view""",
+    Property.LOOKS_UP: "embedding",
     Property.INDEXES_UNCHECKED: "_unsafe_index _unsafe_masked_index",
     Property.BREAKS_ITS_LIBRARY: """
         _linalg_eigh _linalg_eigvals linalg_eig linalg_eigvals _linalg_svd linalg_lstsq""",

@@ -50,11 +50,11 @@ def of_source(
 
 
 def of_graph(graph: torch.fx.Graph) -> dict[int, int] | None:
-    """Of operators: the same. Embeddings are the only ones that index; others are not looked at."""
+    """Of operators: the same. Only those that look up rows index; others are not looked at."""
     arguments = [node for node in graph.nodes if node.op == "placeholder"]
     found: dict[int, int] = {}
     for node in graph.nodes:
-        if node.target is not torch.ops.aten.embedding.default:
+        if not looks_up(node.target):
             continue
         table, index = node.args[0], node.args[1]
         while index.op == "call_function" and _keeps_values(index.target):
@@ -68,12 +68,20 @@ def of_graph(graph: torch.fx.Graph) -> dict[int, int] | None:
     return found
 
 
+def looks_up(target: Any) -> bool:
+    return _is_known(target, Property.LOOKS_UP) and overload_name(target) == "default"
+
+
 def _keeps_values(target: Any) -> bool:
+    # view.dtype keeps the bits
+    return _is_known(target, Property.KEEPS_VALUES) and overload_name(target) != "dtype"
+
+
+def _is_known(target: Any, that: Property) -> bool:
     return (
         isinstance(target, OpOverload)
         and target.namespace == "aten"
-        and target.overloadpacket.__name__ in operators(Property.KEEPS_VALUES)
-        and overload_name(target) != "dtype"  # of view: the bits are kept
+        and target.overloadpacket.__name__ in operators(that)
     )
 
 

@@ -94,8 +94,7 @@ def _only(found: list[dict[int, int] | None]) -> dict[int, int] | None:
 
 
 def _of_graph(graph: torch.fx.Graph) -> dict[int, int] | None:
-    lookup = torch.ops.aten.embedding.default
-    harmless = all(node.target is lookup or _is_harmless_node(node) for node in graph.nodes)
+    harmless = all(index_bounds.looks_up(n.target) or _is_harmless_node(n) for n in graph.nodes)
     return index_bounds.of_graph(graph) if harmless else None
 
 
