@@ -203,13 +203,14 @@ Pairs = Annotated[int, typer.Option(min=1, help="Pairs of processes.")]
 
 
 def run_pairs(
-    before: Path, after: Path, out: Path, pairs: int, kind: str, *what: str
+    trees: tuple[Path, Path], out: Path, pairs: int, words: Sequence[str]
 ) -> Iterator[list[Path]]:
     """The files or folders that the two children of a pair have made, before the next pair runs."""
     made = [out.with_suffix(f".{name}") for name in TREES]
     for pair in range(pairs):
-        cpu, trees = CPUS[pair % len(CPUS)], zip((before, after), made, strict=True)
-        take_turns([Child(tree, cpu, [kind, str(to), *what]) for tree, to in trees])
+        cpu, (kind, *what) = CPUS[pair % len(CPUS)], words
+        both = zip(trees, made, strict=True)
+        take_turns([Child(tree, cpu, [kind, str(to), *what]) for tree, to in both])
         yield made
 
 
@@ -225,7 +226,8 @@ def host(
 ) -> None:
     """What a call costs the host, row by row of host_path.py."""
     found: list[list[dict[str, Any]]] = []
-    for files in run_pairs(before, after, out, pairs, "host", str(calls), device, arguments):
+    words = "host", str(calls), device, arguments
+    for files in run_pairs((before, after), out, pairs, words):
         found.append([json.loads(file.read_text()) for file in files])
         for file in files:
             file.unlink()
@@ -272,7 +274,7 @@ def demo(
 ) -> None:
     """First light; whatever else is given goes to the demo."""
     measured: dict[str, list[list[dict[str, Any]]]] = {model: [] for model in models.split(",")}
-    for folders in run_pairs(before, after, out, pairs, "demo", models, *context.args):
+    for folders in run_pairs((before, after), out, pairs, ("demo", models, *context.args)):
         for model, its in measured.items():
             its.append([json.loads((each / model / "turns.json").read_text()) for each in folders])
     found: dict[str, Any] = {}

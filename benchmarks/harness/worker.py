@@ -71,7 +71,9 @@ def run(
         if device == "cpu":
             torch.set_num_threads(1)  # tiny tensors are not worth more; tests share their machine
         known = json.loads(resumed)
-        given = Given(found, mode, Device(device), tiny, seconds, turns, shared, known)
+        given = Given(
+            found, mode, Device(device), tiny, seconds, turns=turns, shared=shared, resumed=known
+        )
         work = {"environment": lambda _: environment(), **kinds}
         serve(out, lambda: work[kind](given), gate, lambda: kind in kinds and build(found))
 

@@ -94,7 +94,17 @@ def main(
         anew = chosen_again(again, names)
     except KeyError as error:
         raise typer.BadParameter(str(error.args[0])) from error
-    plan = Plan(names, wanted, device, tiny, budget, seconds, preparing, weighing, anew)
+    plan = Plan(
+        models=names,
+        parts=wanted,
+        device=device,
+        tiny=tiny,
+        budget_s=budget,
+        seconds=seconds,
+        preparing=preparing,
+        weighing=weighing,
+        again=anew,
+    )
     suite = Suite(plan, Document(out, command_line()), terminal())
     try:
         suite.run()

@@ -177,7 +177,17 @@ def _training(name: str, tiny: bool) -> Training:
     sizes = tiny_sizes if tiny else real_sizes
     library = "torch" if tiny and library == "torchvision" else library
     made = partial(build, tiny)
-    return Training(name, sizes[0], library, made, loss, sample(*sizes), precision, about, random)
+    return Training(
+        name,
+        sizes[0],
+        library,
+        made,
+        loss,
+        sample(*sizes),
+        precision=precision,
+        about=about,
+        random=random,
+    )
 
 
 MODELS = {name: _training(name, False) for name in NAMED}

@@ -74,9 +74,9 @@ class Suite:
             plan.budget_s,
             console,
             self.save,
-            plan.options,
-            document.errors,
-            document.seconds,
+            options=plan.options,
+            errors=document.errors,
+            seconds=document.seconds,
         )
         self.document.settings |= {
             "preparing_at_once": plan.preparing,

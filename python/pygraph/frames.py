@@ -14,7 +14,7 @@ import pygraph
 
 _PACKAGES = tuple(os.path.join(each.__path__[0], "") for each in (torch, pygraph))
 #: It has models, which are programs like any other.
-_BENCH = os.path.join(pygraph.__path__[0], "bench", "")
+_DEMO = os.path.join(pygraph.__path__[0], "demo", "")
 
 _FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*(?:\n[ \t]+(?P<code>\S[^\n]*))?'
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 def is_programs(file: str) -> bool:
     """Whether a frame's file is of the program. Generated code ("<string>") is not."""
-    return file.startswith(_BENCH) or not file.startswith(("<", *_PACKAGES))
+    return file.startswith(_DEMO) or not file.startswith(("<", *_PACKAGES))
 
 
 def of_frames(frames: Iterable[FrameSummary]) -> Place | None:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-import pygraph
-from pygraph.capture import reasons
+from pygraph.capture import reasons, record
+from pygraph.demo import small_models
 from pygraph.frames import is_programs
 from pygraph.frontends.compile import sources
 from pygraph.planning.source import of_text
 
-TORCH, PYGRAPH = (os.path.dirname(each.__file__) for each in (torch, pygraph))
+TORCH = os.path.dirname(torch.__file__)
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ TORCH, PYGRAPH = (os.path.dirname(each.__file__) for each in (torch, pygraph))
         ("/home/user/torch/net.py", True),
         ("/home/user/pygraph/python/net.py", True),
         (f"{TORCH}vision/models/resnet.py", True),
-        (f"{PYGRAPH}/bench/small_models.py", True),
+        (small_models.__file__, True),
         (f"{TORCH}/nn/modules/linear.py", False),
-        (f"{PYGRAPH}/capture/record.py", False),
+        (record.__file__, False),
         ("<eval_with_key>.1", False),
     ],
 )
