@@ -1,6 +1,6 @@
 """What PyGraph did, as data and as text.
 
-The adapter fills these classes while a program runs, everything else only prints them. Nothing of
+`runtime` fills these classes while a program runs, everything else only prints them. Nothing of
 the rest of the package is imported here, so that a report can be read wherever it was saved.
 """
 

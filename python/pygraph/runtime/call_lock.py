@@ -74,11 +74,11 @@ class CallLock:
 
 
 class _Calling:
-    def __init__(self, turnstile: CallLock) -> None:
-        self._turnstile = turnstile
+    def __init__(self, lock: CallLock) -> None:
+        self._lock = lock
 
     def __enter__(self) -> None:
-        self._turnstile.enter()
+        self._lock.enter()
 
     def __exit__(
         self,
@@ -86,4 +86,4 @@ class _Calling:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._turnstile.leave()
+        self._lock.leave()

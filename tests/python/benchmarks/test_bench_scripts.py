@@ -65,6 +65,7 @@ from pygraph.demo.models import WORKLOADS
 
 given = dict(zip(sys.argv[2::2], sys.argv[3::2]))
 options = Options(Effort(0.5, least=5), [given["--modes"]])
+torch.set_num_threads(1)
 with torch.no_grad():
     records = run_workload(WORKLOADS[given["--models"]], Device("cpu"), options, lambda step: None)
 record.write(Path(given["--out"], "first-light.json"), document(records, {"gpu": None}, ""))
@@ -88,7 +89,7 @@ def test_the_demo_of_two_trees_side_by_side(tmp_path: Path) -> None:
     script = tmp_path / "after/benchmarks/harness/measure.py"
     quick = "        returned = clock()"
     assert script.read_text().count(quick) == 1
-    script.write_text(script.read_text().replace(quick, f"        time.sleep(1e-3)\n{quick}"))
+    script.write_text(script.read_text().replace(quick, f"        time.sleep(3e-2)\n{quick}"))
     few = "--models", "mlp-1,mlp-8", "--pairs", "2", "--modes", "eager"
     found = run("side_by_side.py", tmp_path / "out.json", *few, before=("demo", *trees))
     assert found["models"].keys() == {"mlp-1", "mlp-8"}
@@ -97,8 +98,8 @@ def test_the_demo_of_two_trees_side_by_side(tmp_path: Path) -> None:
         assert row["correct"] == [True, True]
         for clock in ("latency_us", "host_us"):
             assert len(row[clock]["ratios"]) == 2
-            assert row[clock]["after_us"] - row[clock]["before_us"] > 900
-        assert abs(row["pipelined_us"]["after_us"] - row["pipelined_us"]["before_us"]) < 900
+            assert row[clock]["after_us"] - row[clock]["before_us"] > 15e3
+        assert abs(row["pipelined_us"]["after_us"] - row["pipelined_us"]["before_us"]) < 15e3
 
 
 def test_two_trees_side_by_side(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The adapter on a machine without a GPU: clear reasons, right results, the hook."""
+"""The backend on a machine without a GPU: clear reasons, right results, the hook."""
 
 from __future__ import annotations
 

@@ -18,20 +18,20 @@ def run(*bodies: object) -> None:
 
 
 def test_one_alone_excludes_all_others() -> None:
-    turnstile = CallLock()
+    lock = CallLock()
     inside = [0]
     seen: list[int] = []
 
     def call() -> None:
         for _ in range(200):
-            with turnstile.calling():
+            with lock.calling():
                 inside[0] += 1
                 time.sleep(0)
                 inside[0] -= 1
 
     def link() -> None:
         for _ in range(50):
-            with turnstile.calling(), turnstile.alone():
+            with lock.calling(), lock.alone():
                 seen.append(inside[0])
                 time.sleep(0.0002)
                 seen.append(inside[0])
@@ -42,49 +42,49 @@ def test_one_alone_excludes_all_others() -> None:
 
 
 def test_several_may_call_at_a_time() -> None:
-    turnstile = CallLock()
+    lock = CallLock()
     together = threading.Barrier(3, timeout=10)
 
     def call() -> None:
-        with turnstile.calling():
+        with lock.calling():
             together.wait()
 
     run(call, call, call)
 
 
 def test_a_thread_may_enter_again() -> None:
-    turnstile = CallLock()
+    lock = CallLock()
 
     def nested() -> None:
-        with turnstile.calling(), turnstile.calling(), turnstile.alone():
-            with turnstile.calling(), turnstile.alone():
+        with lock.calling(), lock.calling(), lock.alone():
+            with lock.calling(), lock.alone():
                 pass
-            with turnstile.calling():
+            with lock.calling():
                 pass
 
     run(nested, nested)
-    with turnstile.calling():
+    with lock.calling():
         pass
 
 
 def test_who_is_inside_may_enter_again_though_somebody_waits_to_be_alone() -> None:
-    turnstile = CallLock()
+    lock = CallLock()
     is_inside, waits = threading.Event(), threading.Event()
     order: list[str] = []
 
     def call() -> None:
-        with turnstile.calling():
+        with lock.calling():
             is_inside.set()
             assert waits.wait(10)
             time.sleep(0.02)  # the other one has come to its wait
-            with turnstile.calling():
+            with lock.calling():
                 order.append("again")
 
     def link() -> None:
         assert is_inside.wait(10)
-        with turnstile.calling():
+        with lock.calling():
             waits.set()
-            with turnstile.alone():
+            with lock.alone():
                 order.append("alone")
 
     run(call, link)

@@ -1,4 +1,4 @@
-"""torch.compile on the CPU twin: the torch adapter's whole path, with real models."""
+"""torch.compile on the CPU twin: the frontend's whole path, with real models."""
 
 from __future__ import annotations
 
