@@ -4,13 +4,14 @@
     python benchmarks/side_by_side.py host BEFORE AFTER --out FILE
     python benchmarks/side_by_side.py demo BEFORE AFTER --out FILE --models mlp-8,alexnet
 
-BEFORE and AFTER are checkouts with a built engine in python/pygraph. Each runs in a process of its
-own: host_path.py, or the demo. A machine that others use too can be twice as slow in the next
-minute, and one of its CPUs half as fast as the next, so two runs one after the other tell nothing.
-Here both processes are at the same row at the same time, and take turns of a few dozen calls on one
-CPU; who is first changes with every turn. While one is timed the other waits for a byte in a pipe,
-and neither goes on to the next row before both are done. What is compared is a turn with its
-neighbour, and the figure is the median of their ratios.
+BEFORE and AFTER are checkouts with a built engine in python/pygraph; this Python must not have a
+PyGraph of its own. Each runs in a process of its own: host_path.py, or the demo. A machine that
+others use too can be twice as slow in the next minute, and one of its CPUs half as fast as the
+next, so two runs one after the other tell nothing. Here both processes are at the same row at the
+same time, and take turns of a few dozen calls on one CPU; who is first changes with every turn.
+While one is timed the other waits for a byte in a pipe, and neither goes on to the next row before
+both are done. What is compared is a turn with its neighbour, and the figure is the median of their
+ratios.
 
 Memory is laid out anew in each process, which alone can make a row a few percent faster or slower.
 Therefore there are several pairs of processes, each pair on another CPU, and the record has the

@@ -54,7 +54,7 @@ from pygraph.demo.models import chosen
 from pygraph.demo.output import terminal
 
 ROOT = Path(__file__).resolve().parents[2]
-OUT = ROOT / "benchmarks" / "results" / "engine.json"
+OUT = Path("bench-out/engine.json")
 MODES = ("eager", "default", "reduce-overhead", "pygraph")
 COMPILED = ("reduce-overhead", "default")
 """One per configuration of Inductor: pygraph compiles as reduce-overhead does."""

@@ -8,15 +8,31 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import platform
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pygraph.demo.output import command_line as command_line
+from pygraph.demo import output
 
+COMMANDS = {
+    "demo": "demo",
+    "bench": "bench",
+    "training": "bench-training",
+    "engine": "bench-engine-record",
+}
+"""Of this package, as `./run` has them."""
 LIBRARIES = ("triton", "transformers", "torchvision", "timm")
+
+
+def command_line() -> str:
+    """As a reader of the record would start it; paths are reduced to their last part."""
+    line = output.command_line()
+    for name, command in COMMANDS.items():
+        line = re.sub(rf"^python -m benchmarks {name}\b", f"./run {command}", line)
+    return line
 
 
 def environment() -> dict[str, Any]:

@@ -28,8 +28,7 @@ from benchmarks.training.table import detail_table, latency_table
 from pygraph.demo.models import chosen
 from pygraph.demo.output import terminal
 
-ROOT = Path(__file__).resolve().parents[2]
-OUT = ROOT / "benchmarks" / "results" / "training.json"
+OUT = Path("bench-out/training.json")
 MEASURED = ("time", "memory")
 
 

@@ -26,7 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--reduce-overhead"):
+    # Where pytest was not given this folder, it has not seen the option.
+    if config.getoption("--reduce-overhead", False):
         if not torch.cuda.is_available():
             raise pytest.UsageError("--reduce-overhead needs a CUDA device")
         training_support.instead_of_pygraph = "reduce-overhead"

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 if __package__ is None or __package__ == "":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    tests, root = Path(__file__).resolve().parents[1:3]
+    sys.path[:0] = [str(tests), str(root)]
 
 import torch
 

@@ -279,6 +279,9 @@ def test_models_behind_a_gpu_that_broke_are_kept_as_failed(monkeypatch):
 
 
 def test_nothing_of_this_machine_is_written(monkeypatch):
+    started = ["/somewhere/benchmarks/__main__.py", "training", "--out", "/tmp/secret/out"]
+    monkeypatch.setattr(sys, "argv", started)
+    assert command_line() == "./run bench-training --out out"
     monkeypatch.setattr(sys, "argv", ["/somewhere/pygraph", "demo", "--out", "/tmp/secret/out"])
     assert command_line() == "pygraph demo --out out"
     found = environment()

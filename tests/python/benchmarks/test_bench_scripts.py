@@ -4,6 +4,7 @@ results and write what they promise."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-SCRIPTS = Path(__file__).parents[3] / "benchmarks"
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SCRIPTS = ROOT / "benchmarks"
+NAMED = sorted(
+    set(re.findall(r"(?<=python )[\w/]+\.py", (SCRIPTS / "results/README.md").read_text()))
+)
+"""What records are made with."""
 ROWS = {
     "callable",
     "dispatcher",
@@ -41,6 +49,13 @@ def run(script: str, out: Path, *options: str, before: Sequence[str] = ()) -> An
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert out.exists(), done.stderr
     return json.loads(out.read_text())
+
+
+@pytest.mark.parametrize("script", NAMED)
+def test_what_makes_a_record_starts(script: str) -> None:
+    command = [sys.executable, str(ROOT / script), "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert shown.returncode == 0 and "usage" in shown.stdout.lower(), shown.stderr
 
 
 def test_the_host_path(tmp_path: Path) -> None:
