@@ -10,11 +10,9 @@ from typing import NamedTuple
 
 import torch
 
-import pygraph
-
-_PACKAGES = tuple(os.path.join(each.__path__[0], "") for each in (torch, pygraph))
+_PACKAGES = tuple(os.path.join(os.path.dirname(each), "") for each in (torch.__file__, __file__))
 #: It has models, which are programs like any other.
-_DEMO = os.path.join(pygraph.__path__[0], "demo", "")
+_DEMO = os.path.join(_PACKAGES[1], "demo", "")
 
 _FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*(?:\n[ \t]+(?P<code>\S[^\n]*))?'

@@ -208,8 +208,7 @@ void bind_dispatcher(nb::module_& module) {
       .def_prop_ro("replays", &Dispatcher::replays, "Calls that a program served.")
       .def_prop_ro("dropped", &Dispatcher::dropped,
                    "Launches for calls that did not come (speculation.h). They are no calls.")
-      .def_prop_ro("size", &Dispatcher::size)
-      .def_prop_ro("_boxed_call", [](const Dispatcher&) { return true; });
+      .def_prop_ro("size", &Dispatcher::size);
 }
 
 }  // namespace pygraph::bindings

@@ -223,7 +223,7 @@ void bind_link(nb::module_& module) {
 
   module.def(
       "link", &link_graphs, nb::arg("a"), nb::arg("b"), nb::arg("regions"),
-      nb::arg("phantom_begin"), nb::arg("phantom_end"), nb::arg("twin") = false,
+      nb::arg("phantom_begin"), nb::arg("phantom_end"), nb::kw_only(), nb::arg("twin") = false,
       nb::arg("copies") = std::vector<CopyTuple>{}, nb::arg("operators") = std::vector<SpanTuple>{},
       nb::arg("share_scratch") = true, nb::arg("arena_in_pieces") = false,
       nb::arg("smallest_loan") = LinkOptions{}.smallest_loan,

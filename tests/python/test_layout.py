@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pygraph
@@ -33,6 +33,7 @@ def imported(code: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "a relative import hides where it leads"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
@@ -51,6 +52,39 @@ def upward(room: str, code: str) -> Iterator[str]:
             known = to in FLOOR_OF and room in FLOOR_OF
             if not known or FLOOR_OF[to] <= FLOOR_OF[room]:
                 yield name
+
+
+#: What is known of compilers, and who may use it.
+OF_COMPILERS = {f"pygraph.torch_private.{name}" for name in ("aot", "dynamo", "inductor")}
+ABOVE_COMPILERS = {"frontends", "demo", "planning", "torch_private"}
+
+
+def circles(imports: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Modules that import each other, all of them together."""
+    reached: dict[str, set[str]] = {}
+    for module in imports:
+        waiting, found = [module], set[str]()
+        while waiting:
+            new = imports.get(waiting.pop(), set()) - found
+            found |= new
+            waiting.extend(new)
+        reached[module] = found
+    return {
+        frozenset({module} | {other for other in found if module in reached.get(other, ())})
+        for module, found in reached.items()
+        if module in found
+    }
+
+
+def modules_imported(code: str, known: Collection[str]) -> set[str]:
+    """Those of the package that a module imports when it runs, not for its annotations alone."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    engine = "pygraph._engine"  # no module of Python's
+    names = [each for each in imported(ast.unparse(tree)) if not each.startswith(engine)]
+    return {each if each in known else each.rpartition(".")[0] for each in names} & set(known)
 
 
 def crowded(code: str) -> Iterator[str]:
@@ -73,6 +107,30 @@ def test_an_arrow_that_goes_up_is_seen() -> None:
 def test_arrows_between_rooms_go_down() -> None:
     found = {path: list(upward(room, code)) for room, path, code in modules_in_rooms()}
     assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_what_is_below_the_frontends_knows_no_compiler() -> None:
+    found = {
+        path: names
+        for room, path, code in modules_in_rooms()
+        if room not in ABOVE_COMPILERS
+        and (names := {n for n in imported(code) if any(n.startswith(o) for o in OF_COMPILERS)})
+    }
+    assert found == {}
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    code = "from pygraph import a\nif TYPE_CHECKING:\n    from pygraph import b"
+    assert modules_imported(code, {"pygraph.a", "pygraph.b"}) == {"pygraph.a"}
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == {frozenset("bc")}
+    paths = {
+        path.relative_to(PACKAGE.parent).with_suffix(""): path for path in PACKAGE.rglob("*.py")
+    }
+    modules = {".".join(path.parts).removesuffix(".__init__"): file for path, file in paths.items()}
+    assert len(modules) > 50
+    assert not circles(
+        {name: modules_imported(file.read_text(), modules) for name, file in modules.items()}
+    )
 
 
 def test_the_product_does_not_know_the_laboratory() -> None:

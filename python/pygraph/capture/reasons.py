@@ -8,7 +8,12 @@ import traceback
 from pygraph.capture.device import CaptureFailed
 from pygraph.frames import of_frames
 
+_OUTSIDE = re.compile("out of bounds for storage")
 _KNOWN = (
+    (
+        _OUTSIDE,
+        "it views memory outside of its arguments, where other calls need not have any",
+    ),
     (
         re.compile(
             r"operation (not permitted|failed due to).*captur|Cannot copy between .* graph capture",
@@ -36,6 +41,11 @@ def explain(error: BaseException, operator: str | None) -> tuple[str, str | None
         if pattern.search(str(error)):
             return f"{reason}: {first}", operator, source_of(error)
     return f"{type(error).__name__}: {first}", operator, source_of(error)
+
+
+def views_outside(error: BaseException) -> bool:
+    """Whether torch refused a view of memory that a tensor does not have."""
+    return _OUTSIDE.search(str(error)) is not None
 
 
 def source_of(error: BaseException) -> str | None:

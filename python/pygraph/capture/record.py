@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capture import generators, numbers, tensors
+from pygraph.capture import generators, numbers, reasons, tensors
 from pygraph.capture.attempts import Attempt
 from pygraph.capture.device import DEFAULT, CaptureFailed, Segment, is_strided
 from pygraph.capture.request import Request
@@ -29,8 +29,6 @@ from pygraph.capture.segments import SegmentIndex
 
 #: Elements by which storage offsets are further on in B; keeps what view(dtype) asks of them.
 _OFFSET_IN_B = 64
-#: What torch says of a view that its storage does not hold.
-_OUT_OF_BOUNDS = "out of bounds for storage"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,12 +109,12 @@ def record(
             private_pool=attempt.policy.private_scratch,
             draws=drawn,
         )
-    except RuntimeError as error:
-        if _OUT_OF_BOUNDS not in str(error):
+    except CaptureFailed:
+        raise
+    except RuntimeError as error:  # of the twin: a GPU's are explained where they are raised
+        if not reasons.views_outside(error):
             raise
-        raise CaptureFailed(
-            "it views memory outside of its arguments, where other calls need not have any"
-        ) from error
+        raise CaptureFailed(*reasons.explain(error, None)) from error
     numbers.require_unwritten(arguments, copies)
     return Capture(
         graph=made.graph,

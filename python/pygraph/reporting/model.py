@@ -99,6 +99,8 @@ class GraphReport:
 
     proof: str = "not run"
     """ "bit-equal", "within run-to-run spread" or "failed: ..."; the last one's."""
+    proof_passed: bool | None = None
+    """Of the last proof that ran; None before any."""
     proofs: int = 0
     """How often a program of this graph was proven."""
     programs: int = 0

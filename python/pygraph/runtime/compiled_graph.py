@@ -121,6 +121,10 @@ class CompiledGraph:
         no one any more."""
         self._tell_deployed = told
 
+    def note_entry_point(self, *, direct: bool, ahead: bool, early: bool) -> None:
+        """The wrappers around this graph have an entry point in front of them now."""
+        self.report.direct, self.report.ahead, self.report.early = direct, ahead, early
+
     def hold(self, held: bool) -> None:
         """While held, no program serves a call and none is linked: the callable runs."""
         self._held += 1 if held else -1
@@ -295,12 +299,15 @@ class CompiledGraph:
         for step, took in outcome.timings_ms.items():
             self._add_time(step, took)
         if outcome.verdict is not None:
-            self.report.proof = str(outcome.verdict)
+            self._note_verdict(outcome.verdict)
         if outcome.alignment_doubted:
             self._alignment.forget()
         if outcome.failure is not None and not outcome.failure.memory_short:
             self._note_failure(outcome.failure)
         return outcome
+
+    def _note_verdict(self, verdict: proof.Verdict) -> None:
+        self.report.proof, self.report.proof_passed = str(verdict), verdict.passed
 
     def _add_time(self, step: str, took_ms: float) -> None:
         self.report.timings_ms[step] = self.report.timings_ms.get(step, 0.0) + took_ms
@@ -331,7 +338,7 @@ class CompiledGraph:
             for name, before in counted.items():  # the proof's runs are not the program's
                 self._retired[name] -= getattr(program, name) - before
             self.report.proofs += 1
-            self.report.proof = str(verdict)
+            self._note_verdict(verdict)
             if not verdict.passed:
                 self._give_up_for_good(f"a repeated proof failed: {verdict}")
         return run.outputs

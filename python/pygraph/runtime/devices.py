@@ -32,7 +32,6 @@ class Target:
     advice: Callable[[], str]  #: what to do where it cannot, or where no tensor is on it
     index: Callable[[Iterable[Any]], int | None]  #: of the device that some values are on
     device: Callable[[int], Device]
-    compiler: str | None = None  #: the only one that works there
 
 
 def cuda_index(values: Iterable[Any]) -> int | None:
@@ -89,6 +88,5 @@ TARGETS = {
         _twin_advice,
         _cpu_index,
         _twin_device,
-        compiler="aot",
     ),
 }

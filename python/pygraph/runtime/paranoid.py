@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pygraph.torch_private.aot import boxed
-
 Serve = Callable[[list[Any]], Any]
 
 
-@boxed
 class Paranoid:
     """Serves calls by `graph`, and every `interval`-th by `prove_again`, which proves it again."""
 

@@ -33,13 +33,22 @@ class Role(enum.Enum):
     BACKWARD = "backward"
 
 
-class TrainingPair:
-    """One forward and its backward. `metadata` is what AOTAutograd said of the function by the time
-    that one of them is called first (its ViewAndMutationMeta; hook.observed_metadata). `stays`: the
-    backward shall run on the thread that calls it (calling_thread.py)."""
+@dataclasses.dataclass(frozen=True)
+class PairLayout:
+    """How the results of a forward and the arguments of its backward are ordered."""
 
-    def __init__(self, metadata: Sequence[Any], stays: bool = False) -> None:
-        self._metadata = metadata
+    #: How many of the forward's results are for the caller; the others are saved. None: not known.
+    returned: int | None = None
+    #: How many sizes stand in front of the backward's saved tensors. None: not known.
+    sizes: int | None = None
+
+
+class TrainingPair:
+    """One forward and its backward. `layout` knows by the time that one of them is called first.
+    `stays`: the backward shall run on the thread that calls it (calling_thread.py)."""
+
+    def __init__(self, layout: Callable[[], PairLayout], stays: bool = False) -> None:
+        self._layout = layout
         self.stays = stays
         #: The forward's parameters and buffers, by its inputs.
         self.static: frozenset[int] = frozenset()
@@ -64,21 +73,8 @@ class TrainingPair:
         self.saved_on_host |= frozenset(saved)
 
     @property
-    def returned(self) -> int | None:
-        """How many of the forward's results are for the caller; the others are saved. None: not
-        known."""
-        return self._count("num_forward_returns")
-
-    @property
-    def sizes(self) -> int | None:
-        """How many sizes stand in front of the backward's saved tensors. None: not known."""
-        return self._count("num_symints_saved_for_bw")
-
-    def _count(self, name: str) -> int | None:
-        if len(self._metadata) != 1:
-            return None
-        count = getattr(self._metadata[0], name, None)
-        return count if isinstance(count, int) else None
+    def layout(self) -> PairLayout:
+        return self._layout()
 
     def add_backward(self, partition: Partition | None) -> None:
         """A callable of the backward has been compiled."""
@@ -98,7 +94,7 @@ class TrainingPair:
         """Whether callables of the backward take all of these saved tensors."""
         if None in self._backward:
             return True
-        first = self.sizes
+        first = self.layout.sizes
         taken = {position for each in self._backward if each for position in each.inputs}
         return first is not None and {first + index for index in saved} <= taken
 
@@ -248,7 +244,7 @@ class PairMember:
     def _saved_results(self, count: int) -> list[Position]:
         """Which saved tensor each of a forward's results is."""
         outputs = graph_outputs(self._partition, count)
-        return _beyond(outputs, self._pair.returned if self._pair is not None else None)
+        return _beyond(outputs, self._pair.layout.returned if self._pair is not None else None)
 
     def _saved_arguments(self, arguments: Sequence[Any]) -> list[Position]:
         """Which saved tensor each of a backward's arguments is: sizes come first, then what the
@@ -257,7 +253,7 @@ class PairMember:
         if self._partition is None:
             first: int | None = _sizes_in_front(arguments)
         else:
-            first = self._pair.sizes if self._pair is not None else None
+            first = self._pair.layout.sizes if self._pair is not None else None
         return _beyond(inputs, first)
 
     # Attention with dropout saves the seed and the offset of its random numbers, two numbers.

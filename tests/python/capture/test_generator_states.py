@@ -103,7 +103,15 @@ def states(
         for i, (source, increment) in enumerate(zip(sources, increments, strict=True))
     ]
     return _engine.TensorProgram.make(
-        linked, True, 0, arguments, [block], [result], [None], draws, default
+        linked,
+        twin=True,
+        device_index=0,
+        arguments=arguments,
+        blocks=[block],
+        results=[result],
+        objects=[None],
+        draws=draws,
+        generator=default,
     )
 
 

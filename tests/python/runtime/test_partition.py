@@ -14,13 +14,13 @@ from pygraph.capture.blocks import GivenUp
 from pygraph.capture.cuda import Cuda
 from pygraph.frontends.compile.hook import partition_of
 from pygraph.runtime.partition import Partition, graph_inputs, graph_outputs
-from pygraph.runtime.training_pair import PairMember, Role, TrainingPair
+from pygraph.runtime.training_pair import PairLayout, PairMember, Role, TrainingPair
 
 #: A forward of (x, w, b) that returns one result and saves three tensors; its backward takes two
 #: sizes, those three, and a gradient. Both are partitions with an order of their own.
 FORWARD = Partition(inputs=(1, 0, 2), outputs=(2, 0, None, 3, 1))
 BACKWARD = Partition(inputs=(5, 4, 2, 3), outputs=(1, 0, None))
-METADATA = types.SimpleNamespace(num_forward_returns=1, num_symints_saved_for_bw=2)
+LAYOUT = PairLayout(returned=1, sizes=2)
 
 
 def linked(spent_after: list[int] | None = None, results: int = 0) -> Any:
@@ -73,7 +73,7 @@ def test_a_map_that_does_not_fit_says_nothing() -> None:
 
 
 def test_gradients_of_parameters_are_known_by_the_graph() -> None:
-    pair = TrainingPair([METADATA])
+    pair = TrainingPair(lambda: LAYOUT)
     forward = side(Role.FORWARD, pair, FORWARD, static=[0, 2])  # the graph's arguments 1 and 2
     forward.note([torch.zeros(2), torch.zeros(3), torch.zeros(4)])
     backward = side(Role.BACKWARD, pair, BACKWARD)
@@ -83,7 +83,7 @@ def test_gradients_of_parameters_are_known_by_the_graph() -> None:
 
 
 def test_parameters_are_found_among_what_is_saved_of_several_callables() -> None:
-    pair = TrainingPair([METADATA])
+    pair = TrainingPair(lambda: LAYOUT)
     weights = [torch.zeros(2), torch.zeros(3)]
     for weight in weights:
         side(Role.FORWARD, pair, None, static=[0]).note([weight])
@@ -92,7 +92,7 @@ def test_parameters_are_found_among_what_is_saved_of_several_callables() -> None
 
 
 def test_a_parameter_that_has_moved_is_no_constant_where_it_was() -> None:
-    pair = TrainingPair([METADATA])
+    pair = TrainingPair(lambda: LAYOUT)
     forward, backward = side(Role.FORWARD, pair, None, static=[0]), side(Role.BACKWARD, pair, None)
     before, after = torch.zeros(2), torch.zeros(2)
     forward.note([before])
@@ -110,7 +110,7 @@ def merged(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize("forward_first", [False, True])
 def test_what_is_given_up_together_is_put_together(merged: list[Any], forward_first: bool) -> None:
-    pair = TrainingPair([METADATA])
+    pair = TrainingPair(lambda: LAYOUT)
     forward, backward = side(Role.FORWARD, pair, FORWARD), side(Role.BACKWARD, pair, BACKWARD)
     arguments = [torch.zeros(1)] * 4
     made, taking = linked(results=5), linked([-1, 1, 0, -1])  # of a gradient, and saved 2, 0 and 1
@@ -125,7 +125,7 @@ def test_what_is_given_up_together_is_put_together(merged: list[Any], forward_fi
 
 
 def test_nothing_is_put_together_before_all_of_the_backward_is_known(merged: list[Any]) -> None:
-    pair = TrainingPair([METADATA])
+    pair = TrainingPair(lambda: LAYOUT)
     first = side(Role.BACKWARD, pair, Partition((2,), ()))
     second = side(Role.BACKWARD, pair, Partition((3,), ()))
     side(Role.FORWARD, pair, FORWARD).adopt(linked(results=5), [])
@@ -137,7 +137,7 @@ def test_nothing_is_put_together_before_all_of_the_backward_is_known(merged: lis
 
 
 def test_nothing_is_put_together_for_a_backward_that_looks_at_offsets(merged: list[Any]) -> None:
-    pair = TrainingPair([METADATA])
+    pair = TrainingPair(lambda: LAYOUT)
     forward, backward = side(Role.FORWARD, pair, FORWARD), side(Role.BACKWARD, pair, BACKWARD)
     backward.adopt(linked([0] * 4), [torch.zeros(1)] * 4, any_offsets=False)
     forward.adopt(linked(results=5), [])
@@ -145,7 +145,7 @@ def test_nothing_is_put_together_for_a_backward_that_looks_at_offsets(merged: li
 
 
 def test_seeds_on_the_host_wait_for_the_backward_and_find_its_arguments() -> None:
-    pair = TrainingPair([METADATA])
+    pair = TrainingPair(lambda: LAYOUT)
     forward = side(Role.FORWARD, pair, FORWARD)
     real = run(number(3), torch.zeros(2), torch.zeros(2), number(4), torch.zeros(2))
     assert forward.saves_on_host(real).later
@@ -158,7 +158,7 @@ def test_seeds_on_the_host_wait_for_the_backward_and_find_its_arguments() -> Non
 
 
 def test_seeds_on_the_host_that_cannot_be_found_are_refused() -> None:
-    pair = TrainingPair([METADATA])
+    pair = TrainingPair(lambda: LAYOUT)
     forward = side(Role.FORWARD, pair, FORWARD)
     side(Role.BACKWARD, pair, Partition((5, 3), ()))  # takes saved tensor 1 alone
     plain = torch.zeros(2)

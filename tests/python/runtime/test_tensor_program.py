@@ -69,7 +69,13 @@ def make(arguments: list[Any] | None = None, results: Sequence[Any] = ()) -> Any
     result.kind, result.sizes, result.strides = _engine.ResultKind.WHOLE, [4, 8], [8, 1]
     result.set_dtype_of(torch.empty(0))
     return _engine.TensorProgram.make(
-        link(), True, 0, arguments, [block], [result, *results], [None] * (1 + len(results))
+        link(),
+        twin=True,
+        device_index=0,
+        arguments=arguments,
+        blocks=[block],
+        results=[result, *results],
+        objects=[None] * (1 + len(results)),
     )
 
 

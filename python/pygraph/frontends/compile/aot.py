@@ -7,13 +7,14 @@ proof, replay) is the same as with Inductor.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from pygraph.frontends.compile.hook import Wrap
 from pygraph.runtime import devices
+from pygraph.runtime.training_pair import PairLayout
 from pygraph.torch_private import aot
 from pygraph.torch_private.dispatch import schema_if_any
 
@@ -57,6 +58,16 @@ def compile_graph(
         keep_inference_input_mutations=True,
     )
     return compiled
+
+
+def pair_layout(metadata: Sequence[Any]) -> PairLayout:
+    """Of what AOTAutograd said of a function that trains (its ViewAndMutationMeta;
+    hook.observed_metadata), once that is all there is."""
+    if len(metadata) != 1:
+        return PairLayout()
+    names = "num_forward_returns", "num_symints_saved_for_bw"
+    counts = (getattr(metadata[0], name, None) for name in names)
+    return PairLayout(*(count if isinstance(count, int) else None for count in counts))
 
 
 @aot.boxed

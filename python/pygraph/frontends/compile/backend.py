@@ -12,17 +12,23 @@ from typing import Any
 
 import torch
 
+from pygraph import _engine
 from pygraph.decide.signatures import SignaturePolicy, sizes_of
 from pygraph.frontends.compile import aot, entry_point, generated, hook, sources, speculation
 from pygraph.frontends.compile.options import split as split_options
 from pygraph.runtime import devices, registry
 from pygraph.runtime.compiled_graph import CompiledGraph
+from pygraph.runtime.paranoid import Paranoid
 from pygraph.runtime.partition import Partition
 from pygraph.runtime.training_pair import Role, TrainingPair
 from pygraph.runtime.warn import no_graphs, warn_once
+from pygraph.torch_private import aot as aot_names
 from pygraph.torch_private import inductor as inductor_names
 
 log = logging.getLogger("pygraph")
+
+for _entry in (_engine.Dispatcher, Paranoid):
+    aot_names.boxed(_entry)  # what CompiledGraph.entry() returns
 
 
 class RequirementNotMet(RuntimeError):
@@ -98,7 +104,8 @@ def backend(
         return graph.entry()
 
     with hook.observed_metadata() as metadata:
-        pair = TrainingPair(metadata, stays=ours.backward_thread == "calling")
+        layout = functools.partial(aot.pair_layout, metadata)
+        pair = TrainingPair(layout, stays=ours.backward_thread == "calling")
         if ours.compiler == "aot":
             compiled = aot.compile_graph(gm, example_inputs, wrap, target.index)
         else:

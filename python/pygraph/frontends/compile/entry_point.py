@@ -98,12 +98,11 @@ class _Connector:
             log.debug("%s: wrappers stay, an object was replaced on its way", name)
             return
         _engine.connect_entry_point(self.entry, self._graph.dispatcher, len(outer), order, results)
-        report = self._graph.report
-        report.direct, report.ahead = not self._ahead, self._ahead
-        program = self._graph.dispatcher.oldest
+        program, early = self._graph.dispatcher.oldest, False
         if self._early is not None and program is not None and program.without_trace:
             permit = self._early()
-            report.early = permit is not None and install(self.entry, permit)
+            early = permit is not None and install(self.entry, permit)
+        self._graph.note_entry_point(direct=not self._ahead, ahead=self._ahead, early=early)
 
 
 def route_between(

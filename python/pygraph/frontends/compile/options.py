@@ -76,6 +76,9 @@ class Options:
         return devices.TARGETS[self.device]
 
 
+#: By device, where not every compiler works.
+_ONLY_COMPILER = {"twin": "aot"}
+
 #: The least value of an option that is an integer; of others 1.
 _LEAST = {"programs_at_once": 0}
 
@@ -90,7 +93,7 @@ def split(given: Mapping[str, Any], mode: str | None = None) -> tuple[Options, d
         _check_name(name, list(hints))
     for name, value in own.items():
         _check_value(name, value, hints[name])
-    only = devices.TARGETS[own.get("device", Options.device)].compiler
+    only = _ONLY_COMPILER.get(own.get("device", Options.device))
     if only is not None and own.setdefault("compiler", only) != only:
         raise ValueError(
             f"option 'compiler' is {own['compiler']!r}; device {own['device']!r} works with "
