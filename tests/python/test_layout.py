@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -24,6 +25,22 @@ FLOORS = (
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 #: The package's own modules that stand in no room.
 OPEN_TO_ALL = {"_engine", "frames", "__version__"}
+#: The folders of src, each with what it includes above it, and the headers in include/pygraph of
+#: those that have them under another name.
+SOURCES = Path(__file__).parents[2] / "src"
+FOLDERS = (
+    ("driver",),
+    ("phantom",),
+    ("image",),
+    ("relocate",),
+    ("layout",),
+    ("link",),
+    ("program",),
+    ("twin",),
+    ("torch", "speculation"),
+    ("bindings",),
+)
+HEADERS = {"chain": "program", "driver_symbols": "driver", "flatten": "image", "handles": "driver"}
 MOST_POSITIONAL = 6
 
 
@@ -87,6 +104,16 @@ def modules_imported(code: str, known: Collection[str]) -> set[str]:
     return {each if each in known else each.rpartition(".")[0] for each in names} & set(known)
 
 
+def included(code: str) -> Iterator[str]:
+    """The folders of src that a file includes something of."""
+    for path in re.findall(r'#include "([^"]+)"', code):
+        *folders, file = path.split("/")
+        folder = folders[-1] if folders else ""
+        stem = file.split(".")[0]
+        if folder:
+            yield HEADERS.get(stem, stem) if folder == "pygraph" else folder
+
+
 def crowded(code: str) -> Iterator[str]:
     """What is called with more arguments by position than can be told apart."""
     for node in ast.walk(ast.parse(code)):
@@ -131,6 +158,26 @@ def test_no_module_imports_itself_through_others() -> None:
     assert not circles(
         {name: modules_imported(file.read_text(), modules) for name, file in modules.items()}
     )
+
+
+def test_a_folder_of_the_sources_includes_those_above_it() -> None:
+    code = '#include "pygraph/chain.h"\n#include "../torch/call.h"\n#include "own.h"'
+    assert list(included(code)) == ["program", "torch"]
+    level = {name: floor for floor, names in enumerate(FOLDERS) for name in names}
+    files = [*SOURCES.rglob("*.cpp"), *SOURCES.rglob("*.h")]
+    assert {file.parent.name for file in files} == set(level) and len(files) > 80
+    found = {
+        f"{file.parent.name}/{file.name}: {name}"
+        for file in files
+        for name in included(file.read_text())
+        if level[name] > level[file.parent.name]
+    }
+    assert not found
+
+
+def test_each_room_has_its_tests() -> None:
+    tests = {path.name for path in Path(__file__).parent.iterdir() if any(path.glob("test_*.py"))}
+    assert set(FLOOR_OF) <= tests
 
 
 def test_the_product_does_not_know_the_laboratory() -> None:
