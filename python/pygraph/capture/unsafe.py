@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from pygraph.capture.device import Device
-from pygraph.operators.table import Property, operators
+from pygraph.operators.known import known
+from pygraph.operators.table import Property
 from pygraph.torch_private.dispatch import TorchDispatchMode
-
-_BREAK_THEIR_LIBRARY = frozenset(f"aten::{name}" for name in operators(Property.BREAKS_ITS_LIBRARY))
 
 
 class Watch(TorchDispatchMode):
@@ -27,10 +26,9 @@ class Watch(TorchDispatchMode):
         self._device = device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.name().split(".")[0]
         if (
             self.found is None
-            and name in _BREAK_THEIR_LIBRARY
+            and known(func, Property.BREAKS_ITS_LIBRARY)
             and any(map(self._device.owns, args))
         ):
             self.found = str(func)

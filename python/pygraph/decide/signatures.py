@@ -34,7 +34,7 @@ from pygraph.decide import budget
 
 #: Programs of one compiled graph.
 PROGRAMS = 256
-#: Nodes of all of them: 2 to 5 KiB of device memory each (benchmarks/results/engine.json).
+#: Nodes of all of them: 2 to 5 KiB of device memory each (seen on an H200).
 NODES = 1 << 14
 #: Programs that are linked without regard to the time it takes, of signatures that come back
 #: within so many calls of the graph.

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from pygraph.operators.known import known
 from pygraph.operators.table import COLLECTIVES, DRAWS_IF, Obstacle, Property, operators
 from pygraph.torch_private.dispatch import HigherOrderOperator, OpOverload, schema, tree_leaves
 
@@ -23,23 +24,41 @@ def obstacle(node: Any) -> Obstacle | None:
         return None
     target = node.target
     if isinstance(target, HigherOrderOperator):
-        return "control flow" if str(target) in operators(Property.CONTROL_FLOW) else None
+        return _of_higher_order(str(target))
     if torch.Tag.data_dependent_output in target.tags:
         return "host value"
-    if torch.Tag.dynamic_output_shape in target.tags:
+    if torch.Tag.dynamic_output_shape in target.tags and not _without_masks(node):
         return "data-dependent shape"
     if target.namespace in COLLECTIVES:
         return "collective"
     made = _devices(node.meta.get("val"))
     used = _devices([source.meta.get("val") for source in node.all_input_nodes])
+    if known(target, Property.BREAKS_ITS_LIBRARY) and used - {"cpu"}:
+        return "library state"
     if "cpu" in made:
         return "device to host" if used - {"cpu"} else "cpu operator"
-    if "cpu" in used and target.overloadpacket.__name__ in operators(Property.MOVES_MEMORY):
+    if "cpu" in used and known(target, Property.MOVES_MEMORY, namespaces=None):
         return "host to device"
     if torch.Tag.nondeterministic_seeded in target.tags and _really_random(node):
         return "random numbers"
     # A CPU scalar that a GPU operator takes is read at launch, by value.
     return "cpu input" if "cpu" in used and not _constant_inputs(node) else None
+
+
+def is_mask(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.bool, torch.uint8)
+
+
+def _of_higher_order(name: str) -> Obstacle | None:
+    if name in operators(Property.CONTROL_FLOW):
+        return "control flow"
+    return "random numbers" if name in operators(Property.LENDS_GENERATOR) else None
+
+
+def _without_masks(node: Any) -> bool:
+    return known(node.target, Property.SHAPED_BY_MASKS) and not any(
+        is_mask(source.meta.get("val")) for source in node.all_input_nodes[1:]
+    )
 
 
 def _devices(values: Any) -> set[str]:

@@ -26,6 +26,8 @@ class Property(enum.Enum):
     BREAKS_ITS_LIBRARY = "a capture that it fails in leaves its library unusable in the process"
     SEPARABLE = "computes several results one after another, and can be called for one at a time"
     MOVES_MEMORY = "copies a tensor, which may be to another device"
+    SHAPED_BY_MASKS = "has results whose shapes depend on values where an argument is a mask"
+    LENDS_GENERATOR = "runs an operator that draws random numbers, and keeps or sets the state"
     CONTROL_FLOW = "runs a graph or not, or several times, as a tensor's value says"
 
 
@@ -131,6 +133,17 @@ TABLE = (
         "_copy in namespaces that are not torch's",
     ),
     _fact(
+        _P.SHAPED_BY_MASKS,
+        "index",
+        "aten/src/ATen/native/IndexingUtils.h, expandTensors: a mask becomes its nonzero() first; "
+        "the tag dynamic_output_shape of native_functions.yaml does not tell",
+    ),
+    _fact(
+        _P.LENDS_GENERATOR,
+        "graphsafe_run_with_rng_state run_and_save_rng_state run_with_rng_state",
+        "torch/_prims/rng_prims.py",
+    ),
+    _fact(
         _P.CONTROL_FLOW,
         "cond scan while_loop",
         "torch/_higher_order_ops: cond.py, scan.py, while_loop.py",
@@ -155,11 +168,12 @@ STATES = SEEDS | {"unused"}
 #: The share of attention's weights that is dropped.
 DROPOUT = "dropout_p"
 #: Where one of these is 0 or False, an operator that is tagged as random draws nothing.
-DRAWS_IF = frozenset((DROPOUT, "train"))
+DRAWS_IF = frozenset((DROPOUT, "train", "training"))
 #: Namespaces of collective operations (torch/distributed/_functional_collectives.py).
 COLLECTIVES = frozenset(("_c10d_functional", "c10d_functional", "c10d"))
 
 Obstacle = Literal[
+    "library state",
     "host value",
     "data-dependent shape",
     "control flow",

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from pygraph.operators.obstacles import is_mask
 from pygraph.torch_private.fake_tensors import FakeTensor, FakeTensorMode
 from pygraph.torch_private.modules import buffers, parameters
 
@@ -60,7 +61,7 @@ class StandInMode(FakeTensorMode):
         if func is aten.masked_select.default:
             selected = torch.broadcast_tensors(args[0], args[1])[0]
             return aten.new_empty.default(args[0], (self._places(selected)[0],))
-        if func is aten.index.Tensor and any(_is_mask(index) for index in args[1]):
+        if func is aten.index.Tensor and any(is_mask(index) for index in args[1]):
             return func(args[0], self._without_masks(args[1]))
         return super().dispatch(func, types, args, kwargs)
 
@@ -80,16 +81,12 @@ class StandInMode(FakeTensorMode):
     def _without_masks(self, indices: list[Any]) -> list[Any]:
         found: list[Any] = []
         for index in indices:
-            found += aten.nonzero.default(index).unbind(1) if _is_mask(index) else [index]
+            found += aten.nonzero.default(index).unbind(1) if is_mask(index) else [index]
         return found
 
     def _guess(self, what: str) -> int:
         self.guesses[what] = self.guesses.get(what, 0) + 1
         return self.guesses[what]
-
-
-def _is_mask(index: Any) -> bool:
-    return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
 class Stand:

@@ -17,6 +17,12 @@ class Kind:
 
 
 KINDS = {
+    "library state": Kind(
+        "a library that a failed capture would leave unusable",
+        True,
+        "the graph that it is in runs without a CUDA graph",
+        "call it outside of the compiled function",
+    ),
     "host value": Kind(
         "the host reads a value of the GPU",
         True,
@@ -70,4 +76,5 @@ KINDS = {
 
 COVERS = ("wholly", "in part", "not at all")
 """How a graph runs as CUDA graphs. "in part": what stands in the way runs between two of them, as
-torch.compile would run it. "not at all": all of its inputs are on the CPU."""
+torch.compile would run it. "not at all": all of its inputs are on the CPU, or a library in it must
+not be captured."""

@@ -102,6 +102,8 @@ class GraphPlan:
         """How it runs as CUDA graphs: "wholly", "in part" or "not at all"."""
         if self.host_inputs and not self.constants and not self.patched:
             return "not at all"
+        if {finding.kind for finding in self.findings if finding.splits} == {"library state"}:
+            return "not at all"
         return "wholly" if self.whole else "in part"
 
 

@@ -58,7 +58,10 @@ def _advice(plan: Plan) -> list[str]:
     if "in part" in covers:
         lines.append("in part: what is listed runs between CUDA graphs, as under torch.compile")
     if "not at all" in covers:
-        lines.append("not at all: every input is on the CPU; this runs as under torch.compile")
+        lines.append(
+            "not at all: its inputs are on the CPU, or what is listed forbids a capture; this runs "
+            "as under torch.compile"
+        )
     if plan.breaks:
         lines.append("a break: Python runs there, between two graphs; the results are right")
     found = {finding.kind for finding in plan.findings if finding.splits}

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from torch._prims import rng_prims
 
 from pygraph.operators.obstacles import is_operator, obstacle
 from pygraph.operators.table import Obstacle
@@ -22,6 +23,8 @@ def node(target: Any, made: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
 
 
 def given(graph: torch.fx.Graph, value: Any) -> Any:
+    if isinstance(value, list):
+        return [given(graph, each) for each in value]
     if not isinstance(value, torch.Tensor):
         return value
     placeholder = graph.placeholder("x")
@@ -41,7 +44,14 @@ def call(graph: torch.fx.Graph, target: Any, made: Any, *args: Any, **kwargs: An
         (None, aten.mm.default, GPU, (GPU, GPU)),
         ("host value", aten._local_scalar_dense.default, 1.0, (GPU,)),
         ("data-dependent shape", aten.nonzero.default, GPU, (GPU,)),
+        ("data-dependent shape", aten.index.Tensor, GPU, (GPU, [GPU.bool()])),
+        ("data-dependent shape", aten.index.Tensor, GPU, (GPU, [None, GPU.byte()])),
+        (None, aten.index.Tensor, GPU, (GPU, [GPU.long()])),
+        (None, aten.index.Tensor, GPU, (GPU.bool(), [None, GPU.long()])),
+        ("library state", aten._linalg_eigh.default, (GPU, GPU), (GPU, "L", True)),
+        ("cpu operator", aten._linalg_eigh.default, (CPU, CPU), (CPU, "L", True)),
         ("control flow", torch.ops.higher_order.cond, GPU, (GPU,)),
+        ("random numbers", rng_prims.run_and_save_rng_state, GPU, (GPU,)),
         (None, torch.ops.higher_order.wrap, GPU, (GPU,)),
         ("cpu operator", aten.add.Tensor, CPU, (CPU, 1)),
         ("host to device", aten._to_copy.default, GPU, (CPU,)),
@@ -51,6 +61,8 @@ def call(graph: torch.fx.Graph, target: Any, made: Any, *args: Any, **kwargs: An
         ("random numbers", aten.rand_like.default, GPU, (GPU,)),
         ("random numbers", aten.native_dropout.default, GPU, (GPU, 0.5, True)),
         (None, aten.native_dropout.default, GPU, (GPU, 0.5, False)),
+        ("random numbers", aten.rrelu_with_noise.default, GPU, (GPU, GPU, 0.1, 0.3, True)),
+        (None, aten.rrelu_with_noise.default, GPU, (GPU, GPU, 0.1, 0.3, False)),
     ],
 )
 def test_an_operator(kind: str | None, target: Any, made: Any, args: Any) -> None:

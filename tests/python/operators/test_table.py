@@ -32,9 +32,17 @@ WANTED = {
         _linalg_eigh _linalg_eigvals linalg_eig linalg_eigvals _linalg_svd linalg_lstsq""",
     Property.SEPARABLE: "convolution_backward",
     Property.MOVES_MEMORY: "_to_copy copy copy_ device_put _copy",
+    Property.SHAPED_BY_MASKS: "index",
+    Property.LENDS_GENERATOR: "graphsafe_run_with_rng_state run_and_save_rng_state "
+    "run_with_rng_state",
     Property.CONTROL_FLOW: "cond while_loop scan",
 }
-ELSEWHERE = {"_copy", "bias_addmm"} | set(WANTED[Property.CONTROL_FLOW].split())
+HIGHER_ORDER = {
+    name
+    for that in (Property.CONTROL_FLOW, Property.LENDS_GENERATOR)
+    for name in WANTED[that].split()
+}
+ELSEWHERE = {"_copy", "bias_addmm"} | HIGHER_ORDER
 
 
 @pytest.mark.parametrize("that", Property)
@@ -57,6 +65,7 @@ def test_a_fact_has_a_source_and_stands_once() -> None:
 
 def test_the_names_are_those_of_torch() -> None:
     named = {name for fact in table.TABLE for name in fact.operators} - ELSEWHERE
+    assert all(hasattr(torch.ops.higher_order, name) for name in HIGHER_ORDER)
     spaces = (torch.ops.aten, torch.ops.prims)
     assert [name for name in named if not any(hasattr(space, name) for space in spaces)] == []
 
@@ -65,7 +74,7 @@ def test_what_arguments_are_called() -> None:
     assert {"philox_seed", "philox_offset", "rng_state"} == table.SEEDS
     assert table.SEEDS | {"unused"} == table.STATES
     assert table.DROPOUT == "dropout_p"
-    assert {"dropout_p", "train"} == table.DRAWS_IF
+    assert {"dropout_p", "train", "training"} == table.DRAWS_IF
     assert {"_c10d_functional", "c10d_functional", "c10d"} == table.COLLECTIVES
 
 

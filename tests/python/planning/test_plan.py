@@ -108,6 +108,22 @@ def test_a_cpu_tensor_beside_gpu_tensors_is_found():
     assert plan(Plain(), (torch.randn(2, 8),), {"scale": torch.ones(())}).capturable
 
 
+def test_numbers_as_indices_are_in_nobodys_way_and_masks_are() -> None:
+    x, index = torch.randn(4, 4), torch.tensor([1, 2])
+    assert plan(lambda x, i: x[:, i] * 2, (x, index)).capturable
+    assert not plan(lambda x, i: x[i > 1], (x, torch.arange(4))).capturable
+
+
+def test_a_library_that_a_capture_would_break_forbids_it() -> None:
+    found = plan(lambda x: torch.linalg.eigh(x)[0] + 1, torch.randn(4, 4))
+    assert [(each.kind, each.operator) for each in found.findings] == [
+        ("library state", "aten._linalg_eigh.default")
+    ]
+    assert not found.capturable and found.graphs[0].cover == "not at all"
+    assert "every input is on the CPU" not in str(found)
+    assert "not at all: its inputs are on the CPU, or what is listed" in str(found)
+
+
 def test_the_text_says_what_a_finding_means_and_what_helps():
     text = str(plan(Plain(), torch.randn(2, 8)))
     assert "Plain: 1 graph, runs as CUDA graphs: wholly (" in text

@@ -16,8 +16,9 @@ from typing import Any, cast
 
 import torch
 
-from pygraph.operators.table import Property, operators
-from pygraph.torch_private.dispatch import OpOverload, overload_name
+from pygraph.operators.known import known
+from pygraph.operators.table import Property
+from pygraph.torch_private.dispatch import overload_name
 
 #: In the text of a kernel that checks an index: Triton's has both, C++'s the second.
 _CHECKS = ("device_assert", "index out of bounds")
@@ -69,20 +70,12 @@ def of_graph(graph: torch.fx.Graph) -> dict[int, int] | None:
 
 
 def looks_up(target: Any) -> bool:
-    return _is_known(target, Property.LOOKS_UP) and overload_name(target) == "default"
+    return known(target, Property.LOOKS_UP) and overload_name(target) == "default"
 
 
 def _keeps_values(target: Any) -> bool:
     # view.dtype keeps the bits
-    return _is_known(target, Property.KEEPS_VALUES) and overload_name(target) != "dtype"
-
-
-def _is_known(target: Any, that: Property) -> bool:
-    return (
-        isinstance(target, OpOverload)
-        and target.namespace == "aten"
-        and target.overloadpacket.__name__ in operators(that)
-    )
+    return known(target, Property.KEEPS_VALUES) and overload_name(target) != "dtype"
 
 
 def _note(found: dict[Any, int], what: Any, below: int) -> None:

@@ -27,6 +27,7 @@ import torch
 from pygraph import _engine
 from pygraph.frontends.compile import index_bounds
 from pygraph.frontends.compile.generated import callables_behind, generated_functions
+from pygraph.operators.known import known
 from pygraph.operators.table import Property, operators
 from pygraph.torch_private import dynamo, inductor, modules
 from pygraph.torch_private.dispatch import OpOverload
@@ -106,7 +107,7 @@ def _is_harmless_node(node: torch.fx.Node) -> bool:
         return False
     name = target.overloadpacket.__name__
     by_element = torch.Tag.pointwise in target.tags or name.startswith("_foreach_")
-    return by_element or name in operators(Property.ADDRESSES_BY_SHAPE)
+    return by_element or known(target, Property.ADDRESSES_BY_SHAPE, ("aten", "prims"))
 
 
 def _source(names: dict[str, Any]) -> str:
