@@ -4,7 +4,6 @@ compared bit for bit, and for a GPU. Architectures have their real sizes; inputs
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
@@ -190,16 +189,3 @@ def build(name: str) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
     """A model in eval mode, and what makes a fresh input for it."""
     make, fresh_input = _MODELS[name]
     return make().eval(), fresh_input
-
-
-def functional(model: nn.Module) -> tuple[Callable[[list[Any]], Any], list[torch.Tensor]]:
-    """`model` as a function of one list (its parameters, its buffers, then its inputs), and the
-    former two: nothing of it stands in a closure."""
-    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-    values = [value.detach() for value in (*model.parameters(), *model.buffers())]
-
-    def function(given: list[Any]) -> Any:
-        state = dict(zip(names, given[: len(names)], strict=True))
-        return torch.func.functional_call(model, state, tuple(given[len(names) :]))
-
-    return function, values

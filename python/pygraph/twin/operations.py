@@ -202,10 +202,6 @@ class Operation:
                     self._out.append((word, place, index, layout, size))
                     word += 1
 
-    @property
-    def fresh_words(self) -> int:
-        return len(self._out)
-
     def run(self, values: list[Any]) -> None:
         """Does the work on the words of a block. Raises when the operator does, or when its result
         is not what was captured."""
