@@ -157,7 +157,7 @@ def _recorded_breaks(result: Plan) -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No warnings about breaks and missing devices: the plan says it better."""
-    loggers = [logging.getLogger(name) for name in ("torch._dynamo", "torch._functorch")]
+    loggers = [logging.getLogger(name) for name in dynamo.LOGGERS]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

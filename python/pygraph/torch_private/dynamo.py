@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from pygraph.torch_private.names import private
 
+LOGGERS = ("torch._dynamo", "torch._functorch")
 _FILE = "torch/_dynamo/eval_frame.py"
 _FRAMES = 8
 """From the graph of a compiled callable to the frame that runs the callable, at most."""
