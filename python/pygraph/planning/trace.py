@@ -21,7 +21,7 @@ from pygraph.planning.inspect import inspect
 from pygraph.planning.model import Break, GraphPlan, Plan
 from pygraph.planning.source import of_frames, of_text
 from pygraph.torch_private import dynamo
-from pygraph.torch_private.aot import TracingContext, boxed
+from pygraph.torch_private.aot import boxed, mutated_inputs, static_inputs
 from pygraph.torch_private.dispatch import tree_leaves, tree_map
 
 log = logging.getLogger(__name__)
@@ -68,16 +68,10 @@ def _run(model: Any, args: Any, kwargs: Any, result: Plan, training: bool) -> No
     )
     # Each plan has a backend of its own, so no entry of another compilation is taken for ours; but
     # they count: a model that was compiled many times must not be skipped for that.
-    with dynamo.config().patch(**_limits()), torch.set_grad_enabled(training):
+    with dynamo.without_limits(), torch.set_grad_enabled(training):
         made = torch.compile(model, backend=backend, dynamic=False)(*args, **kwargs)
         if training:
             _backward(made)
-
-
-def _limits() -> dict[str, int]:
-    config = dynamo.config()
-    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
-    return {name: 1024, f"accumulated_{name}": 4096}
 
 
 def _backward(made: Any) -> None:
@@ -98,16 +92,11 @@ def _reader(graphs: list[GraphPlan], phase: str) -> Callable[..., Any]:
     """
 
     def read(graph_module: Any, example_inputs: Sequence[Any]) -> Any:
-        context = TracingContext.try_get()
-        metadata = context.fw_metadata if context is not None else None
-        static: Sequence[int] = ()
-        mutated = 0
+        static: Sequence[int] = static_inputs()
+        mutated = len(mutated_inputs())
         if phase == "backward":
             # The saved tensors come first: they stay where the forward put them.
-            static = range(len(example_inputs) - _tangents(graph_module))
-        elif metadata is not None:
-            static = metadata.static_input_indices
-            mutated = len(metadata.mutated_inp_runtime_indices)
+            static, mutated = range(len(example_inputs) - _tangents(graph_module)), 0
         graphs.append(inspect(f"graph {len(graphs)} ({phase})", graph_module, static, mutated))
         outputs = next(node for node in graph_module.graph.nodes if node.op == "output").args[0]
         values = [getattr(each, "meta", {}).get("val", each) for each in outputs]

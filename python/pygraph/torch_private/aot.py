@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pygraph.torch_private.names import bound, place, private
@@ -22,10 +23,61 @@ def aot_module_simplified() -> Any:
     return private("torch._functorch.aot_autograd:aot_module_simplified")
 
 
-def output_type() -> Any:
-    return private("torch._functorch._aot_autograd.schemas:OutputType")
-
-
 def wrapper_is_made() -> tuple[Any, str]:
     """Where a graph's runtime wrapper is made from its metadata."""
     return place("torch._functorch._aot_autograd.runtime_wrappers:RuntimeWrapper.post_compile")
+
+
+# What AOTAutograd knows of a function, its ViewAndMutationMeta
+# (torch/_functorch/_aot_autograd/schemas.py).
+
+
+def metadata_given(kwargs: Mapping[str, Any]) -> Any:
+    """Among the arguments of what makes a wrapper; None where there is none."""
+    return kwargs.get("runtime_metadata")
+
+
+def _traced() -> Any:
+    context = TracingContext.try_get()
+    return getattr(context, "fw_metadata", None)
+
+
+def static_inputs() -> list[int]:
+    """Positions of parameters and buffers among the arguments of the graph that is traced now."""
+    return list(getattr(_traced(), "static_input_indices", None) or ())
+
+
+def mutated_inputs() -> list[int]:
+    """Those of its arguments that it writes, as far as AOTAutograd knows."""
+    return list(getattr(_traced(), "mutated_inp_runtime_indices", None) or ())
+
+
+def forward_results(metadata: Any) -> int | None:
+    """How many of a forward's results are for the caller; None: not known."""
+    return _count(metadata, "num_forward_returns")
+
+
+def saved_sizes(metadata: Any) -> int | None:
+    """How many sizes a forward saves for its backward; None: not known."""
+    return _count(metadata, "num_symints_saved_for_bw")
+
+
+def _count(metadata: Any, name: str) -> int | None:
+    count = getattr(metadata, name, None)
+    return count if isinstance(count, int) else None
+
+
+def wrappers_are_inert(metadata: Any) -> bool:
+    """Whether the runtime wrappers hand arguments and results through. Unknown metadata: no."""
+    try:
+        non_alias = private("torch._functorch._aot_autograd.schemas:OutputType").non_alias
+        return (
+            not metadata.mutated_inp_runtime_indices
+            and not any(i.mutates_data or i.mutates_metadata for i in metadata.input_info)
+            and metadata.num_intermediate_bases == 0
+            and not metadata.tokens
+            and not metadata.is_rng_op_functionalized
+            and all(info.output_type == non_alias for info in metadata.output_info)
+        )
+    except AttributeError:
+        return False

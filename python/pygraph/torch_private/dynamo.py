@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, cast
@@ -16,6 +17,14 @@ _FRAMES = 8
 
 def config() -> Any:
     return private("torch._dynamo:config")
+
+
+def without_limits() -> AbstractContextManager[None]:
+    """One function may be compiled as often as it takes."""
+    settings = config()
+    name = "recompile_limit" if hasattr(settings, "recompile_limit") else "cache_size_limit"
+    many: AbstractContextManager[None] = settings.patch(**{name: 1024, f"accumulated_{name}": 4096})
+    return many
 
 
 def aot_autograd() -> Any:

@@ -3,6 +3,7 @@ that are replaced (hook.py) come with the place where they stand."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pygraph.torch_private.names import place, private
@@ -36,6 +37,19 @@ def cudagraphify() -> tuple[Any, str]:
 def partitions_are_handed_over() -> tuple[Any, str]:
     """Where the partitions of a graph are handed to cudagraphify, one by one."""
     return place("torch._inductor.output_code:cudagraph_partition_post_compile")
+
+
+def maps_of_partitions(compiled_graph: Any) -> Sequence[Any]:
+    """One for each partition of a graph, in their order; none where it has no partitions."""
+    return compiled_graph.partition_maps or ()
+
+
+def positions(partition_map: Any) -> tuple[Sequence[Any], Sequence[Any]] | None:
+    """Of a GraphPartitionMap (torch/_inductor/utils.py): which of the graph's arguments and results
+    each of the partition's is. None: it is of an unknown form."""
+    inputs = getattr(partition_map, "input_index_mapping", None)
+    outputs = getattr(partition_map, "output_index_mapping", None)
+    return None if inputs is None or outputs is None else (inputs, outputs)
 
 
 def backward_is_announced() -> tuple[Any, str]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pygraph.frontends.compile import entry_point, hook
+from pygraph.torch_private import aot
 
 INERT = """
 class Runner:
@@ -131,7 +132,7 @@ def metadata(**changes: Any) -> Any:
 def test_plain_metadata_is_inert_and_everything_else_is_not() -> None:
     from torch._functorch._aot_autograd.schemas import OutputType
 
-    assert entry_point.wrappers_are_inert(metadata())
+    assert aot.wrappers_are_inert(metadata())
     alias = [types.SimpleNamespace(output_type=OutputType.alias_of_input)]
     for change in (
         {"mutated_inp_runtime_indices": [1]},
@@ -141,8 +142,8 @@ def test_plain_metadata_is_inert_and_everything_else_is_not() -> None:
         {"is_rng_op_functionalized": True},
         {"output_info": alias},
     ):
-        assert not entry_point.wrappers_are_inert(metadata(**change)), change
-    assert not entry_point.wrappers_are_inert(None)
+        assert not aot.wrappers_are_inert(metadata(**change)), change
+    assert not aot.wrappers_are_inert(None)
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -158,7 +159,7 @@ def test_metadata_is_observed_on_a_cache_miss_and_on_a_hit(
     def backend(gm: Any, inputs: Any) -> Any:
         with hook.observed_metadata() as metadata:
             compiled = compile_fx(gm, inputs)
-        found.append([entry_point.wrappers_are_inert(each) for each in metadata])
+        found.append([aot.wrappers_are_inert(each) for each in metadata])
         return compiled
 
     def write(x: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,30 @@ BY_STRING = {
     "setattr",
 }
 #: What torch does not promise either, though it has no underscore.
-WITHOUT_UNDERSCORE = {"enter_exit_hooks", "compile_wrapper", "dynamo_ctx", "eval_frame"}
+WITHOUT_UNDERSCORE = {
+    "accumulated_recompile_limit",
+    "cache_size_limit",
+    "compile_wrapper",
+    "dynamo_ctx",
+    "enter_exit_hooks",
+    "eval_frame",
+    "fw_metadata",
+    "input_index_mapping",
+    "input_info",
+    "is_rng_op_functionalized",
+    "mutates_data",
+    "mutates_metadata",
+    "mutated_inp_runtime_indices",
+    "num_forward_returns",
+    "num_intermediate_bases",
+    "num_symints_saved_for_bw",
+    "output_index_mapping",
+    "output_info",
+    "output_type",
+    "partition_maps",
+    "recompile_limit",
+    "static_input_indices",
+}
 #: Whose private attributes are their own.
 OWN = {"self", "cls", "sys"}
 #: What PyGraph sets on an object of torch's, an operator, whose names are public, and what code of

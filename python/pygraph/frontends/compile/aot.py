@@ -41,7 +41,7 @@ def compile_graph(
         return _Boxed(
             wrap(
                 function,
-                [] if is_backward else _static_indices(),
+                [] if is_backward else aot.static_inputs(),
                 device_index=device,
                 is_backward=is_backward,
                 is_inference=is_inference,
@@ -65,9 +65,8 @@ def pair_layout(metadata: Sequence[Any]) -> PairLayout:
     hook.observed_metadata), once that is all there is."""
     if len(metadata) != 1:
         return PairLayout()
-    names = "num_forward_returns", "num_symints_saved_for_bw"
-    counts = (getattr(metadata[0], name, None) for name in names)
-    return PairLayout(*(count if isinstance(count, int) else None for count in counts))
+    (known,) = metadata
+    return PairLayout(returned=aot.forward_results(known), sizes=aot.saved_sizes(known))
 
 
 @aot.boxed
@@ -85,13 +84,6 @@ def _boxed(graph: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
     graph.graph.set_codegen(aot.BoxedCodeGen())
     graph.recompile()
     return _Boxed(graph.forward)
-
-
-def _static_indices() -> list[int]:
-    """Positions of parameters and buffers among the graph's arguments."""
-    context = aot.TracingContext.try_get()
-    metadata = getattr(context, "fw_metadata", None)
-    return list(getattr(metadata, "static_input_indices", None) or ())
 
 
 def _mutated(graph: torch.fx.GraphModule) -> list[int]:

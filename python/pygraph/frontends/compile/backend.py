@@ -111,7 +111,7 @@ def backend(
         else:
             with hook.installed(wrap) as routed:
                 compiled = _compile(gm, example_inputs, "inductor", inductor, routed)
-    inert = len(metadata) == 1 and entry_point.wrappers_are_inert(metadata[0])
+    inert = len(metadata) == 1 and aot_names.wrappers_are_inert(metadata[0])
     log.debug("wrappers: inert %s of %d, whole %s, first %s", inert, len(metadata), whole, first)
     if not graphs or not graphs[0].direct_calls_allowed or not first[0]:
         return compiled

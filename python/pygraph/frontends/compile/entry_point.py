@@ -37,7 +37,6 @@ from pygraph import _engine
 from pygraph.frontends.compile.generated import generated_globals
 from pygraph.frontends.compile.speculation import Permit, install
 from pygraph.runtime.compiled_graph import CompiledGraph
-from pygraph.torch_private.aot import output_type
 
 log = logging.getLogger("pygraph")
 
@@ -134,23 +133,6 @@ def _positions(among: Sequence[Any], wanted: Sequence[Any]) -> list[int] | None:
 
 
 # ------------------------------------------------------------------------- what is known beforehand
-
-
-def wrappers_are_inert(metadata: Any) -> bool:
-    """Whether AOTAutograd's runtime wrappers hand arguments and results through, going by its
-    ViewAndMutationMeta (torch/_functorch/_aot_autograd/schemas.py). Unknown metadata: no."""
-    non_alias = output_type().non_alias
-    try:
-        return (
-            not metadata.mutated_inp_runtime_indices
-            and not any(i.mutates_data or i.mutates_metadata for i in metadata.input_info)
-            and metadata.num_intermediate_bases == 0
-            and not metadata.tokens
-            and not metadata.is_rng_op_functionalized
-            and all(info.output_type == non_alias for info in metadata.output_info)
-        )
-    except AttributeError:
-        return False
 
 
 def covers_everything(model: Callable[..., Any]) -> bool:

@@ -118,7 +118,7 @@ def _observe_runtime_wrapper() -> None:
     def post_compile(original: Any, *args: Any, **kwargs: Any) -> Any:
         found = getattr(_active, "metadata", None)
         if found is not None:
-            found.append(kwargs.get("runtime_metadata"))
+            found.append(aot.metadata_given(kwargs))
         return original(*args, **kwargs)
 
     _surround(aot.wrapper_is_made(), post_compile)
@@ -145,7 +145,7 @@ def _observe_partitions() -> None:
     def post_compile(
         original: Any, example_inputs: Any, compiled_graph: Any, *args: Any, **kwargs: Any
     ) -> None:
-        _active.partitions = iter(compiled_graph.partition_maps or ())
+        _active.partitions = iter(inductor.maps_of_partitions(compiled_graph))
         try:
             original(example_inputs, compiled_graph, *args, **kwargs)
         finally:
@@ -160,12 +160,11 @@ def _next_partition() -> Partition | None:
 
 
 def partition_of(partition_map: Any) -> Partition | None:
-    """Inductor's GraphPartitionMap (torch/_inductor/utils.py) as one of ours; None when it is of an
-    unknown form."""
-    inputs = getattr(partition_map, "input_index_mapping", None)
-    outputs = getattr(partition_map, "output_index_mapping", None)
-    if inputs is None or outputs is None:
+    """One of Inductor's maps as one of ours; None when it is of an unknown form."""
+    positions = inductor.positions(partition_map)
+    if positions is None:
         return None
+    inputs, outputs = positions
     return Partition(tuple(inputs), tuple(map(_last, outputs)))
 
 
