@@ -40,7 +40,7 @@ def _compiled(case: Case, **options: str) -> Callable[..., Any]:
 
 
 def graphed_callable(function: Call, name: str, static: range) -> Call:
-    """`function` as the adapter would run it; its graph is in pygraph.report()."""
+    """`function` as a frontend would run it; its graph is in pygraph.report()."""
     graph = CompiledGraph(
         function, name=registry.next_name(name), static=static, mutated=(), device=0
     )

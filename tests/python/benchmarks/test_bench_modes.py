@@ -183,7 +183,7 @@ def test_measure_rotates_inputs():
 
 @pytest.fixture
 def own_modes(monkeypatch):
-    """Modes without Inductor, and a stand-in for the adapter: quick, and without a GPU."""
+    """Modes without Inductor, and a stand-in for PyGraph: quick, and without a GPU."""
 
     def compiled(mode):
         def prepare(bench):
