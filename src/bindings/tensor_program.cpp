@@ -181,8 +181,9 @@ void bind_calls(nb::module_& module) {
                                                       PyExc_MemoryError);
 
   nb::class_<TensorProgram>(module, "TensorProgram", "One linked graph, called with tensors.")
-      .def_static("make", &make_call, nb::arg("linked"), nb::kw_only(), nb::arg("twin"), nb::arg("device_index"),
-                  nb::arg("arguments"), nb::arg("blocks"), nb::arg("results"), nb::arg("objects"),
+      .def_static("make", &make_call, nb::arg("linked"), nb::kw_only(), nb::arg("twin"),
+                  nb::arg("device_index"), nb::arg("arguments"), nb::arg("blocks"),
+                  nb::arg("results"), nb::arg("objects"),
                   nb::arg("draws") = std::vector<DrawTuple>(), nb::arg("generator") = nb::none(),
                   "Instantiates `linked` and makes it callable. `objects[i]` belongs to result i. "
                   "`draws` are the generators that it draws from: (region of the seed, region of "
