@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capture import generators, numbers, reasons, tensors
+from pygraph.capture import generators, numbers, tensors
 from pygraph.capture.attempts import Attempt
 from pygraph.capture.device import DEFAULT, CaptureFailed, Segment, is_strided
 from pygraph.capture.request import Request
@@ -101,20 +101,13 @@ def record(
         for source in request.reference.draws
     }
     host = torch.get_rng_state()
-    try:
-        made = device.record(
-            request.function,
-            inputs,
-            allocators=request.holdings.allocators(),
-            private_pool=attempt.policy.private_scratch,
-            draws=drawn,
-        )
-    except CaptureFailed:
-        raise
-    except RuntimeError as error:  # of the twin: a GPU's are explained where they are raised
-        if not reasons.views_outside(error):
-            raise
-        raise CaptureFailed(*reasons.explain(error, None)) from error
+    made = device.record(
+        request.function,
+        inputs,
+        allocators=request.holdings.allocators(),
+        private_pool=attempt.policy.private_scratch,
+        draws=drawn,
+    )
     numbers.require_unwritten(arguments, copies)
     return Capture(
         graph=made.graph,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
+from pygraph.capture import reasons
 from pygraph.capture.device import (
     DEFAULT,
     CaptureFailed,
@@ -84,6 +85,10 @@ class Twin(Device):
             made = record(function, inputs, self.space(), self._stream, known)
         except NotRecordable as error:
             raise CaptureFailed(str(error), error.operator) from error
+        except RuntimeError as error:
+            if not reasons.views_outside(error):
+                raise
+            raise CaptureFailed(*reasons.explain(error, None)) from error
         segments = [Segment(address, size, size, 1) for address, size in made.buffers]
         random = {
             source: [(place, generator_state.ADDRESS_BYTES)] for source, place in places.items()
