@@ -118,7 +118,7 @@ def measure(size: int, count: int, kind: str) -> dict[str, Any]:
         "callable": clock.run(lambda: function(list(arguments)), count),
         "dispatcher": clock.run(lambda: graph.dispatcher(list(arguments)), count),
         "entry": clock.run(connected([]), count),
-        "ahead": clock.run(connected(None), count),
+        "before wrappers": clock.run(connected(None), count),
         "half": clock.run(connected(None), count, to_mark=True),
     }
     assert graph.refresh_report().replays == before + 4 * (WARM + count), "not all were replays"
@@ -144,12 +144,12 @@ def compiled_rows(clock: Clock, kind: str, arguments: list[Any], count: int) -> 
     table, ids = torch.randn(1000, 16, device=where), torch.randint(1000, (512,), device=where)
     rows = {}
     for name, called, given, launch in (
-        ("compiled", add, arguments, "checked"),
+        ("compiled", add, arguments, "after_guards"),
         ("guess", add, arguments, "always"),
-        ("early", add, arguments, "early"),
-        ("lookup", lookup, [table, ids, *arguments], "checked"),
+        ("before guards", add, arguments, "before_guards"),
+        ("lookup", lookup, [table, ids, *arguments], "after_guards"),
         ("lookup guess", lookup, [table, ids, *arguments], "always"),
-        ("lookup early", lookup, [table, ids, *arguments], "early"),
+        ("lookup before guards", lookup, [table, ids, *arguments], "before_guards"),
     ):
         options = {"device": kind, "compiler": "aot", "launch": launch}
         torch._dynamo.reset()
@@ -161,7 +161,7 @@ def compiled_rows(clock: Clock, kind: str, arguments: list[Any], count: int) -> 
         for _ in range(4):
             call()
         report = pygraph.report().graphs[-1]
-        assert report.replays and report.early == (launch != "checked"), report.blame
+        assert report.replays and report.before_guards == (launch != "after_guards"), report.blame
         for row, timed in (
             (name, call),
             (f"{name}, idle", lambda call=call: clock.until_idle(call())),

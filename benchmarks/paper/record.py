@@ -42,7 +42,7 @@ class Result(Measured):
     """One workload in one mode. None: what a mode does not have, or a mode that is wrong or raised.
 
     `extra` has, of pygraph: settle_s; indices_read, bytes of indices per iteration that the host
-    reads in front of early launches."""
+    reads in front of launches before the guards."""
 
     cold_compile_s: float | None = None
     """Up to the end of the first call, which captures nothing, without those caches unless an

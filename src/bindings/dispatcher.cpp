@@ -8,9 +8,9 @@
 #include <memory>
 #include <utility>
 
+#include "../entry/entry_point.h"
 #include "../speculation/speculation.h"
 #include "../torch/dispatcher.h"
-#include "../torch/entry_point.h"
 #include "bindings.h"
 #include "python.h"
 
@@ -68,9 +68,10 @@ void bind_entry_point(nb::module_& module) {
                                                order.ptr(), results.ptr())) {
           throw nb::python_error();
         }
+        return torch_bridge::target_of(entry.ptr())->counts;
       },
       nb::arg("entry"), nb::arg("dispatcher"), nb::arg("argument_count"), nb::arg("order"),
-      nb::arg("results").none());
+      nb::arg("results").none(), "What is counted of its launches; see entry_point.h.");
   module.def(
       "set_slow",
       [](nb::handle entry, nb::handle slow) {
@@ -81,13 +82,20 @@ void bind_entry_point(nb::module_& module) {
 }
 
 void bind_speculation(nb::module_& module) {
+  nb::class_<speculation::LaunchCounts>(module, "LaunchCounts", "See speculation.h.")
+      .def_ro("dropped", &speculation::LaunchCounts::dropped,
+              "Launches for calls that did not come. They are no calls.")
+      .def_ro("bytes_looked_at", &speculation::LaunchCounts::bytes_looked_at,
+              "Of indices, brought to the host in front of launches.");
   module.def(
       "make_speculation_hook",
-      [](nb::handle code, nb::handle wrapper, nb::handle between, nb::handle plain) {
-        return stolen(
-            speculation::make_hook(code.ptr(), wrapper.ptr(), between.ptr(), plain.ptr()));
+      [](nb::handle code, nb::handle variables, nb::handle wrapper, nb::handle between,
+         nb::handle plain) {
+        return stolen(speculation::make_hook(code.ptr(), variables.ptr(), wrapper.ptr(),
+                                             between.ptr(), plain.ptr()));
       },
-      nb::arg("code"), nb::arg("wrapper"), nb::arg("between"), nb::arg("plain"),
+      nb::arg("code"), nb::arg("variables"), nb::arg("wrapper"), nb::arg("between"),
+      nb::arg("plain"),
       "Launches graphs in front of the guards of a compiled callable; see speculation.h.");
   const auto is_hook = [](nb::handle object) {
     return PyObject_TypeCheck(object.ptr(), speculation::hook_type()) != 0;
@@ -102,7 +110,8 @@ void bind_speculation(nb::module_& module) {
         for (const auto& [argument, below] : bounds) {
           read.push_back({argument, below});
         }
-        if (!torch_bridge::allow_speculation(entry.ptr(), std::move(read), always)) {
+        speculation::Target* target = torch_bridge::target_of(entry.ptr());
+        if (target == nullptr || !speculation::allow(*target, std::move(read), always)) {
           throw nb::python_error();
         }
       },
@@ -129,8 +138,8 @@ void bind_speculation(nb::module_& module) {
 }  // namespace
 
 void bind_dispatcher(nb::module_& module) {
-  bind_entry_point(module);
   bind_speculation(module);
+  bind_entry_point(module);
 
   nb::class_<Dispatcher>(module, "Dispatcher", nb::type_slots(dispatcher_slots),
                          "Serves the calls of one compiled graph; see dispatcher.h.")
@@ -206,8 +215,6 @@ void bind_dispatcher(nb::module_& module) {
                    "How many calls there had been when that was used.")
       .def_prop_ro("calls", &Dispatcher::calls)
       .def_prop_ro("replays", &Dispatcher::replays, "Calls that a program served.")
-      .def_prop_ro("dropped", &Dispatcher::dropped,
-                   "Launches for calls that did not come (speculation.h). They are no calls.")
       .def_prop_ro("size", &Dispatcher::size);
 }
 

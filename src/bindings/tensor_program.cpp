@@ -279,8 +279,6 @@ void bind_calls(nb::module_& module) {
       .def_prop_ro("replays", [](const TensorProgram& self) { return self.statistics().replays; })
       .def_prop_ro("bytes_copied",
                    [](const TensorProgram& self) { return self.statistics().bytes_copied; })
-      .def_prop_ro("bytes_looked_at",
-                   [](const TensorProgram& self) { return self.statistics().bytes_looked_at; })
       .def_prop_ro("copies", [](const TensorProgram& self) { return self.statistics().copies; })
       .def_prop_ro("updates", [](const TensorProgram& self) { return self.updates(); });
 }

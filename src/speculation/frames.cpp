@@ -2,13 +2,13 @@
 
 namespace pygraph::torch_bridge::speculation {
 
-PythonRef variable(PyObject* frame, const char* name) {
+PythonRef variable(PyObject* frame, PyObject* name) {
 #if PY_VERSION_HEX >= 0x030C0000
-  PyObject* found = PyFrame_GetVarString(reinterpret_cast<PyFrameObject*>(frame), name);  // NOLINT
+  PyObject* found = PyFrame_GetVar(reinterpret_cast<PyFrameObject*>(frame), name);  // NOLINT
 #else
   const PythonRef locals = PythonRef::stolen(PyObject_GetAttrString(frame, "f_locals"));
   PyObject* found =
-      locals && PyDict_Check(locals.get()) ? PyDict_GetItemString(locals.get(), name) : nullptr;
+      locals && PyDict_Check(locals.get()) ? PyDict_GetItem(locals.get(), name) : nullptr;
   Py_XINCREF(found);
 #endif
   if (found == nullptr) {

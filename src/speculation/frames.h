@@ -9,7 +9,7 @@
 namespace pygraph::torch_bridge::speculation {
 
 /// A local variable of a frame; empty if it has none of that name.
-PythonRef variable(PyObject* frame, const char* name);
+PythonRef variable(PyObject* frame, PyObject* name);
 PythonRef code_of(PyObject* frame);
 /// The frame that called it; empty for the outermost.
 PythonRef back(PyObject* frame);

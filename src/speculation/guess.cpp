@@ -75,8 +75,8 @@ Guess::Guess(PyObject* owner, Knowledge& knowledge, PythonRef frame)
 
 void Guess::begin() {
   began_ = Clock::now();
-  positional_ = variable(frame_.get(), "args");
-  named_ = variable(frame_.get(), "kwargs");
+  positional_ = variable(frame_.get(), PyTuple_GET_ITEM(knowledge_.variables.get(), 0));
+  named_ = variable(frame_.get(), PyTuple_GET_ITEM(knowledge_.variables.get(), 1));
   ++knowledge_.counts.read;
   readable_ = positional_ && named_ && leaves_.read(positional_.get(), named_.get());
   if (!readable_) {
@@ -110,13 +110,12 @@ Guess::~Guess() {
                   knowledge_.shapes.begin() + static_cast<std::ptrdiff_t>(shape_) + 1);
     }
   } else {
-    drop(*launch_);
+    drop();
   }
 }
 
 /// The guess was wrong.
-void Guess::drop(PendingLaunch& launch) noexcept {
-  launch.drop();
+void Guess::drop() noexcept {
   launch_.reset();
   pause();
 }
@@ -154,7 +153,7 @@ bool Guess::launch(const CallShape& shape) {
   benefit_ = shape.benefit();
   const bool timed = is_to_be_timed(*target_->permit);
   view_ = {arguments_.data(), nullptr, arguments_.size()};
-  PendingLaunch& pending = launch_.emplace(target_->dispatcher, view_, false);
+  PendingLaunch& pending = launch_.emplace(*target_, view_, false);
   cost_ = Clock::now() - began_;
   IndexBounds& bounds = target_->permit->bounds;
   switch (start(pending, bounds)) {
@@ -179,10 +178,12 @@ bool Guess::launch(const CallShape& shape) {
 /// Only a program that leaves no trace may be launched, so that it can be dropped.
 PendingLaunch::Start Guess::start(PendingLaunch& launch, IndexBounds& bounds) {
   std::shared_ptr<TensorProgram> program = target_->dispatcher.choose(view_);
-  if (program == nullptr || !program->without_trace() || !bounds.hold(*program, view_)) {
+  if (program == nullptr || !program->without_trace()) {
     return PendingLaunch::Start::kMiss;
   }
-  return launch.launch(std::move(program));
+  const bool within = bounds.hold(*program, view_);
+  target_->counts->bytes_looked_at = bounds.bytes_looked_at();
+  return within ? launch.launch(std::move(program)) : PendingLaunch::Start::kMiss;
 }
 
 bool Guess::is_to_be_timed(const Permit& permit) noexcept {
@@ -251,22 +252,22 @@ bool Guess::comes_directly() const {
   return frame && frame.get() == frame_.get();
 }
 
-PendingLaunch* Guess::arrive(const std::shared_ptr<Target>& target, PyObject* const* arguments,
-                             const Arguments& view) {
+PendingLaunch* Guess::arrive(const Arrival& call) {
   if (std::exchange(arrived_, true)) {
     return nullptr;
   }
   const bool directly = comes_directly();
   if (launch_) {
-    if (directly && target == target_ && launch_->stream() == stream_ && launch_->expect(view)) {
+    if (directly && call.target == target_ && launch_->stream() == stream_ &&
+        launch_->expect(call.view)) {
       arrival_ = Clock::now();
       pays_ = target_->permit->always || !benefit_->rest || (pays_ && arrival_ - launched_ > cost_);
       return &*launch_;
     }
-    drop(*launch_);
+    drop();
   }
-  if (target->permit != nullptr && directly && readable_ && knowledge_.may_learn()) {
-    learn(target, arguments);
+  if (call.target->permit != nullptr && directly && readable_ && knowledge_.may_learn()) {
+    learn(call.target, call.arguments);
   }
   return nullptr;
 }

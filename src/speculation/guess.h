@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "call_shape.h"
+#include "pending_launch.h"
 #include "speculation.h"
 
 namespace pygraph::torch_bridge::speculation {
@@ -17,6 +18,7 @@ namespace pygraph::torch_bridge::speculation {
 /// What is known of one compiled callable.
 struct Knowledge {
   PythonRef code;
+  PythonRef variables;
   PythonRef wrapper;
   PythonRef between;
   PythonRef plain_tuple;
@@ -43,8 +45,7 @@ class Guess {
   /// Of this thread.
   static Guess*& innermost() noexcept;
   /// See speculation.h.
-  PendingLaunch* arrive(const std::shared_ptr<Target>& target, PyObject* const* arguments,
-                        const Arguments& view);
+  PendingLaunch* arrive(const Arrival& call);
 
  private:
   using Clock = Benefit::Clock;
@@ -58,7 +59,7 @@ class Guess {
   void see_what_is_left_to_the_host(const PendingLaunch& claimed) noexcept;
   bool comes_directly() const;
   void learn(const std::shared_ptr<Target>& target, PyObject* const* arguments);
-  void drop(PendingLaunch& launch) noexcept;
+  void drop() noexcept;
   void pause() noexcept;
 
   PythonRef owner_;  ///< keeps the knowledge

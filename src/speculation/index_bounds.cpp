@@ -85,7 +85,7 @@ bool IndexBounds::read(const Arguments& arguments, std::vector<Values>& values) 
   return true;
 }
 
-bool IndexBounds::hold(TensorProgram& program, const Arguments& arguments) noexcept {
+bool IndexBounds::hold(const TensorProgram& program, const Arguments& arguments) noexcept {
   const std::vector<ArgumentSpec>& specs = program.arguments();
   const auto is_tensor = [&](const IndexBound& bound) {
     return bound.argument < specs.size() && specs[bound.argument].is_tensor();
@@ -98,7 +98,7 @@ bool IndexBounds::hold(TensorProgram& program, const Arguments& arguments) noexc
   }
 }
 
-bool IndexBounds::look(TensorProgram& program, const Arguments& arguments) {
+bool IndexBounds::look(const TensorProgram& program, const Arguments& arguments) {
   const CallScope scope = program.scope();
   const auto started = std::chrono::steady_clock::now();
   std::vector<Values> values;
@@ -113,7 +113,7 @@ bool IndexBounds::look(TensorProgram& program, const Arguments& arguments) {
       (total > 0 && !fetch(program.driver(), values, total, scope.stream()))) {
     return false;
   }
-  program.count_looked_at(total);
+  bytes_looked_at_ += total;
   const char* at = static_cast<const char*>(host_);
   bool within = true;
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -35,18 +35,20 @@ class IndexBounds {
   IndexBounds& operator=(const IndexBounds&) = delete;
 
   [[nodiscard]] const std::vector<IndexBound>& bounds() const noexcept { return bounds_; }
+  /// Bytes that were brought to the host.
+  [[nodiscard]] std::uint64_t bytes_looked_at() const noexcept { return bytes_looked_at_; }
   /// What the last look took that came to an end; nothing where there is nothing to look at.
   [[nodiscard]] std::chrono::nanoseconds last_look() const noexcept { return last_look_; }
 
   /// Whether all values among `arguments`, which `program` accepts, are within them. False as well
   /// if they could not be looked at. Waits for its copies and all else on the stream of the call,
   /// and leaves nothing on it.
-  bool hold(TensorProgram& program, const Arguments& arguments) noexcept;
+  bool hold(const TensorProgram& program, const Arguments& arguments) noexcept;
 
  private:
   struct Values;
 
-  bool look(TensorProgram& program, const Arguments& arguments);
+  bool look(const TensorProgram& program, const Arguments& arguments);
   bool read(const Arguments& arguments, std::vector<Values>& values) const;
   bool fetch(const Driver& driver, const std::vector<Values>& values, std::uint64_t total,
              CUstream stream);
@@ -54,6 +56,7 @@ class IndexBounds {
   void release() noexcept;
 
   std::vector<IndexBound> bounds_;
+  std::uint64_t bytes_looked_at_ = 0;
   std::chrono::nanoseconds last_look_{0};
   const Driver* driver_ = nullptr;  ///< of `host_`
   void* host_ = nullptr;            ///< page-locked

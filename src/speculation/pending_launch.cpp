@@ -13,9 +13,8 @@ PendingLaunch*& innermost() noexcept {
 
 }  // namespace
 
-PendingLaunch::PendingLaunch(Dispatcher& dispatcher, const Arguments& arguments,
-                             bool awaited) noexcept
-    : dispatcher_(dispatcher),
+PendingLaunch::PendingLaunch(Target& target, const Arguments& arguments, bool awaited) noexcept
+    : target_(target),
       arguments_(arguments),
       outer_(std::exchange(innermost(), this)),
       awaited_(awaited) {}
@@ -26,27 +25,23 @@ PendingLaunch::~PendingLaunch() {
     link = &(*link)->outer_;
   }
   *link = outer_;
-  Py_XDECREF(served_);
+  target_.counts->dropped += launched() && !claimed_ ? 1U : 0U;
 }
 
 PendingLaunch::Start PendingLaunch::launch(std::shared_ptr<TensorProgram> program) {
-  if (program == nullptr || !dispatcher_.launch(program, arguments_, results_, served_)) {
+  if (program != nullptr) {
+    launch_ = target_.dispatcher.launch(std::move(program), arguments_);
+  }
+  if (!launch_) {
     return Start::kMiss;
   }
-  if (!results_ && served_ == nullptr) {
-    return Start::kError;
-  }
-  if (results_) {
-    program_ = std::move(program);
-  }
-  launched_ = true;
-  return Start::kLaunched;
+  return launched() ? Start::kLaunched : Start::kError;
 }
 
 PendingLaunch* PendingLaunch::find(const Dispatcher& dispatcher,
                                    const Arguments& arguments) noexcept {
   for (PendingLaunch* launch = innermost(); launch != nullptr; launch = launch->outer_) {
-    if (&launch->dispatcher_ == &dispatcher && launch->awaited_ && launch->launched_ &&
+    if (&launch->target_.dispatcher == &dispatcher && launch->awaited_ && launch->launched() &&
         !launch->claimed_ && launch->is(arguments)) {
       return launch;
     }
@@ -64,12 +59,7 @@ bool PendingLaunch::is(const Arguments& arguments) const noexcept {
 
 PyObject* PendingLaunch::claim(const Arguments& arguments) {
   claimed_ = true;
-  PyObject* result = std::exchange(served_, nullptr);
-  if (results_) {
-    result = dispatcher_.finish(program_, arguments, *results_);
-    results_.reset();
-  }
-  return result;
+  return target_.dispatcher.finish(std::move(*launch_), arguments);
 }
 
 }  // namespace pygraph::torch_bridge::speculation

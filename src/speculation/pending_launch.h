@@ -7,17 +7,19 @@
 #include <memory>
 #include <optional>
 
-#include "../torch/dispatcher.h"
+#include "speculation.h"
 
 namespace pygraph::torch_bridge::speculation {
 
-/// On the stack of who launches it, whose thread alone knows of it. Needs the GIL.
+/// On the stack of who launches it, whose thread alone knows of it. Needs the GIL. One that was
+/// launched and is not claimed when it goes is dropped: it was no call.
 class PendingLaunch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `arguments` must outlive it. One that is not `awaited` is found by nobody until expect().
-  PendingLaunch(Dispatcher& dispatcher, const Arguments& arguments, bool awaited = true) noexcept;
+  /// `target` and `arguments` must outlive it. One that is not `awaited` is found by nobody until
+  /// expect().
+  PendingLaunch(Target& target, const Arguments& arguments, bool awaited = true) noexcept;
   ~PendingLaunch();
   PendingLaunch(const PendingLaunch&) = delete;
   PendingLaunch& operator=(const PendingLaunch&) = delete;
@@ -33,38 +35,36 @@ class PendingLaunch {
 
   /// A call comes with `arguments`: if they are the very same objects, it is awaited.
   bool expect(const Arguments& arguments) noexcept {
-    awaited_ = launched_ && is(arguments);
+    awaited_ = launched() && is(arguments);
     return awaited_;
   }
   /// The call has come: its results, as Dispatcher::try_call() has them. Once.
   PyObject* claim(const Arguments& arguments);
   [[nodiscard]] bool claimed() const noexcept { return claimed_; }
-  /// The call will not come.
-  void drop() noexcept { dispatcher_.drop_call(); }
 
   /// Its results go to the caller.
   void answer() noexcept { answered_ = Clock::now(); }
   [[nodiscard]] std::optional<Clock::time_point> answered() const noexcept { return answered_; }
   /// The stream that it would be launched on now. Null on the twin.
   [[nodiscard]] void* stream() const noexcept {
-    return program_ == nullptr ? nullptr : program_->current_stream();
+    return launch_ && launch_->launched ? launch_->program->current_stream() : nullptr;
   }
   /// Whether one that nobody claims has left a trace: written arguments, or random numbers drawn.
   [[nodiscard]] bool leaves_traces() const noexcept {
-    return program_ != nullptr && !program_->without_trace();
+    return launch_ && launch_->launched && !launch_->program->without_trace();
   }
 
  private:
+  [[nodiscard]] bool launched() const noexcept {
+    return launch_ && (launch_->launched || launch_->served);
+  }
   bool is(const Arguments& arguments) const noexcept;
 
-  Dispatcher& dispatcher_;
+  Target& target_;
   const Arguments& arguments_;
   PendingLaunch* outer_;  ///< of this thread
-  std::shared_ptr<TensorProgram> program_;
-  std::optional<TensorProgram::Launched> results_;
-  PyObject* served_ = nullptr;  ///< owned: the results of a call that the callable served
+  std::optional<Dispatcher::Launch> launch_;
   bool awaited_;
-  bool launched_ = false;
   bool claimed_ = false;
   std::optional<Clock::time_point> answered_;
 };

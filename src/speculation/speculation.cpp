@@ -1,9 +1,12 @@
 #include "speculation.h"
 
+#include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "frames.h"
 #include "guess.h"
+#include "pending_launch.h"
 
 namespace pygraph::torch_bridge::speculation {
 namespace {
@@ -71,6 +74,29 @@ void deallocate_hook(PyObject* self) {
   Py_DECREF(type);
 }
 
+/// What was launched on a guess for a call that has come, to be claimed; null if nothing was, and
+/// then nothing launched on a guess is taken for anything any more. Borrowed, until the call ends.
+PendingLaunch* arrive(const Arrival& call) noexcept {
+  Guess* guess = Guess::innermost();
+  if (guess == nullptr) {
+    return nullptr;
+  }
+  try {
+    return guess->arrive(call);
+  } catch (const std::exception&) {
+    return nullptr;  // no memory to learn
+  }
+}
+
+PyObject* never_arrived(PyObject* result) {
+  Py_DECREF(result);
+  PyErr_SetString(
+      PyExc_RuntimeError,
+      "a CUDA graph was launched that writes its arguments or draws random numbers, and "
+      "the call that it was launched for has not come; please report this");
+  return nullptr;
+}
+
 }  // namespace
 
 PyTypeObject* hook_type() {
@@ -86,10 +112,11 @@ PyTypeObject* hook_type() {
   return reinterpret_cast<PyTypeObject*>(type);  // NOLINT
 }
 
-PyObject* make_hook(PyObject* code, PyObject* wrapper, PyObject* between, PyObject* plain) {
-  if (!PyCode_Check(code) || !PyCode_Check(wrapper) || !PyTuple_Check(between) ||
-      !PyTuple_Check(plain)) {
-    PyErr_SetString(PyExc_TypeError, "two code objects and two tuples are needed");
+PyObject* make_hook(PyObject* code, PyObject* variables, PyObject* wrapper, PyObject* between,
+                    PyObject* plain) {
+  if (!PyCode_Check(code) || !PyTuple_Check(variables) || PyTuple_GET_SIZE(variables) != 2 ||
+      !PyCode_Check(wrapper) || !PyTuple_Check(between) || !PyTuple_Check(plain)) {
+    PyErr_SetString(PyExc_TypeError, "code, a tuple of two names, code, and two tuples are needed");
     return nullptr;
   }
   PyTypeObject* type = hook_type();
@@ -99,6 +126,7 @@ PyObject* make_hook(PyObject* code, PyObject* wrapper, PyObject* between, PyObje
   }
   auto knowledge = std::make_unique<Knowledge>();
   knowledge->code = PythonRef::to(code);
+  knowledge->variables = PythonRef::to(variables);
   knowledge->wrapper = PythonRef::to(wrapper);
   knowledge->between = PythonRef::to(between);
   knowledge->plain_tuple = PythonRef::to(plain);
@@ -111,17 +139,40 @@ PyObject* make_hook(PyObject* code, PyObject* wrapper, PyObject* between, PyObje
 
 Counts counts_of(PyObject* hook) noexcept { return hook_of(hook)->knowledge->counts; }
 
-PendingLaunch* arrive(const std::shared_ptr<Target>& target, PyObject* const* arguments,
-                      const Arguments& view) noexcept {
-  Guess* guess = Guess::innermost();
-  if (guess == nullptr) {
-    return nullptr;
+bool allow(Target& target, std::vector<IndexBound> bounds, bool always) {
+  const auto exists = [&](const IndexBound& bound) { return bound.argument < target.order.size(); };
+  if (!std::all_of(bounds.begin(), bounds.end(), exists)) {
+    PyErr_SetString(PyExc_IndexError, "a bound refers to an argument that does not exist");
+    return false;
   }
-  try {
-    return guess->arrive(target, arguments, view);
-  } catch (const std::exception&) {
-    return nullptr;  // no memory to learn
+  target.permit = std::make_unique<Permit>(std::move(bounds), always);
+  return true;
+}
+
+bool claim(const Arrival& call, PyObject*& result) {
+  PendingLaunch* launch = arrive(call);
+  if (launch == nullptr) {
+    return false;
   }
+  result = launch->claim(call.view);
+  launch->answer();
+  return true;
+}
+
+PyObject* call_wrappers(const Arrival& call, PyObject* wrappers, std::size_t flags) {
+  if (PendingLaunch* launch = arrive(call); launch != nullptr) {
+    PyObject* result = PyObject_Vectorcall(wrappers, call.arguments, flags, nullptr);
+    launch->answer();
+    return result;
+  }
+  const std::shared_ptr<Target> target = call.target;  // what the wrappers run may clear the other
+  PendingLaunch launch(*target, call.view);
+  if (launch.launch(target->dispatcher.choose(call.view)) == PendingLaunch::Start::kError) {
+    return launch.claim(call.view);
+  }
+  PyObject* result = PyObject_Vectorcall(wrappers, call.arguments, flags, nullptr);
+  const bool lost = result != nullptr && !launch.claimed() && launch.leaves_traces();
+  return lost ? never_arrived(result) : result;
 }
 
 PyObject* serve(Dispatcher& dispatcher, PyObject* list) {

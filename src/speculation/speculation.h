@@ -11,13 +11,13 @@
 //
 // There are two places to launch from.
 //
-// Ahead of the wrappers. The guards have passed and the entry point (torch/entry_point.h) has been
-// called. It launches, calls the wrappers, and they come to the graph's place (serve()).
-// frontends/compile/entry_point.py establishes that this happens in each call of the function, with
-// the same objects. So the graph may do anything, such as write its arguments. A call that ends
-// without having claimed such a graph is an error.
+// Before the wrappers. The guards have passed and the entry point (entry/entry_point.h) has been
+// called. The graph is launched, the wrappers are called, and they come to the graph's place
+// (serve()). frontends/compile/entry_point.py establishes that this happens in each call of the
+// function, with the same objects. So the graph may do anything, such as write its arguments. A
+// call that ends without having claimed such a graph is an error.
 //
-// In front of the guards, on a guess. Torch calls a hook before them, and the guess goes by what
+// Before the guards, on a guess. Torch calls a hook before them, and the guess goes by what
 // earlier calls of the same shape led to (call_shape.h). The guess may be wrong: the guards fail,
 // or the user's code runs first. A wrong guess does no harm, for:
 //
@@ -35,7 +35,7 @@
 // arrives, and the stream (guess.cpp).
 //
 // What it is worth: the GPU starts earlier by the time that the wrappers, or the guards too, take
-// on the host. To launch ahead of the wrappers costs nothing. A guess has to read the caller's
+// on the host. To launch before the wrappers costs nothing. A guess has to read the caller's
 // arguments first, so it pays only where the guards take longer than that, and the graph longer
 // than that and the rest of the call. Small graphs are left to the guards (guess.cpp).
 #pragma once
@@ -47,13 +47,13 @@
 #include <utility>
 #include <vector>
 
+#include "../torch/dispatcher.h"
 #include "../torch/python_ref.h"
 #include "index_bounds.h"
-#include "pending_launch.h"
 
 namespace pygraph::torch_bridge::speculation {
 
-/// That a graph may be launched in front of guards.
+/// That a graph may be launched before the guards.
 struct Permit {
   Permit(std::vector<IndexBound> within, bool also_where_it_does_not_pay)
       : bounds(std::move(within)), always(also_where_it_does_not_pay) {}
@@ -62,14 +62,25 @@ struct Permit {
   bool always;         ///< even where it does not pay
 };
 
+/// Of one entry point.
+struct LaunchCounts {
+  std::uint64_t dropped = 0;          ///< launches for calls that did not come: they are no calls
+  std::uint64_t bytes_looked_at = 0;  ///< of indices, brought to the host in front of launches
+};
+
 /// What a connected entry point leads to: all that a launch needs to know of it.
 struct Target {
   Dispatcher& dispatcher;
   PythonRef owner;                   ///< keeps the dispatcher
   Py_ssize_t argument_count;         ///< of the caller
   std::vector<std::uint32_t> order;  ///< the graph's argument i is the caller's number order[i]
-  std::unique_ptr<Permit> permit;    ///< null: not to be launched in front of guards
+  std::unique_ptr<Permit> permit{};  ///< null: not to be launched before the guards
+  std::shared_ptr<LaunchCounts> counts = std::make_shared<LaunchCounts>();
 };
+
+/// From now on its graph may be launched before the guards, with indices within `bounds`, where
+/// that pays, or `always`. False with a Python error set when it has no such argument.
+bool allow(Target& target, std::vector<IndexBound> bounds, bool always);
 
 // --------------------------------------------- before and end: around a call, guards and all
 //
@@ -80,12 +91,14 @@ struct Target {
 /// Makes the Python type of what stands in torch's list, once; null with a Python error set.
 PyTypeObject* hook_type();
 
-/// A new one. `code`: of the function that calls it, whose variables `args` and `kwargs` are the
-/// caller's arguments. `wrapper`: of what Dynamo puts around a backend's function. `between`: a
-/// tuple of the code of what may stand between the first and a frame that Dynamo compiled, because
-/// it only passes a call on. `plain`: a tuple of the types whose tensors are plain. Null with a
-/// Python error set on failure. What it knows it learns from the calls that arrive.
-PyObject* make_hook(PyObject* code, PyObject* wrapper, PyObject* between, PyObject* plain);
+/// A new one. `code`: of the function that calls it. `variables`: a tuple of the names that the
+/// caller's arguments have there, those by position and those by name. `wrapper`: the code of what
+/// Dynamo puts around a backend's function. `between`: a tuple of the code of what may stand
+/// between the first and a frame that Dynamo compiled, because it only passes a call on. `plain`: a
+/// tuple of the types whose tensors are plain. Null with a Python error set on failure. What it
+/// knows it learns from the calls that arrive.
+PyObject* make_hook(PyObject* code, PyObject* variables, PyObject* wrapper, PyObject* between,
+                    PyObject* plain);
 
 /// Of one hook: calls whose arguments were read for a guess, graphs launched on one, and those
 /// among them that were claimed.
@@ -98,14 +111,22 @@ Counts counts_of(PyObject* hook) noexcept;
 
 // ---------------------------------------------------------------------- arrive: at the entry point
 
-/// A call has come to the entry point of `target`, with `arguments` as its caller has them and
-/// `view` in the graph's order. What was launched for it on a guess, to be claimed; null if nothing
-/// was, and then nothing launched on a guess is taken for anything any more. Borrowed, until the
-/// call ends.
-PendingLaunch* arrive(const std::shared_ptr<Target>& target, PyObject* const* arguments,
-                      const Arguments& view) noexcept;
+/// A call as it has come to the entry point of `target`.
+struct Arrival {
+  const std::shared_ptr<Target>& target;
+  PyObject* const* arguments;  ///< as its caller has them
+  Arguments view;              ///< in the graph's order
+};
 
-// --------------------------------------------------------------------- claim: at the graph's place
+/// Where the wrappers have nothing to do. True: what was launched for the call on a guess is
+/// claimed, and `result` is as in Dispatcher::try_call(). False: nothing was.
+bool claim(const Arrival& call, PyObject*& result);
+
+/// Where they have: launches the graph, if that was not done on a guess, and calls `wrappers` by
+/// vectorcall with `flags`. A new reference, or null with a Python error set.
+PyObject* call_wrappers(const Arrival& call, PyObject* wrappers, std::size_t flags);
+
+// --------------------------------------------------------------------- serve: at the graph's place
 
 /// A call of `dispatcher` with a list, which is cleared: what this thread has launched for it is
 /// claimed, and otherwise the dispatcher is called. A new reference, or null with a Python error

@@ -167,19 +167,23 @@ bool Dispatcher::try_call(const Arguments& arguments, PyObject*& result) {
   return true;
 }
 
-bool Dispatcher::launch(const std::shared_ptr<TensorProgram>& program, const Arguments& arguments,
-                        std::optional<TensorProgram::Launched>& launched, PyObject*& result) {
-  if (!guarded(arguments, program, result, [&] { launched = program->launch(arguments); })) {
-    return false;
+std::optional<Dispatcher::Launch> Dispatcher::launch(std::shared_ptr<TensorProgram> program,
+                                                     const Arguments& arguments) {
+  std::optional<TensorProgram::Launched> launched;
+  PyObject* served = nullptr;
+  if (!guarded(arguments, program, served, [&] { launched = program->launch(arguments); })) {
+    return {};
   }
-  ++count_;
-  return true;
+  return Launch{std::move(program), std::move(launched), PythonRef::stolen(served)};
 }
 
-PyObject* Dispatcher::finish(const std::shared_ptr<TensorProgram>& program,
-                             const Arguments& arguments, const TensorProgram::Launched& launched) {
-  PyObject* result = nullptr;
-  guarded(arguments, program, result, [&] { result = program->finish(arguments, launched); });
+PyObject* Dispatcher::finish(Launch launch, const Arguments& arguments) {
+  ++count_;
+  PyObject* result = launch.served.release();
+  if (launch.launched) {
+    guarded(arguments, launch.program, result,
+            [&] { result = launch.program->finish(arguments, *launch.launched); });
+  }
   return result;
 }
 

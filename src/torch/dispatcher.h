@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bypass.h"
+#include "python_ref.h"
 #include "sizes.h"
 #include "tensor_program.h"
 
@@ -63,29 +64,26 @@ class Dispatcher {
   /// done. True: `result` is a new reference, or null with a Python error set.
   bool try_call(const Arguments& arguments, PyObject*& result);
 
-  // The same in steps.
+  // The same in steps, for who launches before the call has come.
 
   /// The program that serves these arguments; null when none does, or when the stream is being
   /// captured by somebody.
   std::shared_ptr<TensorProgram> choose(const Arguments& arguments);
-  /// The first half of a call that `program` was chosen for; counts the call. False: it must be
-  /// made another way, and nothing was done. True: `launched` is set, or else the call has ended,
-  /// with `result` as in try_call().
-  bool launch(const std::shared_ptr<TensorProgram>& program, const Arguments& arguments,
-              std::optional<TensorProgram::Launched>& launched, PyObject*& result);
-  /// The other half: what `result` is in try_call().
-  PyObject* finish(const std::shared_ptr<TensorProgram>& program, const Arguments& arguments,
-                   const TensorProgram::Launched& launched);
-  /// The other half of a launch will not come: it was no call.
-  void drop_call() noexcept {
-    --count_;
-    ++dropped_;
-  }
+  /// The first half of a call that it was chosen for.
+  struct Launch {
+    std::shared_ptr<TensorProgram> program;
+    std::optional<TensorProgram::Launched> launched;
+    PythonRef
+        served;  ///< in place of that, from `failed`: the results; null: a Python error is set
+  };
+  /// Launches `program`. None: the call must be made another way, and nothing was done.
+  std::optional<Launch> launch(std::shared_ptr<TensorProgram> program, const Arguments& arguments);
+  /// The other half, which makes a call of it and counts that: what `result` is in try_call().
+  PyObject* finish(Launch launch, const Arguments& arguments);
 
   [[nodiscard]] std::uint64_t calls() const noexcept { return count_; }
   /// Those that a program served.
   [[nodiscard]] std::uint64_t replays() const noexcept { return count_ - missed_; }
-  [[nodiscard]] std::uint64_t dropped() const noexcept { return dropped_; }
   [[nodiscard]] std::size_t size() const noexcept { return slots_.size(); }
   int traverse(visitproc visit, void* arg) const;
   void release() noexcept;
@@ -118,7 +116,6 @@ class Dispatcher {
   std::unique_ptr<Bypass> bypass_;
   std::uint64_t count_ = 0;
   std::uint64_t missed_ = 0;
-  std::uint64_t dropped_ = 0;
   std::uint32_t busy_ = 0;  ///< calls that are being served right now, on any thread
   bool held_ = false;
 };

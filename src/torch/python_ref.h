@@ -22,6 +22,7 @@ class PythonRef {
     return *this;
   }
   [[nodiscard]] PyObject* get() const noexcept { return object_; }
+  [[nodiscard]] PyObject* release() noexcept { return std::exchange(object_, nullptr); }
   explicit operator bool() const noexcept { return object_ != nullptr; }
 
  private:

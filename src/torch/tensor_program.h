@@ -165,7 +165,6 @@ struct CallStatistics {
   std::uint64_t replays = 0;
   std::uint64_t bytes_copied = 0;  ///< input bytes copied: static buffers and misaligned inputs
   std::uint64_t copies = 0;
-  std::uint64_t bytes_looked_at = 0;  ///< of indices, copied to the host in front of a launch
 };
 
 /// A call that the graph cannot serve as faithfully as the callable: nothing was launched.
@@ -288,7 +287,6 @@ class TensorProgram {
   }
 
   [[nodiscard]] const CallStatistics& statistics() const noexcept { return statistics_; }
-  void count_looked_at(std::uint64_t bytes) noexcept { statistics_.bytes_looked_at += bytes; }
   void reset_statistics() noexcept {
     statistics_ = {};
     updates_before_ = program_.updates();

@@ -42,7 +42,7 @@ def convolutions() -> torch.nn.Module:
 
 
 def test_a_network_of_convolutions_is() -> None:
-    assert report_of(convolutions(), torch.randn(2, 3, 8, 8, device="cuda")).early
+    assert report_of(convolutions(), torch.randn(2, 3, 8, 8, device="cuda")).before_guards
 
 
 class Attention(torch.nn.Module):
@@ -56,31 +56,33 @@ class Attention(torch.nn.Module):
 
 
 def test_attention_is() -> None:
-    assert report_of(Attention().cuda().eval(), torch.randn(2, 16, 64, device="cuda")).early
+    assert report_of(Attention().cuda().eval(), torch.randn(2, 16, 64, device="cuda")).before_guards
 
 
 def test_one_operator_for_a_whole_layer_is() -> None:
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).cuda().eval()
-    assert report_of(layer, torch.randn(2, 16, 64, device="cuda")).early
+    assert report_of(layer, torch.randn(2, 16, 64, device="cuda")).before_guards
 
 
 def test_one_that_looks_up_an_embedding_is() -> None:
     layers = torch.nn.Embedding(50, 8), torch.nn.Linear(8, 3)
     ids = torch.randint(50, (4, 6), device="cuda")
     graph = report_of(torch.nn.Sequential(*layers).cuda(), ids)
-    assert graph.early and graph.bytes_looked_at == 3 * ids.nbytes
+    assert graph.before_guards and graph.bytes_looked_at == 3 * ids.nbytes
 
 
 def test_one_whose_kernels_check_no_index_is_not() -> None:
     """By a setting of Inductor's."""
     table, ids = torch.nn.Embedding(50, 8).cuda(), torch.randint(50, (4, 6), device="cuda")
-    assert not report_of(table, ids, assert_indirect_indexing=False).early
+    assert not report_of(table, ids, assert_indirect_indexing=False).before_guards
 
 
 def test_one_that_looks_up_what_it_computes_is_not() -> None:
     table = torch.randn(50, 8, device="cuda")
     ids = torch.randint(50, (4, 6), device="cuda")
-    assert not report_of(lambda ids: torch.nn.functional.embedding(49 - ids, table), ids).early
+    assert not report_of(
+        lambda ids: torch.nn.functional.embedding(49 - ids, table), ids
+    ).before_guards
 
 
 def test_indices_are_not_looked_at_while_the_stream_has_work() -> None:
@@ -97,7 +99,7 @@ def test_indices_are_not_looked_at_while_the_stream_has_work() -> None:
             found = compiled(ids)
             assert torch.equal(found, table(ids))
     (graph,) = pygraph.report().graphs
-    assert graph.early and graph.dropped == 0
+    assert graph.before_guards and graph.dropped == 0
     assert graph.bytes_looked_at == 2 * ids.nbytes
 
 
@@ -119,10 +121,10 @@ def test_an_index_of_a_larger_table_is_not_tried_on_a_smaller_one() -> None:
             torch.cuda.synchronize()
             found = compiled(ids)
             assert torch.equal(found, lookup(ids))
-    assert all(graph.early and graph.replays for graph in pygraph.report().graphs)
+    assert all(graph.before_guards and graph.replays for graph in pygraph.report().graphs)
 
 
-def share_launched_early(function: Any, *given: torch.Tensor) -> float:
+def share_launched_before_guards(function: Any, *given: torch.Tensor) -> float:
     """By default, of calls whose results are waited for."""
     torch._dynamo.reset()
     pygraph.reset()
@@ -149,5 +151,8 @@ def test_a_long_graph_is_by_default_and_a_short_one_is_not() -> None:
             b = a @ b
         return b
 
-    assert share_launched_early(add, *torch.randn(2, 16, device="cuda")) < 0.1
-    assert share_launched_early(multiply, *(torch.randn(2, 4096, 4096, device="cuda") / 64)) > 0.9
+    assert share_launched_before_guards(add, *torch.randn(2, 16, device="cuda")) < 0.1
+    assert (
+        share_launched_before_guards(multiply, *(torch.randn(2, 4096, 4096, device="cuda") / 64))
+        > 0.9
+    )

@@ -36,8 +36,8 @@ class Place:
         return torch.device("cpu" if self.name == "twin" else "cuda")
 
     def compile(self, function: Any, **options: Any) -> Any:
-        """Graphs are launched early also where that does not pay, as on the twin, whose kernels
-        have run before a launch returns."""
+        """Graphs are launched before the guards also where that does not pay, as on the twin, whose
+        kernels have run before a launch returns."""
         dynamic = options.pop("dynamic", None)
         options = {"device": self.name, "compiler": "aot", "launch": "always", **options}
         return torch.compile(function, backend="pygraph", options=options, dynamic=dynamic)

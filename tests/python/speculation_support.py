@@ -30,7 +30,7 @@ def counts_and_reads(compiled: Any) -> tuple[int, int, int]:
 
 
 def counts(compiled: Any) -> tuple[int, int]:
-    """Graphs launched early, and those of them whose call came."""
+    """Graphs launched before the guards, and those of them whose call came."""
     launched, landed, _ = counts_and_reads(compiled)
     return launched, landed
 

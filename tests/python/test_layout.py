@@ -37,7 +37,9 @@ FOLDERS = (
     ("link",),
     ("program",),
     ("twin",),
-    ("torch", "speculation"),
+    ("torch",),
+    ("speculation",),
+    ("entry",),
     ("bindings",),
 )
 HEADERS = {"chain": "program", "driver_symbols": "driver", "flatten": "image", "handles": "driver"}

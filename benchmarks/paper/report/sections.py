@@ -81,8 +81,8 @@ def sections(content: Mapping[str, Any]) -> dict[str, list[Block]]:
         "Bytes copied": [
             "Per iteration, to bring arguments in place or results out, as in the paper's table "
             f"3. The paper's compiler copies at most {published.MOST_BYTES} B of parameters per "
-            "replay. Beside them: indices that the host reads in front of an early launch, to see "
-            "that they are within bounds. The graph reads the caller's.",
+            "replay. Beside them: indices that the host reads in front of a launch before the "
+            "guards, to see that they are within bounds. The graph reads the caller's.",
             tables.copied(rows),
         ],
         "Ablation": _ablation(rows),

@@ -121,20 +121,21 @@ class GraphReport:
     bytes_copied: int = 0
     """Bytes copied in all calls together, in front of and behind the graph."""
     bytes_looked_at: int = 0
-    """Bytes of indices that the host read before the graph was launched early."""
+    """Bytes of indices that the host read before the graph was launched before the guards."""
     updates: int = 0
     """Nodes that were patched, because what they address has moved."""
     copies: int = 0
     """Copies that `bytes_copied` was copied in."""
-    direct: bool = False
+    past_wrappers: bool = False
     """Calls go from Dynamo straight to the graph, past wrappers that have nothing to do."""
-    ahead: bool = False
+    before_wrappers: bool = False
     """Calls launch the graph before the wrappers that lead to it run."""
-    early: bool = False
+    before_guards: bool = False
     """Calls that look like earlier ones launch the graph before Dynamo has checked its guards,
     where that pays."""
     dropped: int = 0
-    """Replays that were launched early for calls that went elsewhere, and are not among `calls`."""
+    """Replays that were launched before the wrappers or the guards for calls that went elsewhere.
+    They are not among `calls`."""
     timings_ms: dict[str, float] = field(default_factory=dict)
     """What building it took, by step."""
 

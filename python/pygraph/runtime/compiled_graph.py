@@ -41,10 +41,18 @@ from pygraph.runtime.warn import no_graphs
 log = logging.getLogger("pygraph")
 
 #: What a program counts, as the report calls it too.
-_COUNTERS = ("replays", "bytes_copied", "bytes_looked_at", "copies", "updates")
+_COUNTERS = ("replays", "bytes_copied", "copies", "updates")
 
 SourceFinder = Callable[[str | None], str | None]
 Deployed = Callable[[Sequence[Any], Sequence[Any]], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """When an entry point launches its graph."""
+
+    before_wrappers: bool  #: the wrappers run behind the launch; False: the call leads past them
+    before_guards: bool  #: on a guess, where that pays
 
 
 class CompiledGraph:
@@ -79,6 +87,7 @@ class CompiledGraph:
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
         self._tell_deployed: Deployed | None = None
+        self._launch_counts: _engine.LaunchCounts | None = None
         self.fallback = Fallback(function, self.mutated, aligned, self.static | frozenset(sure))
         self.report = GraphReport(
             name=name, state=WARMING, device="twin" if self.device.twin else "cuda"
@@ -121,9 +130,13 @@ class CompiledGraph:
         no one any more."""
         self._tell_deployed = told
 
-    def note_entry_point(self, *, direct: bool, ahead: bool, early: bool) -> None:
-        """The wrappers around this graph have an entry point in front of them now."""
-        self.report.direct, self.report.ahead, self.report.early = direct, ahead, early
+    def note_entry_point(self, launch: Launch, counts: _engine.LaunchCounts) -> None:
+        """The wrappers around this graph have an entry point in front of them now. `counts`: what
+        that counts."""
+        self.report.past_wrappers = not launch.before_wrappers
+        self.report.before_wrappers = launch.before_wrappers
+        self.report.before_guards = launch.before_guards
+        self._launch_counts = counts
 
     def hold(self, held: bool) -> None:
         """While held, no program serves a call and none is linked: the callable runs."""
@@ -133,7 +146,10 @@ class CompiledGraph:
     def refresh_report(self) -> GraphReport:
         """The report with the counters of this moment."""
         programs = [signature.program for signature in self._signatures.with_program]
-        self.report.calls, self.report.dropped = self.dispatcher.calls, self.dispatcher.dropped
+        self.report.calls = self.dispatcher.calls
+        if self._launch_counts is not None:
+            self.report.dropped = self._launch_counts.dropped
+            self.report.bytes_looked_at = self._launch_counts.bytes_looked_at
         self.report.programs, self.report.limit = len(programs), self._signatures.limit
         for name, retired in self._retired.items():
             setattr(self.report, name, retired + sum(getattr(each, name) for each in programs))

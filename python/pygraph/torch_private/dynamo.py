@@ -49,6 +49,8 @@ class Running:
     (`enter_exit_hooks` of eval_frame._TorchDynamoContext)."""
     code: CodeType
     """Of the frame that calls them."""
+    variables: tuple[str, str] = ("args", "kwargs")
+    """What the caller's arguments are called there, by position and by name."""
 
 
 def running(frame: FrameType | None) -> Running | None:

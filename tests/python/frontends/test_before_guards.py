@@ -14,7 +14,7 @@ import pygraph
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_a_graph_is_launched_early(place: Place) -> None:
+def test_a_graph_is_launched_before_the_guards(place: Place) -> None:
     model = network(place)
     compiled = place.compile(model)
     warm(compiled, model, place)
@@ -22,7 +22,7 @@ def test_a_graph_is_launched_early(place: Place) -> None:
     warm(compiled, model, place, 5)
     assert counts(compiled) == (5, 5)
     (graph,) = pygraph.report().graphs
-    assert graph.early and graph.direct and (graph.calls, graph.replays) == (8, 6)
+    assert graph.before_guards and graph.past_wrappers and (graph.calls, graph.replays) == (8, 6)
 
 
 def test_a_forward_too(place: Place) -> None:
@@ -36,14 +36,14 @@ def test_a_forward_too(place: Place) -> None:
         ours = [p.grad for p in model.parameters()]
         assert_bits(ours, [p.grad for p in same.parameters()])
     assert counts(compiled) == (3, 3)
-    assert pygraph.report().graphs[0].early and pygraph.report().graphs[0].ahead
+    assert pygraph.report().graphs[0].before_guards and pygraph.report().graphs[0].before_wrappers
 
 
 def test_whoever_asks_for_checks_first_gets_them(place: Place) -> None:
     model = network(place)
-    compiled = place.compile(model, launch="checked")
+    compiled = place.compile(model, launch="after_guards")
     warm(compiled, model, place, 6)
-    assert counts(compiled) == (0, 0) and not pygraph.report().graphs[0].early
+    assert counts(compiled) == (0, 0) and not pygraph.report().graphs[0].before_guards
 
 
 class Switched(torch.nn.Module):

@@ -89,7 +89,7 @@ def test_nothing_is_kept_alive(place: Place) -> None:
     assert weight() is None
 
 
-@pytest.mark.parametrize("launch", ["always", "early"])
+@pytest.mark.parametrize("launch", ["always", "before_guards"])
 def test_threads_have_calls_of_their_own(place: Place, launch: str) -> None:
     model = network(place)
     compiled = place.compile(model, launch=launch)

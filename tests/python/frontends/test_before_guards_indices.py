@@ -27,7 +27,7 @@ def test_nothing_that_indexes_by_what_it_computes(place: Place) -> None:
     for _ in range(6):
         check(compiled, lookup, torch.randint(6, (3,), device=place.torch))
     (graph,) = pygraph.report().graphs
-    assert graph.replays and not graph.early and counts(compiled) == (0, 0)
+    assert graph.replays and not graph.before_guards and counts(compiled) == (0, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
@@ -55,7 +55,7 @@ def test_indices_are_looked_at_first(place: Place, dtype: torch.dtype, index: in
     launched, landed = counts(compiled)
     assert launched == landed > 2
     first, looks = pygraph.report().graphs[0], launched + 1
-    assert first.early and first.bytes_looked_at == looks * 3 * ids(0).element_size()
+    assert first.before_guards and first.bytes_looked_at == looks * 3 * ids(0).element_size()
     assert first.bytes_copied == 0
 
 
@@ -159,4 +159,4 @@ def test_each_graph_of_a_callable_for_itself(place: Place, other: Callable[..., 
         launched, landed = counts(compiled)
         assert launched == landed
         assert (landed > before[1]) == (mode == "plain")
-    assert [graph.early for graph in pygraph.report().graphs] == [True, False]
+    assert [graph.before_guards for graph in pygraph.report().graphs] == [True, False]

@@ -21,7 +21,7 @@ IDS = torch.tensor([1, 5, 0])
 
 
 def launches(compiled: Any, model: Any, calls: int, given: torch.Tensor = IDS) -> list[bool]:
-    """Whether each of some calls was launched early."""
+    """Whether each of some calls was launched before its guards."""
     seen = []
     for _ in range(calls):
         before, _ = counts(compiled)
@@ -33,9 +33,9 @@ def launches(compiled: Any, model: Any, calls: int, given: torch.Tensor = IDS) -
 
 
 def linked(twin: Place, *layers: torch.nn.Module, given: torch.Tensor = IDS) -> tuple[Any, Any]:
-    """Compiled, and launched early once: it is known what the host does behind the guards."""
+    """Compiled, and launched before the guards once: what the host does behind them is known."""
     model = torch.nn.Sequential(*layers)
-    compiled = twin.compile(model, launch="early")
+    compiled = twin.compile(model, launch="before_guards")
     assert launches(compiled, model, 4, given) == [False, False, False, True]
     return compiled, model
 
@@ -59,7 +59,7 @@ def test_a_guess_that_is_longer_than_the_graph_does_not_pay(
         pauses = [True, False, True, False, False, True, *[False] * 4, True, *[False] * 8, True]
         assert launches(compiled, model, len(pauses), given) == pauses
         (graph,) = pygraph.report().graphs
-        assert graph.early and graph.bytes_looked_at == looked_at * (1 + sum(pauses))
+        assert graph.before_guards and graph.bytes_looked_at == looked_at * (1 + sum(pauses))
 
 
 def test_a_guess_that_is_shorter_than_graph_and_guards_pays() -> None:
@@ -98,7 +98,7 @@ def test_a_graph_has_to_outlast_what_the_host_does_behind_the_guards(
 
     layers = [torch.nn.Linear(4, 4) for _ in range(50)]  # for the guards
     with fresh("twin") as twin:
-        compiled = twin.compile(torch.nn.Sequential(*layers), launch="early")
+        compiled = twin.compile(torch.nn.Sequential(*layers), launch="before_guards")
         for _ in range(4):
             call()
         assert counts(compiled) == (1, 1)
@@ -126,7 +126,7 @@ def test_what_stands_behind_a_graph_break_is_not_waited_for() -> None:
 
     given = torch.ones(2, 4)
     with fresh("twin") as twin, torch.no_grad():
-        compiled = twin.compile(forward, launch="early")
+        compiled = twin.compile(forward, launch="before_guards")
         for _ in range(4):
             compiled(given)
         with (

@@ -14,7 +14,7 @@ from places import Place, assert_bits
 from training_support import fresh
 
 from pygraph import _engine
-from pygraph.runtime.compiled_graph import CompiledGraph
+from pygraph.runtime.compiled_graph import CompiledGraph, Launch
 
 N = 12
 
@@ -22,7 +22,8 @@ Function = Callable[[list[Any]], list[Any]]
 
 
 class Wrapped:
-    """A graph of `function`, the wrappers around it, and the entry point that launches it ahead.
+    """A graph of `function`, the wrappers around it, and the entry point that launches it before
+    them.
     The caller's arguments reach the graph in the opposite order."""
 
     def __init__(self, place: Place, function: Function, arguments: list[Any]) -> None:
@@ -35,7 +36,9 @@ class Wrapped:
         self.seen: list[int] = []
         self.entry: Any = _engine.make_entry_point(lambda *given: self._called(*given))
         order = list(range(len(arguments)))[::-1]
-        _engine.connect_entry_point(self.entry, self.graph.dispatcher, len(order), order, None)
+        connected = self.entry, self.graph.dispatcher, len(order), order, None
+        counts = _engine.connect_entry_point(*connected)
+        self.graph.note_entry_point(Launch(before_wrappers=True, before_guards=False), counts)
 
     def _called(self, *given: Any) -> Any:
         self.seen.append(self.replays)
@@ -48,6 +51,12 @@ class Wrapped:
     @property
     def replays(self) -> int:
         return self.graph.refresh_report().replays
+
+    @property
+    def counted(self) -> tuple[int, int, int]:
+        """Calls, those of them that programs served, launches that were dropped."""
+        dispatcher = self.graph.dispatcher
+        return dispatcher.calls, dispatcher.replays, self.graph.refresh_report().dropped
 
 
 def plain(given: list[Any]) -> list[Any]:
@@ -132,8 +141,10 @@ def lost(*_: Any) -> Any:
 
 def test_a_call_that_does_not_arrive_is_the_wrappers(place: Place) -> None:
     wrapped = Wrapped(place, plain, pair(place))
+    calls, replays, _ = wrapped.counted
     wrapped.wrappers = lost
     assert wrapped.entry(*pair(place)) == "the wrappers' own"
+    assert wrapped.counted == (calls, replays, 1), "it was no call of the graph"
     wrapped.wrappers = wrapped.arrive
     y, x = pair(place)
     assert_bits(wrapped.entry(y, x), plain([x, y]))
@@ -173,13 +184,16 @@ def test_other_arguments_are_another_call(place: Place) -> None:
     wrapped = Wrapped(place, plain, pair(place))
     wrapped.wrappers = lambda *given: wrapped.arrive(*(each.clone() for each in given))
     before = wrapped.replays
+    calls, replays, _ = wrapped.counted
     y, x = pair(place)
     assert_bits(wrapped.entry(y, x), plain([x, y]))
     assert wrapped.replays == before + 2
+    assert wrapped.counted == (calls + 1, replays + 1, 1)
     wrapped.wrappers = lambda *given: [wrapped.arrive(*given), wrapped.arrive(*given)]
     for found in wrapped.entry(y, x):
         assert_bits(found, plain([x, y]))
     assert wrapped.replays == before + 4, "a second call with the same arguments is its own"
+    assert wrapped.counted == (calls + 3, replays + 3, 1)
 
 
 def test_calls_within_calls(place: Place) -> None:

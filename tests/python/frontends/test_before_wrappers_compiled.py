@@ -39,7 +39,7 @@ def test_a_forward_is_launched_ahead(place: Place) -> None:
     """Running statistics are written, and random numbers drawn, once in each step."""
     report = agree(place, steps(normed, place))
     forward, backward = report.graphs
-    assert forward.ahead and not forward.direct and not backward.ahead
+    assert forward.before_wrappers and not forward.past_wrappers and not backward.before_wrappers
     assert forward.replays == backward.replays == 4
 
 
@@ -68,12 +68,12 @@ def test_not_where_a_wrapper_replaces_an_argument(place: Place) -> None:
 
     forward = agree(place, program).graphs[0]
     assert forward.state == "graphed" and forward.replays == 4, forward.blame
-    assert not forward.ahead
+    assert not forward.before_wrappers
 
 
 def test_not_where_proofs_are_repeated(place: Place) -> None:
     report = agree(place, steps(normed, place), debug="paranoid", debug_interval=2)
-    assert not any(graph.ahead for graph in report.graphs)
+    assert not any(graph.before_wrappers for graph in report.graphs)
     assert report.graphs[0].proofs > 1
 
 
@@ -98,7 +98,7 @@ def test_a_written_cache_is_launched_ahead_too(place: Place) -> None:
         return values
 
     (graph,) = agree(place, program).graphs
-    assert graph.ahead and not graph.direct
+    assert graph.before_wrappers and not graph.past_wrappers
     assert graph.replays == 4
 
 
@@ -108,7 +108,7 @@ def test_after_a_reset_the_wrappers_are_alone(place: Place) -> None:
     x = torch.rand(4, 8, device=place.torch)
     for _ in range(4):
         compiled(x).sum().backward()
-    assert pygraph.report().graphs[0].ahead
+    assert pygraph.report().graphs[0].before_wrappers
     pygraph.reset()
     torch.manual_seed(3)
     found = compiled(x)

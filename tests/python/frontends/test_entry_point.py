@@ -177,7 +177,7 @@ def test_metadata_is_observed_on_a_cache_miss_and_on_a_hit(
 
 def test_routes_need_every_object_to_be_found() -> None:
     a, b, c, r, s = (torch.randn(2) for _ in range(5))
-    route = functools.partial(entry_point.route_between, torch.is_tensor)
+    route = functools.partial(entry_point.arguments_between, torch.is_tensor)
     assert route((a, b, c), [c, a]) == [2, 0]
     assert route((a, b), [a, c]) is None  # c is not the caller's
     assert route((a, a), [a]) is None  # which of the two?

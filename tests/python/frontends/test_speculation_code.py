@@ -142,7 +142,7 @@ def test_a_method_of_generated_code_is_one_piece_of_code(tmp_path: Any) -> None:
 def test_code_is_read_only_for_graphs_that_leave_no_trace(
     place: Place, layer: Any, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that writes statistics is never launched early, whatever its code does."""
+    """One that writes statistics is never launched before the guards, whatever its code does."""
     reads: list[Any] = []
     bounds = speculation.bounds_of
     monkeypatch.setattr(
@@ -156,7 +156,7 @@ def test_code_is_read_only_for_graphs_that_leave_no_trace(
         compiled(place.randn(2, 4)).sum().backward()
     graphs = pygraph.report().graphs
     assert all(graph.state == "graphed" for graph in graphs) and len(reads) == asked
-    assert any(graph.early for graph in graphs) == bool(asked)
+    assert any(graph.before_guards for graph in graphs) == bool(asked)
 
 
 def test_a_callable_of_which_nothing_is_known() -> None:

@@ -211,7 +211,7 @@ def test_paranoia_through_the_backend(place: Place) -> None:
         assert torch.equal(fast(x), torch.sin(x) + 1)
     report = only_graph()
     assert report.proofs == 1 + 4  # calls 2, 3, 6, 9 and 12
-    assert not report.direct
+    assert not report.past_wrappers
     with pytest.raises(Exception, match=r"debug_interval.*0.*1 or more"):
         place.compile(lambda x: x + 1, debug_interval=0)(place.randn(2))
 

@@ -116,13 +116,13 @@ def backend(
     if not graphs or not graphs[0].direct_calls_allowed or not first[0]:
         return compiled
     permit = None
-    if ours.launch != "checked":
+    if ours.launch != "after_guards":
         code, always = graphs[0].fallback.function, ours.launch == "always"
         checked = speculation.indices_are_checked(inductor)
         permit = functools.partial(speculation.permit, code, always, checked)
     if inert and whole == [True] and graphs[0].role is Role.INFERENCE:
-        return entry_point.through(compiled, graphs[0], permit)
-    return entry_point.ahead(compiled, graphs[0], permit)
+        return entry_point.past_wrappers(compiled, graphs[0], permit)
+    return entry_point.before_wrappers(compiled, graphs[0], permit)
 
 
 def _reason_against(

@@ -2,7 +2,7 @@
 
 AOTAutograd and Inductor put five to ten Python functions between Dynamo's bytecode and a compiled
 graph; for a plain inference graph all they do is reorder a list, but with a thousand parameters
-that costs more than the launch. An entry point (src/torch/entry_point.h) skips them for a compiled
+that costs more than the launch. An entry point (src/entry/entry_point.h) skips them for a compiled
 function when three things hold:
 
 1. AOTAutograd's metadata says that its wrappers have nothing to do: no argument is written (they
@@ -36,46 +36,45 @@ from typing import Any, cast
 from pygraph import _engine
 from pygraph.frontends.compile.generated import generated_globals
 from pygraph.frontends.compile.speculation import Permit, install
-from pygraph.runtime.compiled_graph import CompiledGraph
+from pygraph.runtime.compiled_graph import CompiledGraph, Launch
 
 log = logging.getLogger("pygraph")
 
-#: Tells how a graph may be launched in front of the guards, once that must be known.
-Early = Callable[[], Permit | None]
+#: Tells how a graph may be launched before the guards, once that must be known.
+AskPermit = Callable[[], Permit | None]
 
 
-def through(
-    compiled: Callable[..., Any], graph: CompiledGraph, early: Early | None = None
+def past_wrappers(
+    compiled: Callable[..., Any], graph: CompiledGraph, ask: AskPermit | None = None
 ) -> Callable[..., Any]:
     """What to give Dynamo in place of `compiled`, whose only graph is `graph`, if the wrappers
-    between them are inert. `early`: the graph may be launched in front of the guards, as that says.
-    """
-    return _Connector(compiled, graph, False, early).entry
+    between them are inert. `ask`: the graph may be launched before the guards, as that says."""
+    return _Connector(compiled, graph, False, ask).entry_point
 
 
-def ahead(
-    compiled: Callable[..., Any], graph: CompiledGraph, early: Early | None = None
+def before_wrappers(
+    compiled: Callable[..., Any], graph: CompiledGraph, ask: AskPermit | None = None
 ) -> Callable[..., Any]:
     """The same whatever the wrappers do: they run, behind the launch of the graph."""
-    return _Connector(compiled, graph, True, early).entry
+    return _Connector(compiled, graph, True, ask).entry_point
 
 
 class _Connector:
-    """Watches the slow path until the graph is deployed, then connects the entry."""
+    """Watches the slow path until the graph is deployed, then connects the entry point."""
 
     def __init__(
         self,
         compiled: Callable[..., Any],
         graph: CompiledGraph,
-        ahead: bool,
-        early: Early | None,
+        before_wrappers: bool,
+        ask: AskPermit | None,
     ) -> None:
         self._compiled = compiled
-        self._ahead, self._early = ahead, early
+        self._before_wrappers, self._ask = before_wrappers, ask
         self._graph = graph
         self._deployed: tuple[Sequence[Any], Sequence[Any]] | None = None
         graph.watch_deployments(self._note)
-        self.entry = cast(Callable[..., Any], _engine.make_entry_point(self._watch))
+        self.entry_point = cast(Callable[..., Any], _engine.make_entry_point(self._watch))
 
     def _note(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> None:
         self._deployed = arguments, outputs
@@ -86,25 +85,28 @@ class _Connector:
             deployed, self._deployed = self._deployed, None
             self._graph.watch_deployments(None)  # or each call that is linked would be held
             self._connect(arguments, results, *deployed)
-            _engine.set_slow(self.entry, self._compiled)
+            _engine.set_slow(self.entry_point, self._compiled)
         return results
 
     def _connect(self, outer: Any, outer_results: Any, inner: Any, inner_results: Any) -> None:
-        order = route_between(self._graph.device.owns, outer, inner)
-        results = None if self._ahead else results_between(outer_results, inner_results)
-        if order is None or (results is None and not self._ahead):
+        order = arguments_between(self._graph.device.owns, outer, inner)
+        wrapped = self._before_wrappers
+        results = None if wrapped else results_between(outer_results, inner_results)
+        if order is None or (results is None and not wrapped):
             name = self._graph.report.name
             log.debug("%s: wrappers stay, an object was replaced on its way", name)
             return
-        _engine.connect_entry_point(self.entry, self._graph.dispatcher, len(outer), order, results)
-        program, early = self._graph.dispatcher.oldest, False
-        if self._early is not None and program is not None and program.without_trace:
-            permit = self._early()
-            early = permit is not None and install(self.entry, permit)
-        self._graph.note_entry_point(direct=not self._ahead, ahead=self._ahead, early=early)
+        counts = _engine.connect_entry_point(
+            self.entry_point, self._graph.dispatcher, len(outer), order, results
+        )
+        program, guessed = self._graph.dispatcher.oldest, False
+        if self._ask is not None and program is not None and program.without_trace:
+            permit = self._ask()
+            guessed = permit is not None and install(self.entry_point, permit)
+        self._graph.note_entry_point(Launch(wrapped, guessed), counts)
 
 
-def route_between(
+def arguments_between(
     owns: Callable[[Any], bool], outer: Sequence[Any], inner: Sequence[Any]
 ) -> list[int] | None:
     """Which of the caller's arguments is each of the graph's, by identity. None when one of the

@@ -45,10 +45,10 @@ class Options:
     """"calling": a backward runs on the thread that calls it, as long as the process uses one GPU.
     "autograd": it runs on a thread of autograd's, as torch has it."""
 
-    launch: Literal["early", "checked", "always"] = "early"
-    """"early": a graph that writes nothing of the caller's, and indexes by nothing but arguments,
-    is launched while Dynamo's guards run, where that pays. "checked": it is launched once the
-    guards have passed. "always": as "early", also where it does not pay."""
+    launch: Literal["before_guards", "after_guards", "always"] = "before_guards"
+    """"before_guards": a graph that writes nothing of the caller's, and indexes by nothing but
+    arguments, is launched while Dynamo's guards run, where that pays. "after_guards": it is
+    launched once they have passed. "always": as "before_guards", also where it does not pay."""
 
     max_programs: int = 256
     """The most programs (sets of dynamic sizes that have a graph) that one compiled graph keeps.

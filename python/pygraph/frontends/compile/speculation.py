@@ -1,4 +1,4 @@
-"""Graphs that are launched in front of Dynamo's guards (src/speculation says why that is right).
+"""Graphs that are launched before Dynamo's guards (src/speculation says why that is right).
 
 Two things are decided here. First, which graphs may be: a guess that is wrong runs a graph on a
 call that it is not for, so nothing in it may go by what it reads from memory. An index that comes
@@ -9,7 +9,7 @@ harmless counts as harm.
 
 Second, where torch is told. Each compiled callable has a list of what to call in front of it
 (torch_private/dynamo.py), which is found while a call of it arrives at its graph. Where a torch has
-no such thing, nothing is launched early.
+no such thing, nothing is launched before them.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ class Permit:
 
 
 def permit(model: Any, always: bool = False, checked: bool = True) -> Permit | None:
-    """How the compiled code `model` may be launched early. Reading it takes up to half a second, so
-    this is asked only of graphs that leave no trace. `checked`: see indices_are_checked()."""
+    """How the compiled code `model` may be launched before the guards. Reading it takes up to half
+    a second, so this is asked only of graphs that leave no trace. `checked`: see
+    indices_are_checked()."""
     bounds = bounds_of(model, checked)
     return None if bounds is None else Permit(bounds, always)
 
@@ -131,7 +132,9 @@ def _of_source(source: str, called: str = "call") -> dict[int, int] | None:
     run = [each for each in functions if each.name == "call" or each.name.startswith("partition_")]
     unknown = {name for each in run for name in _called_in(each) if not _is_harmless_call(name)}
     if unknown:
-        log.debug("not launched early: generated code calls %s", ", ".join(sorted(unknown)))
+        log.debug(
+            "not launched before the guards: generated code calls %s", ", ".join(sorted(unknown))
+        )
     return index_bounds.of_source(source, called, tree) if run and not unknown else None
 
 
@@ -155,23 +158,24 @@ def _is_harmless_call(name: str) -> bool:
     return name.startswith("torch.ops.aten.") and by_shape
 
 
-def install(entry: Any, permit: Permit) -> bool:
-    """Has the graph of an entry point launched early, from the next calls on, as far as the permit
-    goes. For a call that is on its way through it. Whether that could be done."""
+def install(entry_point: Any, permit: Permit) -> bool:
+    """Has the graph of an entry point launched before the guards, from the next calls on, as far as
+    the permit goes. For a call that is on its way through it. Whether that could be done."""
     running = dynamo.running(sys._getframe(1))
     if running is None:
         return False
     if not any(map(_engine.is_speculation_hook, running.hooks)):
         plain = torch.Tensor, torch.nn.Parameter
-        hook = _engine.make_speculation_hook(running.code, *_surroundings(), plain)
+        seen = running.code, running.variables
+        hook = _engine.make_speculation_hook(*seen, *_surroundings(), plain)
         running.hooks.append(hook)
-    _engine.allow_speculation(entry, sorted(permit.bounds.items()), permit.always)
+    _engine.allow_speculation(entry_point, sorted(permit.bounds.items()), permit.always)
     return True
 
 
 def counts(compiled: Any) -> tuple[int, int, int]:
-    """Of what torch.compile has returned: graphs launched early, those of them whose call came, and
-    calls whose arguments were read for it. For tests and benchmarks."""
+    """Of what torch.compile has returned: graphs launched before the guards, those of them whose
+    call came, and calls whose arguments were read for it. For tests and benchmarks."""
     found = filter(_engine.is_speculation_hook, dynamo.hooks_of(compiled))
     return next(map(_engine.speculation_counts, found), (0, 0, 0))
 

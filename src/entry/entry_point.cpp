@@ -2,7 +2,6 @@
 
 #include <structmember.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,13 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "../speculation/speculation.h"
-#include "dispatcher.h"
-
 namespace pygraph::torch_bridge {
 namespace {
 
-using speculation::PendingLaunch;
 using speculation::Target;
 
 /// A Python object by hand: the vectorcall protocol passes the caller's own array of arguments,
@@ -26,7 +21,7 @@ struct EntryPointObject {
   PyObject* slow;
   std::shared_ptr<Target> target;      ///< null: everything is slow
   std::vector<std::uint32_t> results;  ///< empty: the dispatcher's results as they are
-  bool ahead;                          ///< the graph is launched, and `slow` makes the call
+  bool wrapped;                        ///< the graph is launched, and `slow` makes the call
   PyObject* weak_references;
 };
 
@@ -44,51 +39,18 @@ PyObject* pick(PyObject* tuple, const std::vector<std::uint32_t>& results) {
   return picked;
 }
 
-PyObject* never_arrived(PyObject* result) {
-  Py_DECREF(result);
-  PyErr_SetString(
-      PyExc_RuntimeError,
-      "a CUDA graph was launched that writes its arguments or draws random numbers, and "
-      "the call that it was launched for has not come; please report this");
-  return nullptr;
-}
-
-PyObject* call_ahead(EntryPointObject* self, const Arguments& view, PyObject* const* arguments,
-                     std::size_t flags) {
-  PendingLaunch launch(self->target->dispatcher, view);
-  if (launch.launch(self->target->dispatcher.choose(view)) == PendingLaunch::Start::kError) {
-    return nullptr;
-  }
-  PyObject* result = PyObject_Vectorcall(self->slow, arguments, flags, nullptr);
-  const bool lost = result != nullptr && !launch.claimed() && launch.leaves_traces();
-  return lost ? never_arrived(result) : result;
-}
-
-/// Which comes to the graph's place, where `launch` is claimed.
-PyObject* call_slow(EntryPointObject* self, PendingLaunch& launch, PyObject* const* arguments,
-                    std::size_t flags) {
-  PyObject* result = PyObject_Vectorcall(self->slow, arguments, flags, nullptr);
-  launch.answer();
-  return result;
-}
-
 PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags, PyObject* names) {
   EntryPointObject* self = cast(callable);
   const Target* target = self->target.get();
   if (target != nullptr && names == nullptr &&
       PyVectorcall_NARGS(flags) == target->argument_count) {
-    const Arguments view{arguments, target->order.data(), target->order.size()};
-    PendingLaunch* launch = speculation::arrive(self->target, arguments, view);
-    if (self->ahead) {
-      return launch != nullptr ? call_slow(self, *launch, arguments, flags)
-                               : call_ahead(self, view, arguments, flags);
+    const speculation::Arrival arrival{
+        self->target, arguments, {arguments, target->order.data(), target->order.size()}};
+    if (self->wrapped) {
+      return speculation::call_wrappers(arrival, self->slow, flags);
     }
     PyObject* result = nullptr;
-    if (launch != nullptr) {
-      result = launch->claim(view);
-      launch->answer();
-    }
-    if (launch != nullptr || target->dispatcher.try_call(view, result)) {
+    if (speculation::claim(arrival, result) || target->dispatcher.try_call(arrival.view, result)) {
       return result == nullptr || self->results.empty() ? result : pick(result, self->results);
     }
   }
@@ -186,31 +148,24 @@ bool connect_entry_point(PyObject* self, PyObject* owner, Dispatcher& dispatcher
   EntryPointObject* entry = cast(self);
   std::vector<std::uint32_t> arguments;
   std::vector<std::uint32_t> picked;
-  const bool ahead = results == Py_None;
+  const bool wrapped = results == Py_None;
   if (!read_indices(order, argument_count, arguments) ||
-      (!ahead && !read_indices(results, -1, picked))) {
+      (!wrapped && !read_indices(results, -1, picked))) {
     return false;
   }
-  entry->ahead = ahead;
+  entry->wrapped = wrapped;
   entry->results = std::move(picked);
   entry->target = std::make_shared<Target>(
-      Target{dispatcher, PythonRef::to(owner), argument_count, std::move(arguments), nullptr});
+      Target{dispatcher, PythonRef::to(owner), argument_count, std::move(arguments)});
   return true;
 }
 
-bool allow_speculation(PyObject* entry, std::vector<speculation::IndexBound> bounds, bool always) {
+Target* target_of(PyObject* entry) {
   Target* target = cast(entry)->target.get();
-  const auto exists = [&](const speculation::IndexBound& bound) {
-    return bound.argument < target->order.size();
-  };
-  if (target == nullptr || !std::all_of(bounds.begin(), bounds.end(), exists)) {
-    PyErr_SetString(PyExc_IndexError, target == nullptr
-                                          ? "the entry point is not connected"
-                                          : "a bound refers to an argument that does not exist");
-    return false;
+  if (target == nullptr) {
+    PyErr_SetString(PyExc_IndexError, "the entry point is not connected");
   }
-  target->permit = std::make_unique<speculation::Permit>(std::move(bounds), always);
-  return true;
+  return target;
 }
 
 void set_slow(PyObject* self, PyObject* slow) { Py_XSETREF(cast(self)->slow, Py_NewRef(slow)); }
