@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 """What a call costs the host, from the inside outwards: python benchmarks/host_path.py --out FILE
 
-dispatcher  what Inductor calls: compare addresses, take outputs, launch, wrap them
-entry       the same straight from Dynamo's bytecode, past the wrappers
-ahead       launched by the entry point, claimed by a Python function that stands for the wrappers
-half        of that, until the function is called: what the GPU waits for
-compiled    torch.compile with the graph: Dynamo's guards, then the launch; until the call returns
-guess       the same, with the launch in front of the guards, always
-early       where that pays
-lookup      compiled, and a lookup of 512 indices; "lookup guess" has to look at them first
-... idle    of any of these, and a wait: what a caller waits for
-            (in the record, launched_early: of these calls, 0 to 1)
-resting     no graph, and none to come: what the dispatcher adds to the callable
-new size    no graph, and a size that was not seen before
+dispatcher       what Inductor calls: compare addresses, take outputs, launch, wrap them
+entry point      the same straight from Dynamo's bytecode, past the wrappers
+before wrappers  launched by the entry point, claimed by a function that stands for the wrappers
+half             of that, until the function is called: what the GPU waits for
+compiled         torch.compile with the graph: the guards, then the launch; until the call returns
+guess            the same, with the launch before the guards, always
+before guards    where that pays
+lookup           compiled, and a lookup of 512 indices; "lookup guess" has to look at them first
+... idle         of any of these, and a wait: what a caller waits for
+                 (in the record, launched_before_guards: of these calls, 0 to 1)
+bypassed         no graph, and none to come: what the dispatcher adds to the callable
+new size         no graph, and a size that was not seen before
 
 The graph adds 1 to N tensors, so it has N arguments and N results and few nodes. On the CPU twin
 (--device twin) the kernels run within the call: what they take is in every figure.
@@ -82,7 +82,7 @@ class Clock:
 
 
 def measure(size: int, count: int, kind: str) -> dict[str, Any]:
-    target = devices.TARGETS[kind]
+    target = devices.PLATFORMS[kind]
     problem = target.problem()
     if problem is not None:
         raise typer.BadParameter(problem)
@@ -117,7 +117,7 @@ def measure(size: int, count: int, kind: str) -> dict[str, Any]:
     rows = {
         "callable": clock.run(lambda: function(list(arguments)), count),
         "dispatcher": clock.run(lambda: graph.dispatcher(list(arguments)), count),
-        "entry": clock.run(connected([]), count),
+        "entry point": clock.run(connected([]), count),
         "before wrappers": clock.run(connected(None), count),
         "half": clock.run(connected(None), count, to_mark=True),
     }
@@ -125,7 +125,7 @@ def measure(size: int, count: int, kind: str) -> dict[str, Any]:
     nodes = graph.report.nodes
     rows |= compiled_rows(clock, kind, arguments, count)
     graph.release()
-    rows["resting"] = clock.run(lambda: graph.dispatcher(list(arguments)), count)
+    rows["bypassed"] = clock.run(lambda: graph.dispatcher(list(arguments)), count)
     sizes = itertools.count()
     sized = CompiledGraph(lambda given: function(given[1:]), name="sizes", device=device)
     rows["new size"] = clock.run(lambda: sized.dispatcher([next(sizes), *arguments]), count)
@@ -169,7 +169,7 @@ def compiled_rows(clock: Clock, kind: str, arguments: list[Any], count: int) -> 
             before, *_ = speculation.counts(function)
             rows[row] = clock.run(timed, count)
             launched = speculation.counts(function)[0] - before
-            rows[row]["launched_early"] = launched / (WARM + count)
+            rows[row]["launched_before_guards"] = launched / (WARM + count)
     return rows
 
 

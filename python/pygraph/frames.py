@@ -19,7 +19,7 @@ _FRAME = re.compile(
 )
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of a program. As text "file.py:12"."""
 
     file: str
@@ -35,17 +35,17 @@ def is_programs(file: str) -> bool:
     return file.startswith(_DEMO) or not file.startswith(("<", *_PACKAGES))
 
 
-def of_frames(frames: Iterable[FrameSummary]) -> Place | None:
+def of_frames(frames: Iterable[FrameSummary]) -> SourceLine | None:
     """The innermost frame of the program."""
     for frame in reversed(list(frames)):
         if is_programs(frame.filename):
-            return Place(frame.filename, frame.lineno, frame.line or None)
+            return SourceLine(frame.filename, frame.lineno, frame.line or None)
     return None
 
 
-def of_text(trace: str | None) -> Place | None:
+def of_text(trace: str | None) -> SourceLine | None:
     """The same, from a trace that was stored as text (an FX node's, or an exception's message)."""
     for match in reversed(list(_FRAME.finditer(trace or ""))):
         if is_programs(match["file"]):
-            return Place(match["file"], int(match["line"]), match["code"])
+            return SourceLine(match["file"], int(match["line"]), match["code"])
     return None

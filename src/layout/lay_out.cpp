@@ -1,9 +1,9 @@
-// Which memory each buffer goes to; where in it, placement.h finds out.
+// Which memory each buffer goes to; where in it, placer.h finds out.
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
-#include "layout/placement.h"
+#include "layout/placer.h"
 
 namespace pygraph {
 namespace {
@@ -25,7 +25,7 @@ class Plan {
         order_(order),
         options_(options),
         lives_(lives_of(buffers, order)),
-        placement_(buffers, lives_, order, options.alignment) {
+        placer_(buffers, lives_, order, options.alignment) {
     layout_.offsets.assign(buffers.size(), Layout::kNoPlace);
     layout_.memory.assign(buffers.size(), Layout::kNoMemory);
     for (std::uint32_t i = 0; i < buffers.size(); ++i) {
@@ -96,9 +96,9 @@ class Plan {
   /// The better of two orders.
   Arena pack(const Indices& chosen) {
     const std::size_t bound = lower_bound(chosen);
-    Packing packing = placement_.place(by_size(chosen));
-    if (packing.bytes != bound && placement_.looks() < kManyLooks) {
-      Packing other = placement_.place(descending(chosen, [&](std::uint32_t i) {
+    Packing packing = placer_.place(by_size(chosen));
+    if (packing.bytes != bound && placer_.looks() < kManyLooks) {
+      Packing other = placer_.place(descending(chosen, [&](std::uint32_t i) {
         return buffers_[i].bytes * (lives_[i].end - lives_[i].first);
       }));
       if (other.bytes < packing.bytes) {
@@ -153,7 +153,7 @@ class Plan {
                  [&](std::uint32_t i) {
                    return buffers_[i].bytes >= least && branches_allow(lives_[i], life, order_);
                  });
-    return placement_.place(done, lender.bytes);
+    return placer_.place(done, lender.bytes);
   }
 
   static void remove(Indices& from, const Packing& placed) {
@@ -188,7 +188,7 @@ class Plan {
     do {
       const std::size_t largest = left.empty() ? 0 : buffers_[left.front()].bytes;
       const std::size_t capacity = round_up(std::max(largest, least), options_.alignment);
-      const Packing piece = placement_.place(left, capacity);
+      const Packing piece = placer_.place(left, capacity);
       add_piece(piece);
       remove(left, piece);
     } while (!left.empty());
@@ -198,7 +198,7 @@ class Plan {
   const NodeOrder& order_;
   const LayoutOptions& options_;
   std::vector<Life> lives_;
-  Placement placement_;
+  Placer placer_;
   Indices all_;
   Layout layout_;
 };

@@ -40,7 +40,7 @@ struct Benefit {
   using Clock = std::chrono::steady_clock;
 
   /// What the host does in a call behind the guards: the least that was seen. None: not seen yet.
-  std::optional<Clock::duration> rest;
+  std::optional<Clock::duration> remainder;
   bool outlasts = false;  ///< the graph was seen running for longer than that and a guess
 };
 

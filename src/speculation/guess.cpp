@@ -181,13 +181,13 @@ PendingLaunch::Start Guess::start(PendingLaunch& launch, IndexBounds& bounds) {
   if (program == nullptr || !program->without_trace()) {
     return PendingLaunch::Start::kMiss;
   }
-  const bool within = bounds.hold(*program, view_);
+  const bool within = bounds.admit(*program, view_);
   target_->counts->bytes_looked_at = bounds.bytes_looked_at();
   return within ? launch.launch(std::move(program)) : PendingLaunch::Start::kMiss;
 }
 
 bool Guess::is_to_be_timed(const Permit& permit) noexcept {
-  if (permit.always || !benefit_->rest || benefit_->outlasts) {
+  if (permit.always || !benefit_->remainder || benefit_->outlasts) {
     return false;
   }
   if (!permit.bounds.bounds().empty()) {
@@ -206,7 +206,7 @@ bool Guess::is_to_be_timed(const Permit& permit) noexcept {
 /// other when the call arrives.
 void Guess::see_how_long_it_runs() {
   const Clock::duration least =
-      cost_ + benefit_->rest.value_or(Clock::duration::zero()) + Clock::duration{kWait};
+      cost_ + benefit_->remainder.value_or(Clock::duration::zero()) + Clock::duration{kWait};
   while (!benefit_->outlasts) {
     // Before the stream is asked: this thread may be held up at any time.
     const bool late = Clock::now() - launched_ > least;
@@ -223,8 +223,8 @@ void Guess::see_how_long_it_runs() {
 void Guess::see_what_is_left_to_the_host(const PendingLaunch& claimed) noexcept {
   if (const std::optional<Clock::time_point> answered = claimed.answered()) {
     const Clock::duration end = std::min<Clock::duration>(Clock::now() - *answered, kDynamosEnd);
-    const Clock::duration rest = *answered - arrival_ + end;
-    benefit_->rest = std::min(benefit_->rest.value_or(rest), rest);
+    const Clock::duration remainder = *answered - arrival_ + end;
+    benefit_->remainder = std::min(benefit_->remainder.value_or(remainder), remainder);
   }
 }
 
@@ -261,7 +261,8 @@ PendingLaunch* Guess::arrive(const Arrival& call) {
     if (directly && call.target == target_ && launch_->stream() == stream_ &&
         launch_->expect(call.view)) {
       arrival_ = Clock::now();
-      pays_ = target_->permit->always || !benefit_->rest || (pays_ && arrival_ - launched_ > cost_);
+      pays_ = target_->permit->always || !benefit_->remainder ||
+              (pays_ && arrival_ - launched_ > cost_);
       return &*launch_;
     }
     drop();

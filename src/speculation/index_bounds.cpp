@@ -85,7 +85,7 @@ bool IndexBounds::read(const Arguments& arguments, std::vector<Values>& values) 
   return true;
 }
 
-bool IndexBounds::hold(const TensorProgram& program, const Arguments& arguments) noexcept {
+bool IndexBounds::admit(const TensorProgram& program, const Arguments& arguments) noexcept {
   const std::vector<ArgumentSpec>& specs = program.arguments();
   const auto is_tensor = [&](const IndexBound& bound) {
     return bound.argument < specs.size() && specs[bound.argument].is_tensor();

@@ -43,7 +43,7 @@ class IndexBounds {
   /// Whether all values among `arguments`, which `program` accepts, are within them. False as well
   /// if they could not be looked at. Waits for its copies and all else on the stream of the call,
   /// and leaves nothing on it.
-  bool hold(const TensorProgram& program, const Arguments& arguments) noexcept;
+  bool admit(const TensorProgram& program, const Arguments& arguments) noexcept;
 
  private:
   struct Values;

@@ -60,7 +60,7 @@ class _Host(TorchDispatchMode):
 
 @contextlib.contextmanager
 def host_apart() -> Iterator[Apart]:
-    assert devices.TARGETS["twin"].problem() is None  # looks for torch's functions once
+    assert devices.PLATFORMS["twin"].problem() is None  # looks for torch's functions once
     device = Apart()
     try:
         yield device

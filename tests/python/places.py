@@ -44,7 +44,7 @@ class Place:
 
     def graphed(self, function: Any, **kwargs: Any) -> CompiledGraph:
         """A callable of a list of arguments, without torch.compile around it."""
-        target = devices.TARGETS[self.name]
+        target = devices.PLATFORMS[self.name]
         assert target.problem() is None
         return CompiledGraph(function, name="graph 0 (test)", device=target.device(0), **kwargs)
 

@@ -27,6 +27,6 @@ def of_node(node: Any) -> Line:
     return of_text(node.meta.get("stack_trace"))
 
 
-def _short(place: frames.Place | None) -> Line:
+def _short(place: frames.SourceLine | None) -> Line:
     """A place without the folders of this machine."""
     return (None, None) if place is None else (f"{Path(place.file).name}:{place.line}", place.code)

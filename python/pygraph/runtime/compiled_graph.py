@@ -1,7 +1,7 @@
 """The life of one compiled graph: warm it, link it, prove it, replay it, or run it as it is.
 
 `CompiledGraph.dispatcher` is what Inductor calls in place of the compiled callable. It is C++ and
-serves every call that a proven program accepts, and those of signatures that rest (bypass.py);
+serves every call that a proven program accepts, and those that the bypass takes (bypass.py);
 others arrive in `_miss`. The first call of a signature runs the callable, which loads modules and
 creates library handles; the second runs it again, captures, links and proves, and gives the
 caller the real run's result, whatever became of the capture.

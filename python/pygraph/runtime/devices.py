@@ -23,8 +23,8 @@ FORKED = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
-    """A kind of device, as the option names it."""
+class Platform:
+    """A kind of device, as the option `device` names it."""
 
     name: str
     what: str  #: for reasons: "on a CUDA device"
@@ -79,9 +79,11 @@ def release() -> None:
         module.twin_device().release()
 
 
-TARGETS = {
-    "cuda": Target("cuda", "on a CUDA device", _cuda_problem, _cuda_advice, cuda_index, device_of),
-    "twin": Target(
+PLATFORMS = {
+    "cuda": Platform(
+        "cuda", "on a CUDA device", _cuda_problem, _cuda_advice, cuda_index, device_of
+    ),
+    "twin": Platform(
         "twin",
         "on the CPU",
         _twin_problem,

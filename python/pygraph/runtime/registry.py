@@ -62,7 +62,7 @@ def info() -> dict[str, Any]:
         "driver_version": driver.version or None,
         "device": _device_name(),
         "tensor_access": support.tensor_access,
-        "problem": devices.TARGETS["cuda"].problem(),
+        "problem": devices.PLATFORMS["cuda"].problem(),
     }
 
 

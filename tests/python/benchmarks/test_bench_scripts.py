@@ -23,7 +23,7 @@ NAMED = sorted(
 ROWS = {
     "callable",
     "dispatcher",
-    "entry",
+    "entry point",
     "before wrappers",
     "half",
     "compiled",
@@ -38,7 +38,7 @@ ROWS = {
     "lookup guess, idle",
     "lookup before guards",
     "lookup before guards, idle",
-    "resting",
+    "bypassed",
     "new size",
 }
 """Of the host path."""
@@ -131,7 +131,7 @@ def test_two_trees_side_by_side(tmp_path: Path) -> None:
     assert size["rows"].keys() == ROWS
     for name, row in size["rows"].items():
         assert row["ratios"] == [row["ratio"]]
-        calls_it = name in ("callable", "resting", "new size")
+        calls_it = name in ("callable", "bypassed", "new size")
         assert (row["after_us"] - row["before_us"] > 900) == calls_it, name
 
 

@@ -46,8 +46,8 @@ def apart(place: Place) -> Iterator[Apart]:
 @pytest.fixture
 def target(apart: Apart, monkeypatch: pytest.MonkeyPatch) -> Apart:
     """What torch.compile compiles for."""
-    there = dataclasses.replace(devices.TARGETS["twin"], device=lambda index: apart)
-    monkeypatch.setitem(devices.TARGETS, "twin", there)
+    there = dataclasses.replace(devices.PLATFORMS["twin"], device=lambda index: apart)
+    monkeypatch.setitem(devices.PLATFORMS, "twin", there)
     return apart
 
 

@@ -142,7 +142,7 @@ def test_the_least_that_a_replay_saves_counts(monkeypatch: pytest.MonkeyPatch) -
     now = 100.0
     monkeypatch.setattr(budget.time, "monotonic", lambda: now)
     monkeypatch.setattr(budget, "BUDGET", budget.Budget())
-    found = signatures.Signatures(SignaturePolicy(), devices.TARGETS["twin"].device(0))
+    found = signatures.Signatures(SignaturePolicy(), devices.PLATFORMS["twin"].device(0))
 
     def earned(replays: int) -> float:
         budget.BUDGET.clear()

@@ -91,7 +91,7 @@ def test_a_misspelt_name_is_an_error_on_every_path(
 
 
 def test_choices_and_defaults_agree_with_those_they_are_for() -> None:
-    for device in devices.TARGETS:
+    for device in devices.PLATFORMS:
         assert split({"device": device})[0].target.name == device
     ours, policy = Options(), SignaturePolicy()
     assert (ours.max_programs, ours.capture_at) == (policy.programs, policy.capture_at)

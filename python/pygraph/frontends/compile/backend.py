@@ -126,7 +126,7 @@ def backend(
 
 
 def _reason_against(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], target: devices.Target
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], target: devices.Platform
 ) -> str | None:
     """Why this FX graph is not worth or not fit for capture, before anything is compiled."""
     problem = target.problem()

@@ -72,8 +72,8 @@ class Options:
     sizes, when they come for the `capture_at`-th time."""
 
     @property
-    def target(self) -> devices.Target:
-        return devices.TARGETS[self.device]
+    def target(self) -> devices.Platform:
+        return devices.PLATFORMS[self.device]
 
 
 #: By device, where not every compiler works.

@@ -1,4 +1,4 @@
-#include "layout/placement.h"
+#include "layout/placer.h"
 
 #include <algorithm>
 #include <bit>
@@ -51,8 +51,8 @@ void PlacedByLife::find(std::uint32_t begin, std::uint32_t end, std::size_t limi
   } while (node != 1);
 }
 
-Placement::Placement(std::span<const Buffer> buffers, std::span<const Life> lives,
-                     const NodeOrder& order, std::size_t alignment)
+Placer::Placer(std::span<const Buffer> buffers, std::span<const Life> lives, const NodeOrder& order,
+               std::size_t alignment)
     : buffers_(buffers),
       lives_(lives),
       order_(order),
@@ -60,7 +60,7 @@ Placement::Placement(std::span<const Buffer> buffers, std::span<const Life> live
       taken_(buffers.size()),
       placed_(lives) {}
 
-Packing Placement::place(const Indices& sequence, std::size_t capacity) {
+Packing Placer::place(const Indices& sequence, std::size_t capacity) {
   Packing packing;
   packing.spots.reserve(sequence.size());
   placed_.clear();
@@ -83,7 +83,7 @@ Packing Placement::place(const Indices& sequence, std::size_t capacity) {
 
 /// Where few of the placed buffers live at the same time, those are looked up and sorted; where
 /// many do, going through all by offset is cheaper.
-std::size_t Placement::lowest_offset(std::uint32_t buffer) {
+std::size_t Placer::lowest_offset(std::uint32_t buffer) {
   constexpr std::size_t kFew = 16;
   constexpr std::size_t kShare = 24;
   const Life& life = lives_[buffer];
@@ -123,7 +123,7 @@ std::size_t Placement::lowest_offset(std::uint32_t buffer) {
 }
 
 /// Whether one is done before the other begins.
-bool Placement::may_share(const Life& life, const Taken& taken, std::uint32_t other) const {
+bool Placer::may_share(const Life& life, const Taken& taken, std::uint32_t other) const {
   if (taken.first_node >= life.all_after || taken.end_node <= life.all_before) {
     return true;
   }
@@ -139,7 +139,7 @@ bool Placement::may_share(const Life& life, const Taken& taken, std::uint32_t ot
          branches_allow(lives_[other], life, order_);
 }
 
-void Placement::put(std::uint32_t buffer, std::size_t offset) {
+void Placer::put(std::uint32_t buffer, std::size_t offset) {
   const std::size_t end = round_up(offset + buffers_[buffer].bytes, alignment_);
   taken_[buffer] = {offset, end, lives_[buffer].first, lives_[buffer].end};
   placed_.add(buffer, lives_[buffer].end);

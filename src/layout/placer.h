@@ -45,13 +45,13 @@ struct Packing {
   std::size_t bytes = 0;  ///< a multiple of the alignment
 };
 
-class Placement {
+class Placer {
  public:
   static constexpr std::size_t kEndless = std::numeric_limits<std::size_t>::max();
 
   /// All of these must outlive it.
-  Placement(std::span<const Buffer> buffers, std::span<const Life> lives, const NodeOrder& order,
-            std::size_t alignment);
+  Placer(std::span<const Buffer> buffers, std::span<const Life> lives, const NodeOrder& order,
+         std::size_t alignment);
 
   /// Places the buffers of `sequence` in turn, and leaves out those for which `capacity` bytes have
   /// no hole. All of them must have nodes.
