@@ -48,7 +48,7 @@ Deployed = Callable[[Sequence[Any], Sequence[Any]], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Launch:
+class Speculation:
     """When an entry point launches its graph."""
 
     before_wrappers: bool  #: the wrappers run behind the launch; False: the call leads past them
@@ -130,12 +130,12 @@ class CompiledGraph:
         no one any more."""
         self._tell_deployed = told
 
-    def note_entry_point(self, launch: Launch, counts: _engine.LaunchCounts) -> None:
+    def note_entry_point(self, launches: Speculation, counts: _engine.LaunchCounts) -> None:
         """The wrappers around this graph have an entry point in front of them now. `counts`: what
         that counts."""
-        self.report.past_wrappers = not launch.before_wrappers
-        self.report.before_wrappers = launch.before_wrappers
-        self.report.before_guards = launch.before_guards
+        self.report.past_wrappers = not launches.before_wrappers
+        self.report.before_wrappers = launches.before_wrappers
+        self.report.before_guards = launches.before_guards
         self._launch_counts = counts
 
     def hold(self, held: bool) -> None:

@@ -14,7 +14,7 @@ from places import Place, assert_bits
 from training_support import fresh
 
 from pygraph import _engine
-from pygraph.runtime.compiled_graph import CompiledGraph, Launch
+from pygraph.runtime.compiled_graph import CompiledGraph, Speculation
 
 N = 12
 
@@ -38,7 +38,7 @@ class Wrapped:
         order = list(range(len(arguments)))[::-1]
         connected = self.entry, self.graph.dispatcher, len(order), order, None
         counts = _engine.connect_entry_point(*connected)
-        self.graph.note_entry_point(Launch(before_wrappers=True, before_guards=False), counts)
+        self.graph.note_entry_point(Speculation(before_wrappers=True, before_guards=False), counts)
 
     def _called(self, *given: Any) -> Any:
         self.seen.append(self.replays)

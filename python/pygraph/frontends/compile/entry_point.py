@@ -36,7 +36,7 @@ from typing import Any, cast
 from pygraph import _engine
 from pygraph.frontends.compile.generated import generated_globals
 from pygraph.frontends.compile.speculation import Permit, install
-from pygraph.runtime.compiled_graph import CompiledGraph, Launch
+from pygraph.runtime.compiled_graph import CompiledGraph, Speculation
 
 log = logging.getLogger("pygraph")
 
@@ -103,7 +103,7 @@ class _Connector:
         if self._ask is not None and program is not None and program.without_trace:
             permit = self._ask()
             guessed = permit is not None and install(self.entry_point, permit)
-        self._graph.note_entry_point(Launch(wrapped, guessed), counts)
+        self._graph.note_entry_point(Speculation(wrapped, guessed), counts)
 
 
 def arguments_between(
