@@ -120,11 +120,10 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
         arguments=specs,
         blocks=regions.blocks(planned, linked.copy_regions[0]),
         results=planned.results,
-        objects=planned.objects,
         draws=draws,
         generator=device.default_generator() if drawn_from else None,
+        unwritten=_unwritten(a, planned, regions, linked, explained=not unknown),
     )
-    program.unwritten = _unwritten(a, planned, regions, linked, explained=not unknown)
     blocks.merge(program, dict.fromkeys(request.gradients, blocks.GivenUp(0, 0)))
 
     figures = _figures(linked, a, planned) | {
@@ -299,7 +298,6 @@ def _link(
         share_scratch=not attempt.policy.scratch_apart,
         arena_in_pieces=attempt.arena_in_pieces,
         smallest_loan=device.smallest_loan,
-        times=list(regions.times),
         **({"peak_slack": device.peak_slack()} if request.cut else {}),
         twin=device.twin,
     )
