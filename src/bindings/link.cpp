@@ -6,7 +6,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
-#include <optional>
 #include <stdexcept>
 
 #include "bindings.h"
@@ -203,6 +202,7 @@ void bind_link(nb::module_& module) {
          const std::vector<CopyOut>& copies, const Pairs& operators, bool share_scratch,
          bool arena_in_pieces, std::uint64_t smallest_loan, std::uint64_t peak_slack) {
         std::vector<OperatorSpan> spans;
+        spans.reserve(operators.size());
         for (const auto& [begin, end] : operators) {
           spans.push_back({begin, end});
         }

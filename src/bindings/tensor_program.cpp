@@ -1,8 +1,6 @@
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -40,7 +38,7 @@ std::int32_t dtype_of(nb::handle tensor, std::int32_t none) {
   return tensor.is_none() ? none : calibrated_api().dtype(tensor.ptr());
 }
 
-void bind_specs(nb::module_& module) {
+void bind_arguments(nb::module_& module) {
   nb::enum_<ArgumentSpec::Kind>(module, "ArgumentKind")
       .value("PATCHED", ArgumentSpec::Kind::kPatched)
       .value("COPIED", ArgumentSpec::Kind::kCopied)
@@ -90,12 +88,16 @@ void bind_specs(nb::module_& module) {
       .def_ro("elsewhere", &ArgumentSpec::elsewhere)
       .def_ro("storage_offset", &ArgumentSpec::storage_offset)
       .def_ro("front", &ArgumentSpec::front);
+}
+
+void bind_results(nb::module_& module) {
   nb::class_<OutputBlock>(module, "OutputBlock", "See tensor_program.h.")
       .def(
           "__init__",
           [](OutputBlock* self, std::uint64_t bytes, const std::vector<std::uint32_t>& regions,
              std::uint64_t source) {
             std::vector<OutputBlock::Placed> placed;
+            placed.reserve(regions.size());
             for (const std::uint32_t region : regions) {
               placed.push_back({region, 0});
             }
@@ -144,6 +146,9 @@ void bind_specs(nb::module_& module) {
       .def_ro("bytes", &ResultSpec::bytes)
       .def_ro("sizes", &ResultSpec::sizes)
       .def_ro("strides", &ResultSpec::strides);
+}
+
+void bind_draws(nb::module_& module) {
   nb::class_<Draw>(module, "Draw", "See tensor_program.h.")
       .def(
           "__init__",
@@ -222,7 +227,9 @@ void bind_calls(nb::module_& module) {
         return nb::borrow(generator);
       },
       nb::arg("address"), "The generator object of a running call that has this address.");
-  bind_specs(module);
+  bind_arguments(module);
+  bind_results(module);
+  bind_draws(module);
 
   // The object registers the type and is not needed any more.
   // NOLINTNEXTLINE(bugprone-unused-raii,bugprone-throw-keyword-missing)
