@@ -6,7 +6,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
-#include <optional>
 #include <stdexcept>
 
 #include "bindings.h"
@@ -16,59 +15,6 @@
 namespace nb = nanobind;
 
 namespace pygraph::bindings {
-namespace {
-
-using RegionTuple =
-    std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, RegionRole, std::uint64_t>;
-
-using CopyTuple = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, bool>;
-using SpanTuple = std::pair<std::uint32_t, std::uint32_t>;
-using TimesPair = std::pair<std::uint64_t, std::uint64_t>;
-
-std::unique_ptr<Linked> link_graphs(std::uint64_t a, std::uint64_t b,
-                                    const std::vector<RegionTuple>& regions, std::uint64_t begin,
-                                    std::uint64_t end, bool twin,
-                                    const std::vector<CopyTuple>& copies,
-                                    const std::vector<SpanTuple>& operators, bool share_scratch,
-                                    bool arena_in_pieces, std::uint64_t smallest_loan,
-                                    std::uint64_t peak_slack, const std::vector<TimesPair>& times) {
-  std::vector<OperatorSpan> spans;
-  spans.reserve(operators.size());
-  for (const auto& [first, last] : operators) {
-    spans.push_back({first, last});
-  }
-  std::vector<LinkRegion> list;
-  list.reserve(regions.size());
-  for (const auto& [in_a, in_b, bytes, role, used] : regions) {
-    list.push_back({{in_a, in_b, bytes}, role, used});
-  }
-  if (times.size() > list.size()) {
-    throw std::invalid_argument("there are times of more regions than regions");
-  }
-  for (std::size_t i = 0; i < times.size(); ++i) {
-    list[i].times = {times[i].first, times[i].second};
-  }
-  std::vector<CopyOut> copy_list;
-  copy_list.reserve(copies.size());
-  for (const auto& [region, offset, bytes, fresh] : copies) {
-    copy_list.push_back({region, offset, bytes, fresh});
-  }
-  const Driver& driver = choose_driver(twin);
-  const LinkRequest request{.a = reinterpret_cast<CUgraph>(a),  // NOLINT
-                            .b = reinterpret_cast<CUgraph>(b),  // NOLINT
-                            .regions = list,
-                            .copies = copy_list,
-                            .operators = spans,
-                            .phantom_begin = begin,
-                            .phantom_end = end,
-                            .options = {.share_scratch = share_scratch,
-                                        .arena_in_pieces = arena_in_pieces,
-                                        .smallest_loan = smallest_loan,
-                                        .peak_slack = peak_slack}};
-  return std::make_unique<Linked>(Linked{&driver, link(driver, request)});
-}
-
-}  // namespace
 
 std::vector<Program> Linked::take_programs() {
   if (!graph.graph) {
@@ -164,18 +110,45 @@ void bind_capture(nb::module_& module) {
              "Ends the capture and returns its graph. Raises DriverError when it was invalidated.");
 }
 
-}  // namespace
-
-void bind_link(nb::module_& module) {
-  bind_capture(module);
-  // The object registers the type and is not needed any more.
-  // NOLINTNEXTLINE(bugprone-unused-raii,bugprone-throw-keyword-missing)
-  nb::exception<UnsupportedGraph>(module, "UnsupportedGraph", PyExc_RuntimeError);
+void bind_request(nb::module_& module) {
   nb::enum_<RegionRole>(module, "RegionRole")
       .value("OWN", RegionRole::kOwn)
       .value("SCRATCH", RegionRole::kScratch)
       .value("FRESH", RegionRole::kFresh)
       .value("SPENT", RegionRole::kSpent);
+  nb::class_<LinkRegion>(module, "Region", "See LinkRegion in link.h.")
+      .def(
+          "__init__",
+          [](LinkRegion* self, std::uint64_t in_a, std::uint64_t in_b, std::uint64_t bytes,
+             RegionRole role, std::uint64_t used, std::uint64_t allocated, std::uint64_t freed) {
+            new (self) LinkRegion{.place = {.a = in_a, .b = in_b, .bytes = bytes},
+                                  .role = role,
+                                  .used_bytes = used,
+                                  .times = {.allocated = allocated, .freed = freed}};
+          },
+          nb::kw_only(), nb::arg("in_a"), nb::arg("in_b"), nb::arg("bytes"),
+          nb::arg("role") = LinkRegion{}.role, nb::arg("used") = LinkRegion{}.used_bytes,
+          nb::arg("allocated") = LinkRegion{}.times.allocated,
+          nb::arg("freed") = LinkRegion{}.times.freed,
+          "`in_a`, `in_b`: its addresses in the two captures. `used`: bytes ever handed out.");
+  nb::class_<CopyOut>(module, "Copy", "See CopyOut in link.h.")
+      .def(
+          "__init__",
+          [](CopyOut* self, std::uint32_t region, std::uint64_t offset, std::uint64_t bytes,
+             bool fresh) {
+            new (self) CopyOut{.region = region, .offset = offset, .bytes = bytes, .fresh = fresh};
+          },
+          nb::kw_only(), nb::arg("region"), nb::arg("offset"), nb::arg("bytes"), nb::arg("fresh"));
+}
+
+}  // namespace
+
+void bind_link(nb::module_& module) {
+  bind_capture(module);
+  bind_request(module);
+  // The object registers the type and is not needed any more.
+  // NOLINTNEXTLINE(bugprone-unused-raii,bugprone-throw-keyword-missing)
+  nb::exception<UnsupportedGraph>(module, "UnsupportedGraph", PyExc_RuntimeError);
 
   nb::class_<Linked>(module, "Linked", "Two captures, linked; see link.h.")
       .def_prop_ro("problems", [](const Linked& self) { return self.graph.table.problems; })
@@ -221,18 +194,41 @@ void bind_link(nb::module_& module) {
       .def_prop_ro("mentions", [](const Linked& self) { return self.graph.mentions; })
       .def("program", &Linked::take_program, "The program; takes the graph, so only once.");
 
+  using Pairs = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
   module.def(
-      "link", &link_graphs, nb::arg("a"), nb::arg("b"), nb::arg("regions"),
-      nb::arg("phantom_begin"), nb::arg("phantom_end"), nb::kw_only(), nb::arg("twin") = false,
-      nb::arg("copies") = std::vector<CopyTuple>{}, nb::arg("operators") = std::vector<SpanTuple>{},
+      "link",
+      [](std::uint64_t a, std::uint64_t b, const std::vector<LinkRegion>& regions,
+         std::uint64_t phantom_begin, std::uint64_t phantom_end, bool twin,
+         const std::vector<CopyOut>& copies, const Pairs& operators, bool share_scratch,
+         bool arena_in_pieces, std::uint64_t smallest_loan, std::uint64_t peak_slack) {
+        std::vector<OperatorSpan> spans;
+        spans.reserve(operators.size());
+        for (const auto& [begin, end] : operators) {
+          spans.push_back({begin, end});
+        }
+        const LinkRequest request{.a = reinterpret_cast<CUgraph>(a),  // NOLINT
+                                  .b = reinterpret_cast<CUgraph>(b),  // NOLINT
+                                  .regions = regions,
+                                  .copies = copies,
+                                  .operators = spans,
+                                  .phantom_begin = phantom_begin,
+                                  .phantom_end = phantom_end,
+                                  .options = {.share_scratch = share_scratch,
+                                              .arena_in_pieces = arena_in_pieces,
+                                              .smallest_loan = smallest_loan,
+                                              .peak_slack = peak_slack}};
+        const Driver& driver = choose_driver(twin);
+        return std::make_unique<Linked>(Linked{&driver, link(driver, request)});
+      },
+      nb::arg("a"), nb::arg("b"), nb::arg("regions"), nb::arg("phantom_begin"),
+      nb::arg("phantom_end"), nb::kw_only(), nb::arg("twin") = false,
+      nb::arg("copies") = std::vector<CopyOut>(), nb::arg("operators") = Pairs(),
       nb::arg("share_scratch") = true, nb::arg("arena_in_pieces") = false,
       nb::arg("smallest_loan") = LinkOptions{}.smallest_loan,
-      nb::arg("peak_slack") = LinkOptions{}.peak_slack, nb::arg("times") = std::vector<TimesPair>{},
-      "Links two captures (CUgraph handles as integers). A region is (address in A, address "
-      "in B, bytes, role, used bytes); a copy (region, offset, bytes, fresh) is made at the "
-      "end of the graph, into region copy_regions[0] + i; `operators` are the nodes that "
-      "were launched together, as (count before, count after); `times` are those of the first "
-      "regions, as (allocated, freed). The rest: LinkOptions.");
+      nb::arg("peak_slack") = LinkOptions{}.peak_slack,
+      "Links two captures (CUgraph handles as integers). Copies are made at the end of the graph, "
+      "into region copy_regions[0] + i; `operators` are the nodes that were launched together, as "
+      "(count before, count after). The rest: LinkRequest, LinkOptions.");
 
   nb::class_<Program>(module, "Program", "An instantiated graph and its binding; see program.h.")
       .def("bind",

@@ -1,8 +1,6 @@
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -19,8 +17,10 @@ namespace nb = nanobind;
 namespace pygraph::bindings {
 namespace {
 
+using torch_bridge::ArenaSpec;
 using torch_bridge::Arguments;
 using torch_bridge::ArgumentSpec;
+using torch_bridge::Draw;
 using torch_bridge::OutputBlock;
 using torch_bridge::ResultSpec;
 using torch_bridge::TensorProgram;
@@ -33,12 +33,12 @@ const torch_bridge::TorchApi& calibrated_api() {
   return api;
 }
 
-template <typename Spec>
-void set_dtype_of(Spec& spec, nb::handle tensor) {
-  spec.dtype = calibrated_api().dtype(tensor.ptr());
+/// The dtype of a tensor; of None what a specification has if it is not given any.
+std::int32_t dtype_of(nb::handle tensor, std::int32_t none) {
+  return tensor.is_none() ? none : calibrated_api().dtype(tensor.ptr());
 }
 
-void bind_specs(nb::module_& module) {
+void bind_arguments(nb::module_& module) {
   nb::enum_<ArgumentSpec::Kind>(module, "ArgumentKind")
       .value("PATCHED", ArgumentSpec::Kind::kPatched)
       .value("COPIED", ArgumentSpec::Kind::kCopied)
@@ -48,31 +48,65 @@ void bind_specs(nb::module_& module) {
       .value("GENERATOR", ArgumentSpec::Kind::kGenerator)
       .value("IGNORED", ArgumentSpec::Kind::kIgnored);
   nb::class_<ArgumentSpec>(module, "ArgumentSpec", "See tensor_program.h.")
-      .def(nb::init<>())
-      .def_rw("kind", &ArgumentSpec::kind)
-      .def_rw("region", &ArgumentSpec::region)
-      .def_rw("alignment_mask", &ArgumentSpec::alignment_mask)
-      .def_rw("address", &ArgumentSpec::address)
-      .def_rw("bytes", &ArgumentSpec::bytes)
-      .def_rw("value", &ArgumentSpec::value)
-      .def_rw("mutated", &ArgumentSpec::mutated)
-      .def_rw("guarded", &ArgumentSpec::guarded)
-      .def_rw("spent", &ArgumentSpec::spent_after, "0: the call may let go of it early.")
-      .def_rw("elsewhere", &ArgumentSpec::elsewhere)
-      .def_rw("storage_offset", &ArgumentSpec::storage_offset)
-      .def_rw("front", &ArgumentSpec::front)
-      .def("set_dtype_of", &set_dtype_of<ArgumentSpec>, "Takes the dtype of a tensor.");
-  nb::class_<OutputBlock>(module, "OutputBlock", "See tensor_program.h.")
-      .def(nb::init<>())
       .def(
-          "place",
-          [](OutputBlock& self, std::uint32_t region, std::uint64_t offset) {
-            self.regions.push_back({region, offset});
+          "__init__",
+          [](ArgumentSpec* self, ArgumentSpec::Kind kind, std::uint32_t region,
+             std::uint64_t alignment_mask, std::uint64_t address, std::uint64_t bytes,
+             std::int64_t value, nb::handle number, bool mutated, bool guarded, bool spent,
+             bool elsewhere, std::int64_t storage_offset, std::uint64_t front) {
+            new (self) ArgumentSpec{.kind = kind,
+                                    .region = region,
+                                    .alignment_mask = alignment_mask,
+                                    .address = address,
+                                    .bytes = bytes,
+                                    .value = value,
+                                    .dtype = dtype_of(number, ArgumentSpec{}.dtype),
+                                    .mutated = mutated,
+                                    .guarded = guarded,
+                                    .elsewhere = elsewhere,
+                                    .storage_offset = storage_offset,
+                                    .front = front,
+                                    .spent_after = spent ? 0 : ArgumentSpec{}.spent_after};
           },
-          nb::arg("region"), nb::arg("offset") = 0,
-          "Binds a region of the graph to the block, `offset` bytes behind its start.")
-      .def_rw("bytes", &OutputBlock::bytes)
-      .def_rw("source", &OutputBlock::source);
+          nb::kw_only(), nb::arg("kind"), nb::arg("region") = ArgumentSpec{}.region,
+          nb::arg("alignment_mask") = ArgumentSpec{}.alignment_mask,
+          nb::arg("address") = ArgumentSpec{}.address, nb::arg("bytes") = ArgumentSpec{}.bytes,
+          nb::arg("value") = ArgumentSpec{}.value, nb::arg("dtype_of") = nb::none(),
+          nb::arg("mutated") = ArgumentSpec{}.mutated, nb::arg("guarded") = ArgumentSpec{}.guarded,
+          nb::arg("spent") = false, nb::arg("elsewhere") = ArgumentSpec{}.elsewhere,
+          nb::arg("storage_offset") = ArgumentSpec{}.storage_offset,
+          nb::arg("front") = ArgumentSpec{}.front,
+          "`dtype_of`: a tensor. `spent`: the call may let go of the argument early.")
+      .def_ro("kind", &ArgumentSpec::kind)
+      .def_ro("region", &ArgumentSpec::region)
+      .def_ro("alignment_mask", &ArgumentSpec::alignment_mask)
+      .def_ro("address", &ArgumentSpec::address)
+      .def_ro("bytes", &ArgumentSpec::bytes)
+      .def_ro("value", &ArgumentSpec::value)
+      .def_ro("mutated", &ArgumentSpec::mutated)
+      .def_ro("guarded", &ArgumentSpec::guarded)
+      .def_ro("elsewhere", &ArgumentSpec::elsewhere)
+      .def_ro("storage_offset", &ArgumentSpec::storage_offset)
+      .def_ro("front", &ArgumentSpec::front);
+}
+
+void bind_results(nb::module_& module) {
+  nb::class_<OutputBlock>(module, "OutputBlock", "See tensor_program.h.")
+      .def(
+          "__init__",
+          [](OutputBlock* self, std::uint64_t bytes, const std::vector<std::uint32_t>& regions,
+             std::uint64_t source) {
+            std::vector<OutputBlock::Placed> placed;
+            placed.reserve(regions.size());
+            for (const std::uint32_t region : regions) {
+              placed.push_back({region, 0});
+            }
+            new (self) OutputBlock{.regions = std::move(placed), .bytes = bytes, .source = source};
+          },
+          nb::kw_only(), nb::arg("bytes"), nb::arg("regions") = std::vector<std::uint32_t>(),
+          nb::arg("source") = 0, "`regions` of the graph begin where the block does.")
+      .def_ro("bytes", &OutputBlock::bytes)
+      .def_ro("source", &OutputBlock::source);
   nb::enum_<ResultSpec::Kind>(module, "ResultKind")
       .value("WHOLE", ResultSpec::Kind::kWhole)
       .value("VIEW", ResultSpec::Kind::kView)
@@ -83,38 +117,70 @@ void bind_specs(nb::module_& module) {
       .value("NUMBER", ResultSpec::Kind::kNumber)
       .value("CONSTANT", ResultSpec::Kind::kConstant);
   nb::class_<ResultSpec>(module, "ResultSpec", "See tensor_program.h.")
-      .def(nb::init<>())
-      .def_rw("kind", &ResultSpec::kind)
-      .def_rw("index", &ResultSpec::index)
-      .def_rw("byte_offset", &ResultSpec::byte_offset)
-      .def_rw("value", &ResultSpec::value)
-      .def_rw("bytes", &ResultSpec::bytes)
-      .def_rw("sizes", &ResultSpec::sizes)
-      .def_rw("strides", &ResultSpec::strides)
-      .def("set_dtype_of", &set_dtype_of<ResultSpec>, "Takes the dtype of a tensor.");
+      .def(
+          "__init__",
+          [](ResultSpec* self, nb::handle object, ResultSpec::Kind kind, std::uint32_t index,
+             std::int64_t byte_offset, std::int64_t value, std::uint64_t bytes,
+             std::vector<std::int64_t> sizes, std::vector<std::int64_t> strides,
+             nb::handle tensor) {
+            const bool none = object.is_none() && kind != ResultSpec::Kind::kConstant;
+            new (self) ResultSpec{.kind = kind,
+                                  .index = index,
+                                  .dtype = dtype_of(tensor, ResultSpec{}.dtype),
+                                  .byte_offset = byte_offset,
+                                  .value = value,
+                                  .bytes = bytes,
+                                  .sizes = std::move(sizes),
+                                  .strides = std::move(strides),
+                                  .object = none ? nullptr : object.ptr()};
+          },
+          nb::keep_alive<1, 2>(), nb::kw_only(), nb::arg("object") = nb::none(), nb::arg("kind"),
+          nb::arg("index") = ResultSpec{}.index, nb::arg("byte_offset") = ResultSpec{}.byte_offset,
+          nb::arg("value") = ResultSpec{}.value, nb::arg("bytes") = ResultSpec{}.bytes,
+          nb::arg("sizes") = ResultSpec{}.sizes, nb::arg("strides") = ResultSpec{}.strides,
+          nb::arg("dtype_of") = nb::none(), "`dtype_of`: a tensor.")
+      .def_ro("kind", &ResultSpec::kind)
+      .def_ro("index", &ResultSpec::index)
+      .def_ro("byte_offset", &ResultSpec::byte_offset)
+      .def_ro("value", &ResultSpec::value)
+      .def_ro("bytes", &ResultSpec::bytes)
+      .def_ro("sizes", &ResultSpec::sizes)
+      .def_ro("strides", &ResultSpec::strides);
 }
 
-/// See Draw: the regions of seed and offset, the increment, the argument.
-using DrawTuple = std::tuple<std::uint32_t, std::uint32_t, std::int64_t, std::uint32_t>;
+void bind_draws(nb::module_& module) {
+  nb::class_<Draw>(module, "Draw", "See tensor_program.h.")
+      .def(
+          "__init__",
+          [](Draw* self, std::uint32_t seed, std::uint32_t offset, std::int64_t increment,
+             std::uint32_t argument) {
+            new (self) Draw{.seed_region = seed,
+                            .offset_region = offset,
+                            .increment = increment,
+                            .argument = argument};
+          },
+          nb::kw_only(), nb::arg("seed_region"), nb::arg("offset_region") = Draw{}.offset_region,
+          nb::arg("increment") = Draw{}.increment, nb::arg("argument") = Draw{}.argument)
+      .def_ro("seed_region", &Draw::seed_region)
+      .def_ro("offset_region", &Draw::offset_region)
+      .def_ro("increment", &Draw::increment)
+      .def_ro("argument", &Draw::argument);
+}
 
-std::shared_ptr<TensorProgram> make_call(Linked& linked, bool twin, int device_index,
-                                         std::vector<ArgumentSpec> arguments,
-                                         std::vector<OutputBlock> blocks,
-                                         std::vector<ResultSpec> results, const nb::list& objects,
-                                         const std::vector<DrawTuple>& draws,
-                                         const nb::object& generator) {
-  (void)calibrated_api();
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    const nb::handle object = objects[i];
-    results[i].object =
-        object.is_none() && results[i].kind != ResultSpec::Kind::kConstant ? nullptr : object.ptr();
-  }
-  const LinkedGraph& graph = linked.graph;
-  torch_bridge::ArenaSpec arena;
+/// The scratch of each call of a linked graph.
+ArenaSpec arena_of(const LinkedGraph& graph) {
+  ArenaSpec arena;
   arena.region = graph.arena;
   for (std::size_t i = 0; i < graph.pieces().size() && graph.layout.bytes != 0; ++i) {
     arena.pieces.push_back({graph.pieces()[i], graph.spans[i].first, graph.spans[i].last});
   }
+  return arena;
+}
+
+/// Notes the part behind which a call lets go of what is spent, and in front of which it takes its
+/// blocks.
+void number_parts(const LinkedGraph& graph, std::vector<ArgumentSpec>& arguments,
+                  std::vector<OutputBlock>& blocks) {
   const std::vector<PartSpan> parts = graph.parts_of_regions();
   for (ArgumentSpec& argument : arguments) {
     if (argument.spent_after >= 0 && argument.region < parts.size()) {
@@ -127,16 +193,6 @@ std::shared_ptr<TensorProgram> make_call(Linked& linked, bool twin, int device_i
       block.first_part = std::min(block.first_part, parts[placed.region].first);
     }
   }
-  torch_bridge::RandomSpec random;
-  random.generator = generator.is_none() ? nullptr : generator.ptr();
-  for (const auto& [seed, offset, increment, argument] : draws) {
-    random.draws.push_back({seed, offset, increment, argument});
-  }
-  return std::make_shared<TensorProgram>(
-      *linked.driver, Chain(linked.take_programs()),
-      twin ? TensorProgram::Device::kTwin : TensorProgram::Device::kCuda, device_index,
-      std::move(arguments), std::move(blocks), std::move(results), std::move(arena),
-      std::move(random));
 }
 
 }  // namespace
@@ -171,7 +227,9 @@ void bind_calls(nb::module_& module) {
         return nb::borrow(generator);
       },
       nb::arg("address"), "The generator object of a running call that has this address.");
-  bind_specs(module);
+  bind_arguments(module);
+  bind_results(module);
+  bind_draws(module);
 
   // The object registers the type and is not needed any more.
   // NOLINTNEXTLINE(bugprone-unused-raii,bugprone-throw-keyword-missing)
@@ -181,15 +239,33 @@ void bind_calls(nb::module_& module) {
                                                       PyExc_MemoryError);
 
   nb::class_<TensorProgram>(module, "TensorProgram", "One linked graph, called with tensors.")
-      .def_static("make", &make_call, nb::arg("linked"), nb::kw_only(), nb::arg("twin"),
-                  nb::arg("device_index"), nb::arg("arguments"), nb::arg("blocks"),
-                  nb::arg("results"), nb::arg("objects"),
-                  nb::arg("draws") = std::vector<DrawTuple>(), nb::arg("generator") = nb::none(),
-                  "Instantiates `linked` and makes it callable. `objects[i]` belongs to result i. "
-                  "`draws` are the generators that it draws from: (region of the seed, region of "
-                  "the offset or NO_REGION, increment, number of the argument or "
-                  "DEFAULT_GENERATOR). `generator` is the device's default one, needed if there is "
-                  "any.")
+      .def_static(
+          "make",
+          [](Linked& linked, bool twin, int device_index, std::vector<ArgumentSpec> arguments,
+             std::vector<OutputBlock> blocks, std::vector<ResultSpec> results,
+             std::vector<Draw> draws, nb::handle generator, std::vector<std::uint32_t> unwritten) {
+            (void)calibrated_api();
+            number_parts(linked.graph, arguments, blocks);
+            return std::make_shared<TensorProgram>(TensorProgram::Specification{
+                .driver = *linked.driver,
+                .program = Chain(linked.take_programs()),
+                .device = twin ? TensorProgram::Device::kTwin : TensorProgram::Device::kCuda,
+                .device_index = device_index,
+                .arguments = std::move(arguments),
+                .blocks = std::move(blocks),
+                .results = std::move(results),
+                .arena = arena_of(linked.graph),
+                .random = {.generator = generator.is_none() ? nullptr : generator.ptr(),
+                           .draws = std::move(draws)},
+                .unwritten = std::move(unwritten)});
+          },
+          nb::arg("linked"), nb::kw_only(), nb::arg("twin"), nb::arg("device_index"),
+          nb::arg("arguments"), nb::arg("blocks"), nb::arg("results"),
+          nb::arg("draws") = std::vector<Draw>(), nb::arg("generator") = nb::none(),
+          nb::arg("unwritten") = std::vector<std::uint32_t>(),
+          "Instantiates `linked` and makes it callable. `draws`: of the generators that it draws "
+          "from. `generator` is the device's default one, needed if there is any. `unwritten`: "
+          "results, by number, that nobody writes.")
       .def("accepts",
            [](const TensorProgram& self, nb::handle arguments) {
              require_list(arguments);
@@ -228,7 +304,8 @@ void bind_calls(nb::module_& module) {
           },
           nb::arg("arguments"), nb::arg("poison") = -1, nb::arg("displace") = 0,
           "One call outside the dispatcher; `poison` and `displace` are for proofs (Trial).")
-      .def_rw("unwritten", &TensorProgram::unwritten, "Results, by number, that nobody writes.")
+      .def_prop_ro("unwritten", &TensorProgram::unwritten,
+                   "Results, by number, that nobody writes.")
       .def("reset_statistics", &TensorProgram::reset_statistics)
       .def("merge_blocks", &TensorProgram::merge_blocks, nb::arg("groups"))
       .def("set_arena_floor", &TensorProgram::set_arena_floor, nb::arg("bytes"))

@@ -28,8 +28,8 @@ void bind_twin(nb::module_& module) {
       "twin_saxpy",
       [](std::uint64_t stream, std::uint64_t out, std::uint64_t x, std::uint64_t y, float a,
          std::uint32_t n) {
-        twin::samples::saxpy(twin::driver(), reinterpret_cast<CUstream>(stream), out, x,  // NOLINT
-                             y, a, n);
+        twin::samples::saxpy(twin::driver(), reinterpret_cast<CUstream>(stream),  // NOLINT
+                             {out, x, y, a, n});
       },
       nb::arg("stream"), nb::arg("out"), nb::arg("x"), nb::arg("y"), nb::arg("a"), nb::arg("n"),
       "out = a * x + y over n floats.");

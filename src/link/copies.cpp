@@ -89,12 +89,13 @@ void check_copies(std::span<const CopyOut> copies, std::span<const LinkRegion> r
   }
 }
 
-void add_copies(const Driver& driver, CUgraph graph, std::span<const CopyOut> copies,
-                std::span<const LinkRegion> regions, std::uint32_t first_destination, Image& image,
-                std::vector<Relocation>& relocations) {
+void add_copies(const Driver& driver, const LinkRequest& request, LinkedGraph& linked) {
+  const std::span<const CopyOut> copies = request.copies;
   if (copies.empty()) {
     return;
   }
+  Image& image = linked.image;
+  CUgraph graph = linked.graph.get();
   CUcontext context = nullptr;
   driver.check(driver.api.cuCtxGetCurrent(&context), "cuCtxGetCurrent");
   std::vector<std::uint32_t> before = leaves(image);
@@ -106,8 +107,8 @@ void add_copies(const Driver& driver, CUgraph graph, std::span<const CopyOut> co
     if (copies[i].bytes == 0) {
       continue;
     }
-    const CUDA_MEMCPY3D params =
-        copy_onto_itself(regions[copies[i].region].place.a + copies[i].offset, copies[i].bytes);
+    const CUDA_MEMCPY3D params = copy_onto_itself(
+        request.regions[copies[i].region].place.a + copies[i].offset, copies[i].bytes);
     Node node;
     driver.check(driver.api.cuGraphAddMemcpyNode(&node.handle, graph, handles.data(),
                                                  handles.size(), &params, context),
@@ -118,10 +119,10 @@ void add_copies(const Driver& driver, CUgraph graph, std::span<const CopyOut> co
     std::memcpy(node.block.data(), &params, sizeof params);
     node.words = {offsetof(CUDA_MEMCPY3D, srcDevice), offsetof(CUDA_MEMCPY3D, dstDevice)};
     const auto index = static_cast<std::uint32_t>(image.nodes.size());
-    relocations.push_back(
+    linked.relocations.push_back(
         {index, node.words[0], copies[i].region, static_cast<std::int64_t>(copies[i].offset)});
-    relocations.push_back(
-        {index, node.words[1], first_destination + static_cast<std::uint32_t>(i), 0});
+    linked.relocations.push_back(
+        {index, node.words[1], linked.first_copy + static_cast<std::uint32_t>(i), 0});
     append(image, std::move(node), before);
   }
   std::sort(image.edges.begin(), image.edges.end());

@@ -10,12 +10,10 @@ namespace pygraph {
 /// Throws std::invalid_argument for a copy of no region or outside its region.
 void check_copies(std::span<const CopyOut> copies, std::span<const LinkRegion> regions);
 
-/// Adds a copy node per entry that is not empty, to `graph` and to its image, and its two
-/// relocations: of the source's region and of region `first_destination` + i. The copies run behind
-/// every leaf, hence behind every node: what they read is what the region holds at the end, whoever
-/// wrote it, and by whatever pointer.
-void add_copies(const Driver& driver, CUgraph graph, std::span<const CopyOut> copies,
-                std::span<const LinkRegion> regions, std::uint32_t first_destination, Image& image,
-                std::vector<Relocation>& relocations);
+/// Adds a node per copy asked for that is not empty, to the graph and to its image, and its two
+/// relocations: of the source's region and of region `first_copy` + i. The copies run behind every
+/// leaf, hence behind every node: what they read is what the region holds at the end, whoever wrote
+/// it, and by whatever pointer.
+void add_copies(const Driver& driver, const LinkRequest& request, LinkedGraph& linked);
 
 }  // namespace pygraph

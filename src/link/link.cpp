@@ -76,12 +76,6 @@ void number_regions(LinkContext& context) {
   }
 }
 
-void append_copies(LinkContext& context) {
-  LinkedGraph& linked = context.linked;
-  add_copies(context.driver, linked.graph.get(), context.request.copies, context.request.regions,
-             linked.first_copy, linked.image, linked.relocations);
-}
-
 void count_mentions(LinkContext& context) {
   LinkedGraph& linked = context.linked;
   linked.mentions.assign(context.request.regions.size(), 0);
@@ -186,7 +180,7 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
 
   // The copies that the caller wants run behind every leaf. The nodes are complete here: what
   // changes the graph stands above this line.
-  append_copies(context);
+  add_copies(driver, request, context.linked);
 
   // Relocations are complete, too: what follows only tells where memory is.
   count_mentions(context);

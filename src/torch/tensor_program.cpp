@@ -70,22 +70,22 @@ struct TensorProgram::Borrowed {
   bool mutated;
 };
 
-TensorProgram::TensorProgram(const Driver& driver, Chain program, Device device, int device_index,
-                             std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
-                             std::vector<ResultSpec> results, ArenaSpec arena, RandomSpec random)
-    : driver_(&driver),
-      program_(std::move(program)),
-      device_(device),
-      device_index_(device_index),
-      arguments_(std::move(arguments)),
-      blocks_(std::move(blocks)),
-      results_(std::move(results)),
+TensorProgram::TensorProgram(Specification given)
+    : driver_(&given.driver),
+      program_(std::move(given.program)),
+      device_(given.device),
+      device_index_(given.device_index),
+      arguments_(std::move(given.arguments)),
+      blocks_(std::move(given.blocks)),
+      results_(std::move(given.results)),
+      unwritten_(std::move(given.unwritten)),
       whole_of_block_(blocks_.size(), -1),
-      arena_(std::move(arena)),
-      random_(random.generator == nullptr
+      arena_(std::move(given.arena)),
+      random_(given.random.generator == nullptr
                   ? nullptr
-                  : std::make_unique<RandomState>(driver, device, arguments_, std::move(random))) {
-  driver.check(driver.api.cuCtxGetCurrent(&context_), "cuCtxGetCurrent");
+                  : std::make_unique<RandomState>(*driver_, device_, arguments_,
+                                                  std::move(given.random))) {
+  driver_->check(driver_->api.cuCtxGetCurrent(&context_), "cuCtxGetCurrent");
   for (const ArgumentSpec& argument : arguments_) {
     require_small(argument, argument.kind == ArgumentSpec::Kind::kNumber);
     writes_arguments_ = writes_arguments_ || argument.mutated;

@@ -206,10 +206,21 @@ class TensorProgram {
  public:
   enum class Device : std::uint8_t { kCuda, kTwin };
 
-  /// The regions of `arena` are bound to fresh workspaces at every call. `device_index` is torch's.
-  TensorProgram(const Driver& driver, Chain program, Device device, int device_index,
-                std::vector<ArgumentSpec> arguments, std::vector<OutputBlock> blocks,
-                std::vector<ResultSpec> results, ArenaSpec arena, RandomSpec random = {});
+  /// What a program is made of.
+  struct Specification {
+    const Driver& driver;
+    Chain program;
+    Device device;
+    int device_index;  ///< torch's
+    std::vector<ArgumentSpec> arguments;
+    std::vector<OutputBlock> blocks;
+    std::vector<ResultSpec> results;
+    ArenaSpec arena;  ///< its regions are bound to fresh workspaces at every call
+    RandomSpec random;
+    /// For proofs: results, by number, that nobody writes. They hold what their memory held.
+    std::vector<std::uint32_t> unwritten;
+  };
+  explicit TensorProgram(Specification given);
   ~TensorProgram();
   TensorProgram(const TensorProgram&) = delete;
   TensorProgram& operator=(const TensorProgram&) = delete;
@@ -276,6 +287,7 @@ class TensorProgram {
   [[nodiscard]] const std::vector<OutputBlock>& blocks() const noexcept { return blocks_; }
   [[nodiscard]] const std::vector<ArgumentSpec>& arguments() const noexcept { return arguments_; }
   [[nodiscard]] const std::vector<ResultSpec>& results() const noexcept { return results_; }
+  [[nodiscard]] const std::vector<std::uint32_t>& unwritten() const noexcept { return unwritten_; }
 
   /// Bytes that the arena is asked for at least, if it is one piece: the programs of one compiled
   /// graph ask for as much as the largest, and get the same memory from torch's allocator.
@@ -296,9 +308,6 @@ class TensorProgram {
     return program_.updates() - updates_before_;
   }
   [[nodiscard]] const Chain& program() const noexcept { return program_; }
-
-  /// For proofs: results, by number, that nobody writes. They hold what their memory held.
-  std::vector<std::uint32_t> unwritten;
 
   int traverse(visitproc visit, void* arg) const;
 
@@ -334,6 +343,7 @@ class TensorProgram {
   std::vector<ArgumentSpec> arguments_;
   std::vector<OutputBlock> blocks_;
   std::vector<ResultSpec> results_;
+  std::vector<std::uint32_t> unwritten_;
   std::vector<std::int32_t> whole_of_block_;  ///< result that is the whole block, or -1
   ArenaSpec arena_;
   std::uint64_t arena_floor_ = 0;

@@ -72,15 +72,15 @@ void launch(const Driver& driver, CUstream stream, const Addresses& at, std::uin
   add_bias(driver, stream, at[kBiased1], at[kProduct1], at[kBias1], kWidth1);
   samples::relu(driver, stream, at[kHidden1], at[kBiased1], kBatch * kWidth1);
 
-  samples::matmul(driver, stream, at[kProduct2], at[kHidden1], at[kWeight2], kBatch, kWidth2,
-                  kWidth1);
+  samples::matmul(driver, stream,
+                  {at[kProduct2], at[kHidden1], at[kWeight2], kBatch, kWidth2, kWidth1});
   add_bias(driver, stream, at[kBiased2], at[kProduct2], at[kBias2], kWidth2);
   samples::relu(driver, stream, at[kHidden2], at[kBiased2], kBatch * kWidth2);
 
-  samples::matmul(driver, stream, at[kProduct3], at[kHidden2], at[kWeight3], kBatch, kWidth3,
-                  kWidth2);
+  samples::matmul(driver, stream,
+                  {at[kProduct3], at[kHidden2], at[kWeight3], kBatch, kWidth3, kWidth2});
   add_bias(driver, stream, at[kBiased3], at[kProduct3], at[kBias3], kWidth3);
-  samples::saxpy(driver, stream, at[kTotal], at[kBiased3], at[kTotal], 1, kBatch * kWidth3);
+  samples::saxpy(driver, stream, {at[kTotal], at[kBiased3], at[kTotal], 1, kBatch * kWidth3});
   driver.check(driver.api.cuMemcpyDtoDAsync(at[kOutput], at[kTotal], bytes(kOutput), stream),
                "cuMemcpyDtoDAsync", "the output");
 }

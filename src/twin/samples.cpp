@@ -122,22 +122,17 @@ const Functions& functions() {
   return made;
 }
 
-void saxpy(const Driver& driver, CUstream stream, CUdeviceptr out, CUdeviceptr x, CUdeviceptr y,
-           float a, std::uint32_t n) {
+void saxpy(const Driver& driver, CUstream stream, SaxpyArguments arguments) {
+  const auto [out, x, y, a, n] = arguments;
   launch_array(driver, stream, functions().saxpy, "sample_saxpy", out, x, y, a, n);
-}
-
-void affine(const Driver& driver, CUstream stream, CUdeviceptr out, CUdeviceptr x, float a, float b,
-            std::uint32_t n) {
-  launch_array(driver, stream, functions().affine, "sample_affine", out, x, a, b, n);
 }
 
 void relu(const Driver& driver, CUstream stream, CUdeviceptr out, CUdeviceptr in, std::uint32_t n) {
   launch_array(driver, stream, functions().relu, "sample_relu", out, in, n);
 }
 
-void matmul(const Driver& driver, CUstream stream, CUdeviceptr out, CUdeviceptr left,
-            CUdeviceptr right, std::uint32_t rows, std::uint32_t columns, std::uint32_t inner) {
+void matmul(const Driver& driver, CUstream stream, MatmulArguments arguments) {
+  const auto [out, left, right, rows, columns, inner] = arguments;
   launch_array(driver, stream, functions().matmul, "sample_matmul", out, left, right, rows, columns,
                inner);
 }

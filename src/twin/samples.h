@@ -33,6 +33,17 @@ struct MatmulBlock {
   CUdeviceptr right;
 };
 
+struct SaxpyArguments {
+  CUdeviceptr out, x, y;
+  float a;
+  std::uint32_t n;
+};
+
+struct MatmulArguments {
+  CUdeviceptr out, left, right;
+  std::uint32_t rows, columns, inner;
+};
+
 /// Function handles, registered on first use; they live as long as the process. Floats throughout.
 struct Functions {
   CUfunction saxpy;          ///< (out, x, y, float a, u32 n): out = a * x + y
@@ -46,13 +57,9 @@ struct Functions {
 const Functions& functions();
 
 // One launch each; sizes in elements. They throw DriverError.
-void saxpy(const Driver& driver, CUstream stream, CUdeviceptr out, CUdeviceptr x, CUdeviceptr y,
-           float a, std::uint32_t n);
-void affine(const Driver& driver, CUstream stream, CUdeviceptr out, CUdeviceptr x, float a, float b,
-            std::uint32_t n);
+void saxpy(const Driver& driver, CUstream stream, SaxpyArguments arguments);
 void relu(const Driver& driver, CUstream stream, CUdeviceptr out, CUdeviceptr in, std::uint32_t n);
-void matmul(const Driver& driver, CUstream stream, CUdeviceptr out, CUdeviceptr left,
-            CUdeviceptr right, std::uint32_t rows, std::uint32_t columns, std::uint32_t inner);
+void matmul(const Driver& driver, CUstream stream, MatmulArguments arguments);
 /// `size_first` chooses the order of pointer and size in `extra`.
 void packed_matmul(const Driver& driver, CUstream stream, MatmulBlock block,
                    bool size_first = false);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -157,12 +158,12 @@ def test_a_wrong_link_is_caught_by_the_proof(
 
     original = arguments.specifications
 
-    def wrong(*args: Any, **kwargs: Any) -> Any:
-        specs = original(*args, **kwargs)
-        patched = [s for s in specs if s.kind == arguments._engine.ArgumentKind.PATCHED]
-        if len(patched) > 1:
-            patched[0].region, patched[1].region = patched[1].region, patched[0].region
-        return specs
+    def wrong(request: Any, attempt: Any, capture: Any, regions: Any, *args: Any, **kw: Any) -> Any:
+        numbers = list(regions.of_argument.values())
+        numbers[:2] = reversed(numbers[:2])
+        swapped = dict(zip(regions.of_argument, numbers, strict=True))
+        regions = dataclasses.replace(regions, of_argument=swapped)
+        return original(request, attempt, capture, regions, *args, **kw)
 
     monkeypatch.setattr(arguments, "specifications", wrong)
 

@@ -41,7 +41,8 @@ class Moved:
         for index, (left, right) in enumerate(zip(places_a, places_b, strict=True)):
             if left:
                 self._inputs[index] = len(regions)
-                regions.append((left, right, tensors.extent_bytes(inputs[index]), own, 0))
+                nbytes = tensors.extent_bytes(inputs[index])
+                regions.append(_engine.Region(in_a=left, in_b=right, bytes=nbytes))
         returned = {self._buffer_of(output) for output in self.a.outputs}
         for place, ((left, nbytes), (right, _)) in enumerate(
             zip(self.a.buffers, self.b.buffers, strict=True)
@@ -49,7 +50,9 @@ class Moved:
             role = own if place in returned else scratch
             if place in returned:
                 self._buffers[place] = len(regions)
-            regions.append((left, right, nbytes, role, nbytes))
+            regions.append(
+                _engine.Region(in_a=left, in_b=right, bytes=nbytes, role=role, used=nbytes)
+            )
         end = self.space.base + self.space.reserved_bytes
         self.linked = _engine.link(
             self.a.graph.handle, self.b.graph.handle, regions, self.space.base, end, twin=True

@@ -57,49 +57,46 @@ def specifications(
 ) -> list[_engine.ArgumentSpec]:
     """Of each argument. `guarded`: constants must stay where they are, since memory that the graph
     reads and nobody can explain may hold pointers to them."""
+    kinds = _engine.ArgumentKind
     specs = []
     for index, argument in enumerate(request.arguments):
-        spec = _engine.ArgumentSpec()
-        specs.append(spec)
         if numbers.is_number(argument, request.device):
-            numbers.argument_spec(spec, capture.inputs[index])
+            specs.append(numbers.argument_spec(capture.inputs[index]))
             continue
         if isinstance(argument, torch.Generator):
-            generators.argument_spec(spec, request.arguments, index, request.device)
+            specs.append(generators.argument_spec(request.arguments, index, request.device))
             continue
+        fields: dict[str, Any] = {}
         if isinstance(argument, torch.Tensor):
-            _specify_tensor(spec, request, index, argument, attempt)
-        if index in regions.of_argument:
-            spec.kind = _engine.ArgumentKind.PATCHED
-            spec.region = regions.of_argument[index]
-            spec.alignment_mask = tensors.alignment_mask(capture.places[index])
-            spec.elsewhere = index in request.elsewhere
+            fields |= {
+                "bytes": tensors.extent_bytes(argument),
+                "mutated": index in request.mutated,
+                "spent": index in regions.spent,
+            }
             if attempt.keep_offsets:
-                spec.front = argument.storage_offset() * argument.element_size()
+                fields |= {"storage_offset": argument.storage_offset()}
+        if index in regions.of_argument:
+            fields |= {
+                "kind": kinds.PATCHED,
+                "region": regions.of_argument[index],
+                "alignment_mask": tensors.alignment_mask(capture.places[index]),
+                "elsewhere": index in request.elsewhere,
+            }
+            if attempt.keep_offsets:
+                fields |= {"front": argument.storage_offset() * argument.element_size()}
             if guarded and index not in request.changing:
-                spec.guarded = True
-                spec.address = argument.data_ptr()
+                fields |= {"guarded": True, "address": argument.data_ptr()}
         elif index in stand_ins:
-            copied = index in request.changing
-            spec.kind = _engine.ArgumentKind.COPIED if copied else _engine.ArgumentKind.FIXED
-            spec.address = stand_ins[index].data_ptr()
-            # The stand-in is the same at any offset, so nothing would show that the callable counts
-            # from the start of the storage.
-            spec.storage_offset = argument.storage_offset()
+            fields |= {
+                "kind": kinds.COPIED if index in request.changing else kinds.FIXED,
+                "address": stand_ins[index].data_ptr(),
+                # The stand-in is the same at any offset, so nothing would show that the callable
+                # counts from the start of the storage.
+                "storage_offset": argument.storage_offset(),
+            }
         elif isinstance(argument, int):
-            spec.kind = _engine.ArgumentKind.INTEGER
-            spec.value = argument
+            fields |= {"kind": kinds.INTEGER, "value": argument}
         else:
-            spec.kind = _engine.ArgumentKind.IGNORED  # an empty tensor has no memory to address
-        if index in regions.spent:
-            spec.spent = 0
+            fields |= {"kind": kinds.IGNORED}  # an empty tensor has no memory to address
+        specs.append(_engine.ArgumentSpec(**fields))
     return specs
-
-
-def _specify_tensor(
-    spec: _engine.ArgumentSpec, request: Request, index: int, argument: Any, attempt: Attempt
-) -> None:
-    spec.bytes = tensors.extent_bytes(argument)
-    spec.mutated = index in request.mutated
-    if attempt.keep_offsets:
-        spec.storage_offset = argument.storage_offset()

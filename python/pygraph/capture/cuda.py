@@ -85,13 +85,20 @@ class Cuda(Device):
             generator.manual_seed(seed)
         generator.set_offset(offset)
 
-    def draw(self, regions: Sequence[int], before: Any, after: Any) -> tuple[int, int, int] | None:
+    def draw(
+        self, argument: int, regions: Sequence[int], before: Any, after: Any
+    ) -> _engine.Draw | None:
         (seed, offset), (seed_after, offset_after) = before, after
         if seed != seed_after or offset_after < offset:
             raise CaptureFailed("it is given another seed, or is set back")
         if len(regions) != random.PLACES:
             raise CaptureFailed("it is drawn from, and no capture was made for that")
-        return regions[0], regions[1], offset_after - offset
+        return _engine.Draw(
+            argument=argument,
+            seed_region=regions[0],
+            offset_region=regions[1],
+            increment=offset_after - offset,
+        )
 
     def free_bytes(self) -> int:
         reserve = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)

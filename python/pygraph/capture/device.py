@@ -145,11 +145,13 @@ class Device(abc.ABC):
         """Brings it back to a `generator_state()`."""
 
     @abc.abstractmethod
-    def draw(self, regions: Sequence[int], before: Any, after: Any) -> tuple[int, int, int] | None:
+    def draw(
+        self, argument: int, regions: Sequence[int], before: Any, after: Any
+    ) -> _engine.Draw | None:
         """What a TensorProgram needs to draw random numbers like a run that began with a generator
-        in state `before` and left it in state `after`: the regions of its seed and offset, and
-        how far to move it on (Draw in src/torch/tensor_program.h). None when it needs nothing.
-        `regions`: those of the generator's state in the capture. Raises CaptureFailed."""
+        in state `before` and left it in state `after`. None when it needs nothing. `argument`:
+        which one the generator is, or DEFAULT_GENERATOR; `regions`: those of its state in the
+        capture. Raises CaptureFailed."""
 
     @abc.abstractmethod
     def free_bytes(self) -> int:

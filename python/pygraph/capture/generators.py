@@ -20,8 +20,6 @@ from pygraph.capture.device import DEFAULT, CaptureFailed, Device
 
 #: States of generators, by source.
 States = Mapping[int, Any]
-#: See TensorProgram.make.
-Draw = tuple[int, int, int, int]
 
 
 class Drew(Protocol):
@@ -95,42 +93,37 @@ def stand_ins(arguments: Sequence[Any], device: Device) -> dict[int, torch.Gener
     return found
 
 
-def add_regions(
-    regions: list[tuple[int, int, int, Any, int]], a: Drew, b: Drew
-) -> dict[int, list[int]]:
-    """Adds the places of the generators' states to the regions of two captures; says by source
-    which they are."""
-    found: dict[int, list[int]] = {}
-    for source, places in a.random.items():
-        found[source] = []
-        for (in_a, nbytes), (in_b, _) in zip(places, b.random[source], strict=True):
-            found[source].append(len(regions))
-            regions.append((in_a, in_b, nbytes, _engine.RegionRole.OWN, 0))
-    return found
+def regions(a: Drew, b: Drew) -> dict[int, list[_engine.Region]]:
+    """The places of the generators' states in two captures, by source."""
+    return {
+        source: [
+            _engine.Region(in_a=in_a, in_b=in_b, bytes=nbytes)
+            for (in_a, nbytes), (in_b, _) in zip(places, b.random[source], strict=True)
+        ]
+        for source, places in a.random.items()
+    }
 
 
-def argument_spec(
-    spec: _engine.ArgumentSpec, arguments: Sequence[Any], index: int, device: Device
-) -> None:
+def argument_spec(arguments: Sequence[Any], index: int, device: Device) -> _engine.ArgumentSpec:
     """The calls that are served have a generator there, and the same one where this call has."""
-    spec.kind = _engine.ArgumentKind.GENERATOR
-    spec.value = source_of(arguments, index, device)
+    source = source_of(arguments, index, device)
+    return _engine.ArgumentSpec(kind=_engine.ArgumentKind.GENERATOR, value=source)
 
 
 def draws(
     regions: Mapping[int, Sequence[int]], before: States, after: States, device: Device
-) -> list[Draw]:
+) -> list[_engine.Draw]:
     """How a TensorProgram draws what a run drew that found the generators in the states `before`
-    and left them in `after`. `regions`: what add_regions() returned. Raises CaptureFailed."""
-    found: list[Draw] = []
+    and left them in `after`. `regions`: by number, of their states. Raises CaptureFailed."""
+    found: list[_engine.Draw] = []
     for source in drawn(before, after):
+        number = _engine.DEFAULT_GENERATOR if source == DEFAULT else source
         try:
-            draw = device.draw(regions.get(source, ()), before[source], after[source])
+            draw = device.draw(number, regions.get(source, ()), before[source], after[source])
         except CaptureFailed as error:
             raise CaptureFailed(f"{name(source)}: {error}") from error
         if draw is not None:
-            number = _engine.DEFAULT_GENERATOR if source == DEFAULT else source
-            found.append((*draw, number))
+            found.append(draw)
     return found
 
 

@@ -89,16 +89,17 @@ def require_served(
         )
 
 
-def argument_spec(spec: _engine.ArgumentSpec, number: torch.Tensor) -> None:
+def argument_spec(number: torch.Tensor) -> _engine.ArgumentSpec:
     """The calls that are served have `number` there."""
-    spec.kind = _engine.ArgumentKind.NUMBER
-    spec.value, spec.bytes = bits(number), number.element_size()
-    spec.set_dtype_of(number)
+    return _engine.ArgumentSpec(
+        kind=_engine.ArgumentKind.NUMBER,
+        value=bits(number),
+        bytes=number.element_size(),
+        dtype_of=number,
+    )
 
 
-def result_spec(
-    result: _engine.ResultSpec, position: int, a: Call, b: Call, reference: Sequence[Any]
-) -> None:
+def result_spec(position: int, a: Call, b: Call, reference: Sequence[Any]) -> _engine.ResultSpec:
     """Plans output `position` of capture `a`, whose probe is `b`, as a new number in each call, or
     as the argument that it is. Raises CaptureFailed unless it is the same in the real run, whose
     outputs are `reference`."""
@@ -106,8 +107,7 @@ def result_spec(
     what = f"output {position} is {tensors.describe(output)}"
     for index, argument in enumerate(a.inputs):
         if output is argument and b.outputs[position] is b.inputs[index]:
-            result.kind, result.index = _engine.ResultKind.ARGUMENT, index
-            return
+            return _engine.ResultSpec(kind=_engine.ResultKind.ARGUMENT, index=index)
         if isinstance(argument, torch.Tensor) and tensors.share_storage(argument, output):
             raise CaptureFailed(f"{what} that shares memory with argument {index}")
     for index, earlier in enumerate(a.outputs[:position]):
@@ -118,9 +118,12 @@ def result_spec(
         for other in (b.outputs[position], *reference[position : position + 1])
     ):
         raise CaptureFailed(f"{what} that differs from run to run")
-    result.kind = _engine.ResultKind.NUMBER
-    result.value, result.bytes = bits(output), output.element_size()
-    result.set_dtype_of(output)
+    return _engine.ResultSpec(
+        kind=_engine.ResultKind.NUMBER,
+        value=bits(output),
+        bytes=output.element_size(),
+        dtype_of=output,
+    )
 
 
 def _written(index: int) -> str:

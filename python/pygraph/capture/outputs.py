@@ -63,7 +63,6 @@ class Outputs:
 
     blocks: list[Block] = dataclasses.field(default_factory=list)
     results: list[_engine.ResultSpec] = dataclasses.field(default_factory=list)
-    objects: list[Any] = dataclasses.field(default_factory=list)
     #: The block that each segment is, of those that outputs are.
     direct: dict[int, int] = dataclasses.field(default_factory=dict)
     copies: list[CellCopy] = dataclasses.field(default_factory=list)
@@ -212,70 +211,63 @@ class _Planner:
 
     def add(self, position: int) -> None:
         """Plans output number `position`; outputs are planned in order."""
+        self.plan.results.append(self._result(position))
+
+    def _result(self, position: int) -> _engine.ResultSpec:
         output = self._capture.outputs[position]
-        result = _engine.ResultSpec()
-        made_from: Any = None
         if not isinstance(output, torch.Tensor):
             if output is not None and not isinstance(output, (int, float, bool)):
                 raise CaptureFailed(f"output {position} is a {type(output).__name__}")
-            result.kind = _engine.ResultKind.CONSTANT
-            made_from = output
-        elif not self._is_first(position):
-            result.kind = _engine.ResultKind.SAME
-            result.index = self._capture.first_output[id(output)]
+            return _engine.ResultSpec(kind=_engine.ResultKind.CONSTANT, object=output)
+        if not self._is_first(position):
             self.plan.counts["aliased"] += 1
-        elif numbers.is_number(output, self._device):
-            made_from = self._add_number(position, output, result)
-        elif not self._device.owns(output) or not is_strided(output):
+            index = self._capture.first_output[id(output)]
+            return _engine.ResultSpec(kind=_engine.ResultKind.SAME, index=index)
+        if numbers.is_number(output, self._device):
+            kept = self._kept(position, output)
+            if kept is not None:
+                return self._keep(kept)
+            return numbers.result_spec(position, self._capture, self._probe, self._reference)
+        if not self._device.owns(output) or not is_strided(output):
             raise CaptureFailed(f"output {position} is {tensors.describe(output)}")
-        else:
-            made_from = self._add_tensor(position, output, result)
-        self.plan.results.append(result)
-        self.plan.objects.append(made_from)
+        return self._tensor(position, output)
 
-    def _add_tensor(self, position: int, output: torch.Tensor, result: Any) -> Any:
-        result.sizes = list(output.shape)
-        result.strides = list(output.stride())
-        result.set_dtype_of(output)
+    def _tensor(self, position: int, output: torch.Tensor) -> _engine.ResultSpec:
         argument = views.argument_of(output, self._capture)
         if argument is not None:
             views.require_same_place(position, argument, self._capture, self._probe)
             self.plan.counts["aliased"] += 1
-            result.index = argument
-            if output is self._capture.inputs[argument]:
-                result.kind = _engine.ResultKind.ARGUMENT
-                return None
-            result.kind = _engine.ResultKind.ALIAS
-            return views.alias_maker(output, self._capture.inputs[argument])
+            taken = self._capture.inputs[argument]
+            if output is taken:
+                return _engine.ResultSpec(kind=_engine.ResultKind.ARGUMENT, index=argument)
+            return _engine.ResultSpec(
+                kind=_engine.ResultKind.ALIAS,
+                index=argument,
+                object=views.alias_maker(output, taken),
+            )
         if position in self._key:
             self._require_as_uncaptured(position, output)
             base = self._base_of(position, output)
-            if base is not None:
-                self.plan.counts["aliased"] += 1
-                result.kind, result.index = _engine.ResultKind.DERIVED, base
-                return views.alias_maker(output, self._capture.outputs[base])
-            self._add_fresh(position, output, result)
-            return None
+            if base is None:
+                return self._fresh(position, output)
+            self.plan.counts["aliased"] += 1
+            return _engine.ResultSpec(
+                kind=_engine.ResultKind.DERIVED,
+                index=base,
+                object=views.alias_maker(output, self._capture.outputs[base]),
+            )
         kept = self._kept(position, output)
         if kept is not None:
-            self.plan.counts["kept"] += 1
-            result.kind = _engine.ResultKind.CONSTANT
-            return kept
+            return self._keep(kept)
         if self._static_pool:
-            self._add_static(output, result)
-            return None
+            return self._static(output)
         raise CaptureFailed(
             f"output {position} is memory that is neither the graph's nor the same in every run"
         )
 
-    def _add_number(self, position: int, output: torch.Tensor, result: Any) -> Any:
-        kept = self._kept(position, output)
-        if kept is not None:
-            result.kind = _engine.ResultKind.CONSTANT
-            self.plan.counts["kept"] += 1
-        else:
-            numbers.result_spec(result, position, self._capture, self._probe, self._reference)
-        return kept
+    def _keep(self, kept: torch.Tensor) -> _engine.ResultSpec:
+        self.plan.counts["kept"] += 1
+        return _engine.ResultSpec(kind=_engine.ResultKind.CONSTANT, object=kept)
 
     def _base_of(self, position: int, output: torch.Tensor) -> int | None:
         """The earlier result that the callable made this one from, as far as autograd can tell: it
@@ -294,7 +286,7 @@ class _Planner:
                 return index
         return None
 
-    def _add_fresh(self, position: int, output: torch.Tensor, result: Any) -> None:
+    def _fresh(self, position: int, output: torch.Tensor) -> _engine.ResultSpec:
         key = self._key[position]
         holder = self._holders[key]
         if holder.block is None:
@@ -305,15 +297,11 @@ class _Planner:
                 self._add_copy(holder, holder.block)
         copied = key[0] == "copy" and holder.bytes
         self.plan.counts["copied" if copied else "direct"] += 1
-        result.index = holder.block
         # An empty view may stand in front of what is copied of its storage.
-        result.byte_offset = max(tensors.address_of(output) - holder.start, 0)
-        whole = (
-            holder.sharers == 1
-            and result.byte_offset == 0
-            and tensors.extent_bytes(output) >= holder.bytes
-        )
-        result.kind = _engine.ResultKind.WHOLE if whole else _engine.ResultKind.VIEW
+        offset = max(tensors.address_of(output) - holder.start, 0)
+        whole = holder.sharers == 1 and offset == 0 and tensors.extent_bytes(output) >= holder.bytes
+        kind = _engine.ResultKind.WHOLE if whole else _engine.ResultKind.VIEW
+        return _in_block(output, kind, holder.block, offset)
 
     def _add_block(self, nbytes: int, source: int = 0) -> int:
         self.plan.blocks.append(Block(nbytes, source))
@@ -325,11 +313,11 @@ class _Planner:
         offset = holder.start - self._capture.segments[segment].address
         self.plan.copies.append(CellCopy(block, segment, offset, holder.bytes))
 
-    def _add_static(self, output: torch.Tensor, result: Any) -> None:
+    def _static(self, output: torch.Tensor) -> _engine.ResultSpec:
         """The output stands in a private pool: each call copies it out behind the launch."""
-        result.kind = _engine.ResultKind.WHOLE
-        result.index = self._add_block(tensors.extent_bytes(output), output.data_ptr())
         self.plan.counts["copied"] += 1
+        block = self._add_block(tensors.extent_bytes(output), output.data_ptr())
+        return _in_block(output, _engine.ResultKind.WHOLE, block)
 
     def _kept(self, position: int, output: torch.Tensor) -> Any:
         """What a real run returned there, when that is the memory which both captures returned."""
@@ -366,3 +354,17 @@ class _Planner:
                 f"output {position} is {captured} when captured and {found} when not"
                 " (dtype, sizes, strides, storage offset)"
             )
+
+
+def _in_block(
+    output: torch.Tensor, kind: _engine.ResultKind, block: int, byte_offset: int = 0
+) -> _engine.ResultSpec:
+    """A result in fresh memory that looks like `output`."""
+    return _engine.ResultSpec(
+        kind=kind,
+        index=block,
+        byte_offset=byte_offset,
+        sizes=list(output.shape),
+        strides=list(output.stride()),
+        dtype_of=output,
+    )

@@ -1,14 +1,12 @@
 """The linker, from a callable and one real call of it to a proven program.
 
 `link()` is the pipeline; it is read from top to bottom, in the order in which it runs. `find()`
-makes the attempts (attempts.py) one after the other until a program is proven (proof.py). Nothing
-of the caller's is touched by either: a capture executes nothing, and a proof rewinds what it runs.
+makes the attempts (attempts.py) one after the other until a program is proven. Nothing of the
+caller's is touched by either: a capture executes nothing, and a proof rewinds what it runs.
 """
 
 from __future__ import annotations
 
-import collections
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,27 +28,13 @@ from pygraph.capture import (
 )
 from pygraph.capture.attempts import Attempt, Setback
 from pygraph.capture.device import CaptureFailed, is_strided
-from pygraph.capture.proof import Verdict
+from pygraph.capture.outcome import Failure, LinkedProgram, Outcome, Tried
 from pygraph.capture.record import Capture
 from pygraph.capture.regions import Regions, name_regions
 from pygraph.capture.request import Request
 
 #: Bytes that everything in an arena takes a multiple of (include/pygraph/layout.h).
 _ARENA_STEP = 512
-
-
-@dataclasses.dataclass(frozen=True)
-class LinkedProgram:
-    """A program ready to be proven and called, with the figures for the report."""
-
-    program: _engine.TensorProgram
-    attempt: Attempt
-    figures: Mapping[str, int]
-    keep: Sequence[Any]  #: memory that the graph addresses where it was captured
-    timings_ms: Mapping[str, float]  #: "capture": both captures; "compare": reading to layout
-    #: Words that look like phantom addresses are left; the callable may count from the start of a
-    #: storage, and then a proof fails unless the offsets are kept.
-    doubtful: bool
 
 
 class CapturesDiffer(CaptureFailed):
@@ -62,14 +46,12 @@ class CapturesDiffer(CaptureFailed):
         self.because = because
         self.places = places
 
-    def smaller(self, other: CapturesDiffer | None) -> CapturesDiffer:
-        """The one of two where less differs."""
-        return other if other is not None and 0 < other.places <= self.places else self
-
 
 def link(request: Request, attempt: Attempt) -> LinkedProgram:
-    """Captures the callable twice and links it. Reads and writes none of the arguments' memory.
-    Raises CaptureFailed, UnsupportedGraph or DriverError; leaves nothing behind then."""
+    """Captures the callable twice, links it, and proves what was made of it. Only the proof reads
+    and writes the arguments' memory. Raises CaptureFailed, UnsupportedGraph, DriverError, or what
+    says that memory ran out; leaves nothing behind then."""
+    started = time.perf_counter()
     device = request.device
 
     # A graph takes tensors and generators of its device, integers, and numbers on the host.
@@ -82,7 +64,7 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
     # address. Nothing is executed, and nothing but nodes is allocated.
     device.space()  # whose memory is the device's, not this capture's
     free = device.driver_free_bytes()
-    started = time.perf_counter()
+    capturing = time.perf_counter()
     a, b = _capture_twice(request, attempt, stand_ins)
     captured = time.perf_counter()
 
@@ -120,11 +102,10 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
         arguments=specs,
         blocks=regions.blocks(planned, linked.copy_regions[0]),
         results=planned.results,
-        objects=planned.objects,
         draws=draws,
         generator=device.default_generator() if drawn_from else None,
+        unwritten=_unwritten(a, planned, regions, linked, explained=not unknown),
     )
-    program.unwritten = _unwritten(a, planned, regions, linked, explained=not unknown)
     blocks.merge(program, dict.fromkeys(request.gradients, blocks.GivenUp(0, 0)))
 
     figures = _figures(linked, a, planned) | {
@@ -134,117 +115,78 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
         "foreign_words": len(linked.foreign_words),
         "unknown_words": len(unknown),
     }
+    keep = [*stand_ins.values(), *owned, *_captured_memory(request, attempt, a)]
+    doubtful = bool(linked.strays)
+    built = time.perf_counter()
+
+    # Prove. Runs at other addresses, with everything poisoned that must not be read, compute what
+    # the callable computes. Phantom memory that the program does not need is given back before.
+    del a, b, planned, regions, linked
+    verdict = proof.prove(program, request.reference)
+    proven = time.perf_counter()
     return LinkedProgram(
         program=program,
         attempt=attempt,
         figures=figures,
-        keep=[*stand_ins.values(), *owned, *_captured_memory(request, attempt, a)],
+        keep=keep,
         timings_ms={
-            "capture": 1e3 * (captured - started),
+            "link": 1e3 * (built - started),
+            "capture": 1e3 * (captured - capturing),
             "compare": 1e3 * (compared - captured),
+            "proof_runs": verdict.runs_ms,
+            "proof": 1e3 * (proven - built),
         },
-        doubtful=bool(linked.strays),
+        doubtful=doubtful,
+        verdict=verdict,
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """What ended the attempts, if it was no failed proof."""
-
-    reason: str
-    memory_short: bool = False
-    operator: str | None = None  #: the guilty one, where it is known
-    source: str | None = None
-    unexpected: Exception | None = None  #: a fault of ours
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What the attempts came to."""
-
-    linked: LinkedProgram | None  #: the proven program
-    verdict: Verdict | None  #: of the last proof; None: there was none
-    faults: tuple[str, ...]  #: why rungs of the ladder were left
-    failure: Failure | None
-    offsets_kept: (
-        str  #: why the program serves only calls with the offsets of the linked one; or ""
-    )
-    alignment_doubted: bool  #: a proof failed with arguments captured as the least aligned
-    timings_ms: Mapping[str, float]
-
-    @property
-    def reasons(self) -> str:
-        """Why there is no program, or none on an earlier rung."""
-        ended = [self.failure.reason] if self.failure is not None else []
-        return "; ".join([*self.faults, *ended])
 
 
 def find(request: Request, todo: Sequence[Attempt]) -> Outcome:
-    """Links and proves, one attempt after the other, until a program is proven or none is left."""
+    """Makes one attempt after the other, until a program is proven or none is left."""
     left = tuple(todo)
-    faults: dict[attempts.Policy, Verdict] = {}
-    timings: dict[str, float] = collections.defaultdict(float)
-    linked: LinkedProgram | None = None
-    verdict: Verdict | None = None
-    failure: Failure | None = None
-    differ: CapturesDiffer | None = None
-    because, doubted = "", False
-    while left and linked is None:
-        attempt, later = left[0], left[1:]
-        try:
-            made, found = _link_and_prove(request, attempt, timings)
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            left = attempts.remaining(later, attempt, Setback.MEMORY_SHORT)
-            if not left:
-                said = f"memory ran out: {str(error).splitlines()[0]}"
-                failure = Failure(said, memory_short=True)
-            continue
-        except CapturesDiffer as error:
-            left = attempts.remaining(later, attempt, Setback.CAPTURES_DIFFER)
-            if not left:
-                failure = _failure(error.smaller(differ))
-            differ, because = error, error.because
-            continue
-        except Exception as error:  # whatever it is, the program goes on
-            failure = _failure(error)
-            break  # less relocation does not help a callable that cannot be captured
-        if found.passed:
-            linked, verdict = made, found
-            faults.pop(attempt.policy, None)
-            continue
-        doubted = doubted or attempt.least_aligned
-        if not attempt.keep_offsets or attempt.policy not in faults:
-            faults[attempt.policy] = verdict = found
-        doubtful = made.doubtful and not attempt.keep_offsets and not attempt.least_aligned
-        setback = Setback.OFFSETS_DOUBTFUL if doubtful else Setback.PROOF_FAILED
-        left = attempts.remaining(later, attempt, setback)
-        because = "with other ones a proof failed"
-    return Outcome(
-        linked=linked,
-        verdict=verdict,
-        faults=tuple(f"{policy}: {fault}" for policy, fault in faults.items()),
+    tried: list[Tried] = []
+    while left:
+        last = _try(request, left[0])
+        tried.append(last)
+        left = attempts.remaining(left[1:], last.attempt, last.setback) if last.setback else ()
+    return Outcome(tried)
+
+
+def _try(request: Request, attempt: Attempt) -> Tried:
+    started = time.perf_counter()
+    places, because, setback = 0, "", None
+    try:
+        return _judge(link(request, attempt), attempt)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        said = next(iter(str(error).splitlines()), "")
+        failure = Failure(f"memory ran out: {said}", memory_short=True)
+        setback = Setback.MEMORY_SHORT
+    except CapturesDiffer as error:
+        failure, places, because = _failure(error), error.places, error.because
+        setback = Setback.CAPTURES_DIFFER
+    except Exception as error:  # whatever it is, the program goes on
+        failure = _failure(error)  # less relocation does not help what cannot be captured
+    return Tried(
+        attempt,
+        {"link": 1e3 * (time.perf_counter() - started)},
         failure=failure,
-        offsets_kept=because if linked is not None and linked.attempt.keep_offsets else "",
-        alignment_doubted=doubted,
-        timings_ms=timings,
+        places=places,
+        because=because,
+        setback=setback,
     )
 
 
-def _link_and_prove(
-    request: Request, attempt: Attempt, timings_ms: dict[str, float]
-) -> tuple[LinkedProgram, Verdict]:
-    started = time.perf_counter()
-    try:
-        linked = link(request, attempt)
-    finally:
-        timings_ms["link"] += 1e3 * (time.perf_counter() - started)
-    for step, took in linked.timings_ms.items():
-        timings_ms[step] += took
-    started = time.perf_counter()
-    verdict = proof.prove(linked.program, request.reference)
-    timings_ms["proof_runs"] += verdict.runs_ms
-    timings_ms["proof"] += 1e3 * (time.perf_counter() - started)
-    return linked, verdict
+def _judge(linked: LinkedProgram, attempt: Attempt) -> Tried:
+    if linked.verdict.passed:
+        return Tried(attempt, linked.timings_ms, linked=linked, verdict=linked.verdict)
+    doubtful = linked.doubtful and not attempt.keep_offsets and not attempt.least_aligned
+    return Tried(
+        attempt,
+        linked.timings_ms,
+        verdict=linked.verdict,
+        because="with other ones a proof failed",
+        setback=Setback.OFFSETS_DOUBTFUL if doubtful else Setback.PROOF_FAILED,
+    )
 
 
 def _failure(error: Exception) -> Failure:
@@ -299,7 +241,6 @@ def _link(
         share_scratch=not attempt.policy.scratch_apart,
         arena_in_pieces=attempt.arena_in_pieces,
         smallest_loan=device.smallest_loan,
-        times=list(regions.times),
         **({"peak_slack": device.peak_slack()} if request.cut else {}),
         twin=device.twin,
     )

@@ -124,10 +124,12 @@ class Twin(Device):
     def restore_generator(self, generator: torch.Generator, state: Any) -> None:
         generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
-    def draw(self, regions: Sequence[int], before: Any, after: Any) -> tuple[int, int, int] | None:
+    def draw(
+        self, argument: int, regions: Sequence[int], before: Any, after: Any
+    ) -> _engine.Draw | None:
         """The operators of a replay draw from the generators themselves: from the default one, or
         from that whose address stands in its region."""
-        return (regions[0], _engine.NO_REGION, 0) if regions else None
+        return _engine.Draw(argument=argument, seed_region=regions[0]) if regions else None
 
     def free_bytes(self) -> int:
         """Of the host's memory, which tensors come from."""

@@ -118,6 +118,23 @@ class Signature:
         self.waits_since, self.waits_until = calls, self.calls + sights - 1
         return False
 
+    def count(self, now: int, unheard: int, last: int) -> None:
+        """Counts a call of it, the graph's number `now`, and `unheard` ones before that nobody has
+        heard of; `last`: the number of the last of these, or 0."""
+        before = max(self.seen, last)
+        self.calls += unheard + 1
+        self.seen = now
+        self.gap = now - before if before else None
+
+    def relink(self) -> None:
+        """It may be linked anew, for arguments that are less aligned."""
+        self.relinks += 1
+        self.settled = False
+
+    def settle(self) -> None:
+        """It is linked, or given up."""
+        self.settled = True
+
     def claim(self) -> bool:
         """Settles it for the caller to link; False when somebody else has."""
         first, self.settled = not self.settled, True

@@ -51,8 +51,7 @@ class Alignment:
         if self._signatures.seconds_to_wait(gap=1) > 0 or not possible(arguments):
             program.patience = PATIENCE
             return False
-        signature.relinks += 1
-        signature.settled = False
+        signature.relink()
         return True
 
     def after_link(self, signature: Signature, before: Any) -> None:
@@ -60,7 +59,7 @@ class Alignment:
         if signature.program is None:
             return
         failed = signature.program is before
-        signature.settled = True
+        signature.settle()
         # Else the first call that is less aligned shall be heard of.
         signature.program.patience = _ENDLESS if failed or signature.relinks >= RELINKS else 0
 

@@ -36,14 +36,8 @@ class Bypass:
 
     def sync(self, signature: Signature, arguments: list[Any]) -> None:
         """Counts this call of a signature, and those that nobody has heard of."""
-        before = signature.seen
-        if self._told:
-            calls, last = self._dispatcher.bypassed(arguments)
-            signature.calls += calls
-            before = max(before, last)
-        signature.calls += 1
-        signature.seen = self._dispatcher.calls
-        signature.gap = signature.seen - before if before else None
+        unheard, last = self._dispatcher.bypassed(arguments) if self._told else (0, 0)
+        signature.count(self._dispatcher.calls, unheard, last)
 
     def for_good(self, arguments: list[Any]) -> None:
         """Calls like this one get no graph any more."""

@@ -26,6 +26,7 @@ from pygraph.capture.attempts import attempts, ladder
 from pygraph.capture.cuda import device_of
 from pygraph.capture.device import Device, capture_lock
 from pygraph.capture.holdings import Holdings
+from pygraph.capture.outcome import Failure, LinkedProgram, Outcome
 from pygraph.capture.request import Request
 from pygraph.decide.signatures import Signature, SignaturePolicy, Signatures
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING, GraphReport
@@ -295,7 +296,7 @@ class CompiledGraph:
         self._give_up(outcome.reasons, whole=not self._signatures.with_program)
         return run.outputs
 
-    def _find_program(self, run: reference.Reference) -> pipeline.Outcome:
+    def _find_program(self, run: reference.Reference) -> Outcome:
         request = Request(
             function=self.fallback.function,
             holdings=self._holdings,
@@ -364,8 +365,8 @@ class CompiledGraph:
     def _adopt(
         self,
         signature: Signature,
-        outcome: pipeline.Outcome,
-        linked: pipeline.LinkedProgram,
+        outcome: Outcome,
+        linked: LinkedProgram,
         arguments: Sequence[Any],
     ) -> None:
         if signature.program is not None:
@@ -428,7 +429,7 @@ class CompiledGraph:
         self._member.release()
         self.dispatcher.clear()
 
-    def _note_failure(self, failure: pipeline.Failure) -> None:
+    def _note_failure(self, failure: Failure) -> None:
         if failure.unexpected is not None:
             log.error(
                 "%s: unexpected failure while linking",
@@ -442,7 +443,7 @@ class CompiledGraph:
         self.report.source = self._find_source(operator) or source
 
 
-def _seconds_per_run(outcome: pipeline.Outcome) -> float:
+def _seconds_per_run(outcome: Outcome) -> float:
     """Of the program proven, until the device is idle. What a proof poisons is in it."""
     assert outcome.verdict is not None
     return 1e-3 * outcome.verdict.runs_ms / len(proof.RUNS)

@@ -124,8 +124,8 @@ TEST_F(ExecOnTwin, LaunchesAreQueuedInOrderAndSnapshot) {
   const DeviceMemory memory(driver(), kBytes);
   memory.fill(0);
   std::uint32_t count = kFloats;
-  twin::samples::affine(driver(), bed().stream(), memory.address(), memory.address(), 0, 4, count);
-  twin::samples::affine(driver(), bed().stream(), memory.address(), memory.address(), 3, 1, count);
+  bed().affine({memory.address(), memory.address(), 0, 4, count});
+  bed().affine({memory.address(), memory.address(), 3, 1, count});
   count = 0;
   EXPECT_EQ(*reinterpret_cast<const float*>(memory.address()), 0) << "nothing ran yet";
   twin::synchronize();

@@ -65,9 +65,7 @@ def capture(space: Any, placement: Any, count: int) -> tuple[Any, list[int]]:
 
 
 def spec(kind: Any, value: int = 0) -> Any:
-    made = _engine.ArgumentSpec()
-    made.kind, made.value = kind, value
-    return made
+    return _engine.ArgumentSpec(kind=kind, value=value)
 
 
 def passed(*same_as: int) -> list[Any]:
@@ -82,24 +80,26 @@ def states(
     space = _engine.PhantomSpace(0, reserve_bytes=1 << 28, block_bytes=1 << 21, twin=True)
     a, in_a = capture(space, _engine.Placement.A, count)
     b, in_b = capture(space, _engine.Placement.B, count)
-    own = _engine.RegionRole.OWN
     sizes = [8] * (2 * count) + [16 * count]
     regions = [
-        (left, right, size, own, size) for left, right, size in zip(in_a, in_b, sizes, strict=True)
+        _engine.Region(in_a=left, in_b=right, bytes=size)
+        for left, right, size in zip(in_a, in_b, sizes, strict=True)
     ]
     linked = _engine.link(
         a.handle, b.handle, regions, space.base, space.base + space.reserved_bytes, twin=True
     )
     assert not linked.problems
-    block = _engine.OutputBlock()
-    block.place(2 * count)
-    block.bytes = 16 * count
-    result = _engine.ResultSpec()
-    result.kind, result.sizes, result.strides = _engine.ResultKind.WHOLE, [count, 2], [2, 1]
-    result.set_dtype_of(torch.empty(0, dtype=torch.int64))
+    result = _engine.ResultSpec(
+        kind=_engine.ResultKind.WHOLE,
+        sizes=[count, 2],
+        strides=[2, 1],
+        dtype_of=torch.empty(0, dtype=torch.int64),
+    )
     increments = increments or [4 * (1 + i) for i in range(count)]
     draws = [
-        (2 * i, 2 * i + 1, increment, source)
+        _engine.Draw(
+            seed_region=2 * i, offset_region=2 * i + 1, increment=increment, argument=source
+        )
         for i, (source, increment) in enumerate(zip(sources, increments, strict=True))
     ]
     return _engine.TensorProgram.make(
@@ -107,9 +107,8 @@ def states(
         twin=True,
         device_index=0,
         arguments=arguments,
-        blocks=[block],
+        blocks=[_engine.OutputBlock(bytes=16 * count, regions=[2 * count])],
         results=[result],
-        objects=[None],
         draws=draws,
         generator=default,
     )
@@ -374,13 +373,14 @@ def test_a_torch_with_states_per_capture_is_refused(
 
 def test_how_far_a_gpus_generator_is_moved_on() -> None:
     gpu = Cuda(0)
-    assert gpu.draw([5, 6], (3, 8), (3, 24)) == (5, 6, 16)
+    draw = gpu.draw(1, [5, 6], (3, 8), (3, 24))
+    assert (draw.seed_region, draw.offset_region, draw.increment) == (5, 6, 16)
     with pytest.raises(CaptureFailed, match="another seed"):
-        gpu.draw([5, 6], (3, 8), (4, 24))
+        gpu.draw(1, [5, 6], (3, 8), (4, 24))
     with pytest.raises(CaptureFailed, match="set back"):
-        gpu.draw([5, 6], (3, 8), (3, 4))
+        gpu.draw(1, [5, 6], (3, 8), (3, 4))
     with pytest.raises(CaptureFailed, match="no capture"):
-        gpu.draw([], (3, 8), (3, 24))
+        gpu.draw(1, [], (3, 8), (3, 24))
 
 
 def test_a_gpus_generator_is_set_back() -> None:

@@ -11,6 +11,7 @@ from host_numbers_support import HALF, Apart, Function, compiled, host_apart, nu
 from places import Place, assert_bits
 from training_support import fresh, generator_state
 
+from pygraph import _engine
 from pygraph.capture import numbers
 from pygraph.reporting import FALLBACK
 from pygraph.runtime.compiled_graph import CompiledGraph
@@ -133,9 +134,11 @@ def test_a_number_that_differs_from_run_to_run_falls_back(apart: Apart, counted:
 def test_the_proof_compares_numbers(apart: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
     original = numbers.result_spec
 
-    def result_spec(result: Any, *args: Any) -> None:
-        original(result, *args)
-        result.value ^= 1
+    def result_spec(position: int, a: Any, *args: Any) -> Any:
+        made = original(position, a, *args)
+        return _engine.ResultSpec(
+            kind=made.kind, value=made.value ^ 1, bytes=made.bytes, dtype_of=a.outputs[position]
+        )
 
     monkeypatch.setattr(numbers, "result_spec", result_spec)
     graph = compiled(apart, with_number(lambda arguments: arguments[1] * 3))

@@ -9,6 +9,7 @@ import torch
 from places import PLACES, Place, assert_bits
 
 from pygraph.capture import attempts, pipeline, proof
+from pygraph.capture.outcome import LinkedProgram
 from pygraph.decide.signatures import Signatures
 from pygraph.runtime import alignment
 from pygraph.runtime.compiled_graph import CompiledGraph
@@ -183,7 +184,7 @@ def test_what_cannot_be_linked_with_that_is_linked_without(
     link, prove = pipeline.link, proof.prove
     seen: list[int] = []
 
-    def noting(request: Any, attempt: attempts.Attempt) -> pipeline.LinkedProgram:
+    def noting(request: Any, attempt: attempts.Attempt) -> LinkedProgram:
         seen.append(len(request.alignments) if attempt.least_aligned else 0)
         return link(request, attempt)
 

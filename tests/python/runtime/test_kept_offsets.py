@@ -20,6 +20,7 @@ from training_support import Compile, agree, fresh, role_of, serves
 from pygraph import _engine
 from pygraph.capture import pipeline
 from pygraph.capture.attempts import Attempt, Policy
+from pygraph.capture.outcome import LinkedProgram
 from pygraph.capture.request import Request
 from pygraph.decide.signatures import MAXIMUM_ATTEMPTS
 from pygraph.reporting import PARTLY, Report
@@ -57,7 +58,7 @@ def padding(monkeypatch: pytest.MonkeyPatch) -> Links:
             return linked
         return compare(**{**options, "phantom_end": options["phantom_begin"]})
 
-    def noting(request: Request, attempt: Attempt) -> pipeline.LinkedProgram:
+    def noting(request: Request, attempt: Attempt) -> LinkedProgram:
         links.made.append((attempt.policy, attempt.keep_offsets))
         linked = link(request, attempt)
         assert not linked.doubtful, "the twin's own kernels have no such words"

@@ -37,7 +37,7 @@ def link() -> Any:
     b, in_b = capture(space, _engine.Placement.B)
     own, scratch = _engine.RegionRole.OWN, _engine.RegionRole.SCRATCH
     regions = [
-        (left, right, 4 * N, role, 4 * N)
+        _engine.Region(in_a=left, in_b=right, bytes=4 * N, role=role, used=4 * N)
         for left, right, role in zip(in_a, in_b, (own, own, scratch, own), strict=True)
     ]
     linked = _engine.link(
@@ -48,11 +48,7 @@ def link() -> Any:
 
 
 def argument(kind: Any, region: int = _engine.NO_REGION, **fields: Any) -> Any:
-    spec = _engine.ArgumentSpec()
-    spec.kind, spec.region, spec.bytes = kind, region, 4 * N
-    for name, value in fields.items():
-        setattr(spec, name, value)
-    return spec
+    return _engine.ArgumentSpec(**{"kind": kind, "region": region, "bytes": 4 * N, **fields})
 
 
 def make(arguments: list[Any] | None = None, results: Sequence[Any] = ()) -> Any:
@@ -62,20 +58,16 @@ def make(arguments: list[Any] | None = None, results: Sequence[Any] = ()) -> Any
         argument(patched, 0, alignment_mask=15),
         argument(patched, 1, alignment_mask=15),
     ]
-    block = _engine.OutputBlock()
-    block.place(3)
-    block.bytes = 4 * N
-    result = _engine.ResultSpec()
-    result.kind, result.sizes, result.strides = _engine.ResultKind.WHOLE, [4, 8], [8, 1]
-    result.set_dtype_of(torch.empty(0))
+    result = _engine.ResultSpec(
+        kind=_engine.ResultKind.WHOLE, sizes=[4, 8], strides=[8, 1], dtype_of=torch.empty(0)
+    )
     return _engine.TensorProgram.make(
         link(),
         twin=True,
         device_index=0,
         arguments=arguments,
-        blocks=[block],
+        blocks=[_engine.OutputBlock(bytes=4 * N, regions=[3])],
         results=[result, *results],
-        objects=[None] * (1 + len(results)),
     )
 
 
@@ -139,10 +131,8 @@ def test_integers_must_be_those_of_the_capture() -> None:
 
 def number_argument(value: torch.Tensor, **fields: Any) -> Any:
     bits = int.from_bytes(value.reshape(1).view(torch.uint8).numpy().tobytes(), "little")
-    fields = {"value": bits, "bytes": value.element_size(), **fields}
-    spec = argument(_engine.ArgumentKind.NUMBER, **fields)
-    spec.set_dtype_of(value)
-    return spec
+    fields = {"value": bits, "bytes": value.element_size(), "dtype_of": value, **fields}
+    return argument(_engine.ArgumentKind.NUMBER, **fields)
 
 
 def test_numbers_on_the_host_must_have_the_bits_of_the_capture() -> None:
@@ -173,18 +163,15 @@ def test_a_number_on_the_host_is_eight_bytes_at_most() -> None:
 
 
 def test_a_number_on_the_host_is_made_anew() -> None:
-    result = _engine.ResultSpec()
-    result.kind, result.value, result.bytes = _engine.ResultKind.NUMBER, 7, 2
-    result.set_dtype_of(torch.empty(0, dtype=torch.int16))
-    call = make(results=[result])
+    number, int16 = _engine.ResultKind.NUMBER, torch.empty(0, dtype=torch.int16)
+    call = make(results=[_engine.ResultSpec(kind=number, value=7, bytes=2, dtype_of=int16)])
     x, w = torch.randn(N), torch.randn(N)
     (_, first), (_, second) = call.run([x, w]), call.run([x, w])
     assert (first.dtype, first.shape, first.device.type) == (torch.int16, (), "cpu")
     first.fill_(1)
     assert second.item() == 7
-    result.bytes = 16
     with pytest.raises(ValueError, match="at most 8"):
-        make(results=[result])
+        make(results=[_engine.ResultSpec(kind=number, value=7, bytes=16, dtype_of=int16)])
 
 
 def test_a_fixed_argument_must_not_move() -> None:

@@ -62,9 +62,11 @@ def test_a_changed_coincidence_fails_the_launch() -> None:
             stream = _engine.Stream(twin=True)
             captures.append(recorder.record(lambda given: given[0] + 1, [x], space, stream))
     a, b = captures
-    own = _engine.RegionRole.OWN
     ((in_a, nbytes),), ((in_b, _),) = a.buffers, b.buffers
-    regions = [(in_a, in_b, nbytes, own, 0), (x.data_ptr(), x.data_ptr(), 16, own, 0)]
+    regions = [
+        _engine.Region(in_a=in_a, in_b=in_b, bytes=nbytes),
+        _engine.Region(in_a=x.data_ptr(), in_b=x.data_ptr(), bytes=16),
+    ]
     end = space.base + space.reserved_bytes
     linked = _engine.link(a.graph.handle, b.graph.handle, regions, space.base, end, twin=True)
     program = linked.program()
