@@ -1,9 +1,10 @@
 """What is known of operators, each fact with its source.
 
-An operator stands here by the name of its packet, "mm", without a namespace: prims and Inductor's
-extern_kernels have operators of ATen's names, which do the same. Who asks says which namespaces are
-meant. Of an operator that is not here nothing is known. What torch says itself (tags, schemas,
-is_view) is asked of torch, and not repeated.
+An operator stands here by the name of its packet, "mm", with all of its overloads, or by that of
+one overload, "empty.memory_format". It has no namespace: prims and Inductor's extern_kernels have
+operators of ATen's names, which do the same. Who asks says which namespaces are meant. Of an
+operator that is not here nothing is known. What torch says itself (tags, schemas, is_view) is asked
+of torch, and not repeated.
 
 No torch is needed to read this: a plan explains itself without one.
 """
@@ -25,6 +26,7 @@ class Property(enum.Enum):
     INDEXES_UNCHECKED = "its kernels index by values and do not check them"
     BREAKS_ITS_LIBRARY = "a capture that it fails in leaves its library unusable in the process"
     SEPARABLE = "computes several results one after another, and can be called for one at a time"
+    RETURNS_STATE = "returns the state of its dropout, unwritten where nothing is dropped"
     MOVES_MEMORY = "copies a tensor, which may be to another device"
     SHAPED_BY_MASKS = "has results whose shapes depend on values where an argument is a mask"
     LENDS_GENERATOR = "runs an operator that draws random numbers, and keeps or sets the state"
@@ -125,6 +127,14 @@ TABLE = (
         "aten/src/ATen/native/cudnn/ConvShared.cpp: cuDNN is called once per gradient; "
         "aten/src/ATen/native/Convolution.cpp: the bias has its gradient from a sum of its own",
     ),
+    _fact(
+        _P.RETURNS_STATE,
+        "_scaled_dot_product_flash_attention _flash_attention_forward "
+        "_scaled_dot_product_efficient_attention _efficient_attention_forward "
+        "_scaled_dot_product_cudnn_attention _cudnn_attention_forward",
+        "aten/src/ATen/native/transformers/cuda/attention.cu: without dropout it is uninitialised "
+        "memory, or what stood on the stack, on the host or on the device as torch likes",
+    ),
     # -------------------------------------------------------------------- what stands in their way
     _fact(
         _P.MOVES_MEMORY,
@@ -160,9 +170,13 @@ def operators(that: Property) -> frozenset[str]:
 # What arguments and results are, by their names in any operator's schema
 # (aten/src/ATen/native/native_functions.yaml).
 
-#: A random state: attention returns it for its backward, which takes it and reads it on the device.
+#: A random state: attention returns it for its backward, which takes it and draws the same dropout
+#: mask from it. Captured, some kernels return it and read it on the device, uncaptured on the host
+#: (aten/src/ATen/native/transformers/cuda/attention.cu, "Note [Seed and Offset Device]"). An
+#: address of the host that is read on the device ends the process, so names tell, and no list of
+#: operators: extensions bring attention of their own.
 SEEDS = frozenset(("philox_seed", "philox_offset", "rng_state"))
-#: What attention returns of them, and does not write when nothing is dropped. "unused" stands
+#: What operators that RETURNS_STATE holds of call it among their results. "unused" stands
 #: beside "rng_state", where other kernels return an offset.
 STATES = SEEDS | {"unused"}
 #: The share of attention's weights that is dropped.
@@ -174,6 +188,7 @@ COLLECTIVES = frozenset(("_c10d_functional", "c10d_functional", "c10d"))
 
 Obstacle = Literal[
     "library state",
+    "host seed",
     "host value",
     "data-dependent shape",
     "control flow",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from pygraph.operators import table
+from pygraph.operators.known import known, parameters
 from pygraph.operators.table import Property, operators
 
 WANTED = {
@@ -26,6 +29,10 @@ WANTED = {
     Property.KEEPS_VALUES: """
         alias clone detach expand permute reshape select slice
         squeeze t transpose unsqueeze view _unsafe_view""",
+    Property.RETURNS_STATE: """
+        _scaled_dot_product_flash_attention _flash_attention_forward
+        _scaled_dot_product_efficient_attention _efficient_attention_forward
+        _scaled_dot_product_cudnn_attention _cudnn_attention_forward""",
     Property.LOOKS_UP: "embedding",
     Property.INDEXES_UNCHECKED: "_unsafe_index _unsafe_masked_index",
     Property.BREAKS_ITS_LIBRARY: """
@@ -67,7 +74,30 @@ def test_the_names_are_those_of_torch() -> None:
     named = {name for fact in table.TABLE for name in fact.operators} - ELSEWHERE
     assert all(hasattr(torch.ops.higher_order, name) for name in HIGHER_ORDER)
     spaces = (torch.ops.aten, torch.ops.prims)
-    assert [name for name in named if not any(hasattr(space, name) for space in spaces)] == []
+    assert [name for name in named if not any(has(space, name) for space in spaces)] == []
+
+
+def has(space: Any, name: str) -> bool:
+    packet, _, overload = name.partition(".")
+    return hasattr(space, packet) and (not overload or hasattr(getattr(space, packet), overload))
+
+
+def overloads() -> Iterator[Any]:
+    """All of ATen's."""
+    names = (name.partition("::") for name in torch._C._dispatch_get_all_op_names())
+    packets = {name.partition(".")[0] for space, _, name in names if space == "aten"}
+    for packet in (getattr(torch.ops.aten, name, None) for name in sorted(packets)):
+        if packet is not None:
+            yield from (getattr(packet, each) for each in packet.overloads())
+
+
+def test_states_have_these_names_in_schemas() -> None:
+    """What other torches call otherwise would be missed."""
+    for each in overloads():
+        results = {result.name for result in each._schema.returns}
+        state = results & table.STATES and table.DROPOUT in parameters(each)
+        other = each.overloadpacket.__name__ == "_scaled_dot_product_fused_attention_overrideable"
+        assert known(each, Property.RETURNS_STATE) == bool(state and not other)
 
 
 def test_what_arguments_are_called() -> None:
