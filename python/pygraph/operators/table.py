@@ -125,7 +125,8 @@ TABLE = (
         _P.SEPARABLE,
         "convolution_backward",
         "aten/src/ATen/native/cudnn/ConvShared.cpp: cuDNN is called once per gradient; "
-        "aten/src/ATen/native/Convolution.cpp: the bias has its gradient from a sum of its own",
+        "aten/src/ATen/native/Convolution.cpp: the bias has its gradient from a sum of its own. "
+        "It is known of no other operator, and of this one where SEPARABLE_IF says so",
     ),
     _fact(
         _P.RETURNS_STATE,
@@ -166,6 +167,23 @@ def operators(that: Property) -> frozenset[str]:
     """The operators that are known to have a property."""
     return frozenset(name for fact in TABLE if that in fact.properties for name in fact.operators)
 
+
+@dataclass(frozen=True)
+class SeparableIf:
+    """When a call may be separated. Besides, its tensors must have the layout that the library
+    wants: others are converted first, for several results at once."""
+
+    libraries: frozenset[str]
+    """Which of torch's backends (torch/csrc/Module.cpp, _ConvBackend) compute them apart."""
+    fewest_dimensions: int
+    """Of the input."""
+
+
+#: By operator that is SEPARABLE. A one-dimensional convolution is viewed as a two-dimensional one
+#: inside (aten/src/ATen/native/Convolution.cpp), and is left as it is.
+SEPARABLE_IF = {
+    "convolution_backward": SeparableIf(frozenset(("Cudnn", "CudnnTranspose")), 4),
+}
 
 # What arguments and results are, by their names in any operator's schema
 # (aten/src/ATen/native/native_functions.yaml).

@@ -100,6 +100,12 @@ def test_states_have_these_names_in_schemas() -> None:
         assert known(each, Property.RETURNS_STATE) == bool(state and not other)
 
 
+def test_what_is_separable_has_a_condition() -> None:
+    assert set(table.SEPARABLE_IF) == operators(Property.SEPARABLE)
+    named = {name for each in table.SEPARABLE_IF.values() for name in each.libraries}
+    assert named <= set(torch._C._ConvBackend.__members__)
+
+
 def test_what_arguments_are_called() -> None:
     assert {"philox_seed", "philox_offset", "rng_state"} == table.SEEDS
     assert table.SEEDS | {"unused"} == table.STATES
