@@ -22,11 +22,22 @@ class Property(enum.Enum):
 
     ADDRESSES_BY_SHAPE = "what its kernels read and write follows from shapes, and not from values"
     KEEPS_VALUES = "returns one tensor, which holds values of its first argument and no others"
+    COUNTS_FROM_STORAGE = "takes an offset that counts from the start of its argument's storage"
+    KEEPS_OFFSET = "returns a tensor with the storage offset of its first argument"
     LOOKS_UP = "takes those rows of its first argument that the values of its second name"
     INDEXES_UNCHECKED = "its kernels index by values and do not check them"
     BREAKS_ITS_LIBRARY = "a capture that it fails in leaves its library unusable in the process"
     SEPARABLE = "computes several results one after another, and can be called for one at a time"
     RETURNS_STATE = "returns the state of its dropout, unwritten where nothing is dropped"
+    ALLOCATES = "returns memory of its own, in which nothing has been written"
+    MAKES_ZEROS = "returns memory of its own, and zeros in it"
+    WRITES_ZEROS = "writes zeros into its first argument, and returns that"
+    COPIES = "returns memory of its own, and the first argument's values in it"
+    COPIES_INTO = "writes the values of its second argument into its first, and returns that"
+    LIFTS = "lends a graph a constant of the program's"
+    ALIASES_UNDECLARED = "returns a view of its first argument, which its schema does not say"
+    READS_NO_DATA = "asks tensors what they are, and not what they hold, and returns none"
+    RESIZES = "changes the size of its first argument's memory"
     MOVES_MEMORY = "copies a tensor, which may be to another device"
     SHAPED_BY_MASKS = "has results whose shapes depend on values where an argument is a mask"
     LENDS_GENERATOR = "runs an operator that draws random numbers, and keeps or sets the state"
@@ -88,6 +99,19 @@ TABLE = (
         "aten/src/ATen/native/TensorShape.cpp: views, and a copy where reshape needs one. "
         "view.dtype keeps bits and no values",
     ),
+    _fact(
+        _P.COUNTS_FROM_STORAGE,
+        "as_strided as_strided_ as_strided_copy as_strided_scatter",
+        "aten/src/ATen/native/TensorShape.cpp: the view stands at storage_offset, wherever in the "
+        "storage its argument does",
+    ),
+    _fact(
+        _P.KEEPS_OFFSET,
+        "as_strided_scatter.default diagonal_scatter.default select_scatter.default "
+        "slice_scatter.default",
+        "aten/src/ATen/native/TensorShape.h, clone_preserve_strides: the first argument is cloned "
+        "with all of its storage",
+    ),
     _fact(  # several tensors: none of them is the values
         _P.ADDRESSES_BY_SHAPE,
         "split split_with_sizes unbind",
@@ -112,6 +136,48 @@ TABLE = (
         _P.INDEXES_UNCHECKED,
         "_unsafe_index _unsafe_masked_index",
         "torch/_inductor/lowering.py: lowered to loads with check=False",
+    ),
+    # ---------------------------------------------------------------------- what they do to memory
+    _fact(
+        _P.ALLOCATES,
+        "empty.memory_format empty_strided.default empty_permuted.default empty_like.default "
+        "new_empty.default new_empty_strided.default",
+        "aten/src/ATen/native/TensorFactories.cpp",
+    ),
+    _fact(
+        _P.MAKES_ZEROS,
+        "zeros.default zeros_like.default new_zeros.default",
+        "aten/src/ATen/native/TensorFactories.cpp",
+    ),
+    _fact(_P.WRITES_ZEROS, "zero_.default", "aten/src/ATen/native/Fill.cpp"),
+    _fact(
+        _P.COPIES,
+        "clone.default _to_copy.default",
+        "aten/src/ATen/native: TensorFactories.cpp, TensorConversions.cpp, where the type or the "
+        "layout may become another",
+    ),
+    _fact(_P.COPIES_INTO, "copy_.default", "aten/src/ATen/native/Copy.cpp"),
+    _fact(
+        _P.LIFTS,
+        "lift_fresh.default lift_fresh_copy.default lift.default",
+        "aten/src/ATen/native/native_functions.yaml, beside lift",
+    ),
+    _fact(
+        _P.ALIASES_UNDECLARED,
+        "_unsafe_view.default",
+        "aten/src/ATen/native/TensorShape.cpp; in native_functions.yaml the result is no alias",
+    ),
+    _fact(
+        _P.READS_NO_DATA,
+        "_fused_sdp_choice.default is_same_size.default is_pinned.default "
+        "_assert_tensor_metadata.default",
+        "aten/src/ATen/native/native_functions.yaml: they return a number, a bool or nothing, of "
+        "sizes, types and devices",
+    ),
+    _fact(
+        _P.RESIZES,
+        "resize_.default resize_as_.default",
+        "aten/src/ATen/native/Resize.cpp",
     ),
     # ----------------------------------------------------------------------- how they are captured
     _fact(
@@ -185,6 +251,13 @@ SEPARABLE_IF = {
     "convolution_backward": SeparableIf(frozenset(("Cudnn", "CudnnTranspose")), 4),
 }
 
+#: Arguments that operators write though their schemas in native_functions.yaml do not mark them,
+#: and the argument that has to be true for it (aten/src/ATen/native/Normalization.cpp).
+UNDECLARED_WRITES = {
+    "native_batch_norm.default": (("running_mean", "running_var"), "training"),
+    "_batch_norm_impl_index.default": (("running_mean", "running_var"), "training"),
+}
+
 # What arguments and results are, by their names in any operator's schema
 # (aten/src/ATen/native/native_functions.yaml).
 
@@ -197,6 +270,8 @@ SEEDS = frozenset(("philox_seed", "philox_offset", "rng_state"))
 #: What operators that RETURNS_STATE holds of call it among their results. "unused" stands
 #: beside "rng_state", where other kernels return an offset.
 STATES = SEEDS | {"unused"}
+#: What operators that COUNTS_FROM_STORAGE holds of call their offset.
+STORAGE_OFFSET = "storage_offset"
 #: The share of attention's weights that is dropped.
 DROPOUT = "dropout_p"
 #: Where one of these is 0 or False, an operator that is tagged as random draws nothing.

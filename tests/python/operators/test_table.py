@@ -29,10 +29,27 @@ WANTED = {
     Property.KEEPS_VALUES: """
         alias clone detach expand permute reshape select slice
         squeeze t transpose unsqueeze view _unsafe_view""",
+    Property.COUNTS_FROM_STORAGE: "as_strided as_strided_ as_strided_copy as_strided_scatter",
+    Property.KEEPS_OFFSET: """
+        as_strided_scatter.default diagonal_scatter.default select_scatter.default
+        slice_scatter.default""",
     Property.RETURNS_STATE: """
         _scaled_dot_product_flash_attention _flash_attention_forward
         _scaled_dot_product_efficient_attention _efficient_attention_forward
         _scaled_dot_product_cudnn_attention _cudnn_attention_forward""",
+    Property.ALLOCATES: """
+        empty.memory_format empty_strided.default empty_permuted.default empty_like.default
+        new_empty.default new_empty_strided.default""",
+    Property.MAKES_ZEROS: "zeros.default zeros_like.default new_zeros.default",
+    Property.WRITES_ZEROS: "zero_.default",
+    Property.COPIES: "clone.default _to_copy.default",
+    Property.COPIES_INTO: "copy_.default",
+    Property.LIFTS: "lift_fresh.default lift_fresh_copy.default lift.default",
+    Property.ALIASES_UNDECLARED: "_unsafe_view.default",
+    Property.READS_NO_DATA: """
+        _fused_sdp_choice.default is_same_size.default is_pinned.default
+        _assert_tensor_metadata.default""",
+    Property.RESIZES: "resize_.default resize_as_.default",
     Property.LOOKS_UP: "embedding",
     Property.INDEXES_UNCHECKED: "_unsafe_index _unsafe_masked_index",
     Property.BREAKS_ITS_LIBRARY: """
@@ -75,6 +92,7 @@ def test_the_names_are_those_of_torch() -> None:
     assert all(hasattr(torch.ops.higher_order, name) for name in HIGHER_ORDER)
     spaces = (torch.ops.aten, torch.ops.prims)
     assert [name for name in named if not any(has(space, name) for space in spaces)] == []
+    assert all(has(torch.ops.aten, name) for name in table.UNDECLARED_WRITES)
 
 
 def has(space: Any, name: str) -> bool:
@@ -91,13 +109,34 @@ def overloads() -> Iterator[Any]:
             yield from (getattr(packet, each) for each in packet.overloads())
 
 
-def test_states_have_these_names_in_schemas() -> None:
+def test_an_overload_may_stand_alone() -> None:
+    aten = torch.ops.aten
+    assert known(aten.view.dtype, Property.KEEPS_VALUES)  # as all of its packet's
+    assert not known(aten.zeros.out, Property.MAKES_ZEROS)
+    assert not known(torch.ops.prims.device_put.default, Property.MOVES_MEMORY)
+    assert known(torch.ops.prims.device_put.default, Property.MOVES_MEMORY, None)
+
+
+def test_states_and_offsets_have_these_names_in_schemas() -> None:
     """What other torches call otherwise would be missed."""
     for each in overloads():
         results = {result.name for result in each._schema.returns}
         state = results & table.STATES and table.DROPOUT in parameters(each)
         other = each.overloadpacket.__name__ == "_scaled_dot_product_fused_attention_overrideable"
         assert known(each, Property.RETURNS_STATE) == bool(state and not other)
+        counts = table.STORAGE_OFFSET in parameters(each)
+        sets = each.overloadpacket.__name__ in ("set", "set_")  # of another tensor's storage
+        assert known(each, Property.COUNTS_FROM_STORAGE) == (counts and not sets)
+
+
+@pytest.mark.parametrize("name", table.UNDECLARED_WRITES)
+def test_undeclared_writes_are_not_in_the_schema(name: str) -> None:
+    packet, _, overload = name.partition(".")
+    schema = getattr(getattr(torch.ops.aten, packet), overload)._schema
+    arguments = {argument.name: argument for argument in schema.arguments}
+    written, condition = table.UNDECLARED_WRITES[name]
+    assert all(arguments[each].alias_info is None for each in written)
+    assert str(arguments[condition].type) == "bool"
 
 
 def test_what_is_separable_has_a_condition() -> None:
