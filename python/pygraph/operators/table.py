@@ -22,6 +22,7 @@ class Property(enum.Enum):
 
     ADDRESSES_BY_SHAPE = "what its kernels read and write follows from shapes, and not from values"
     KEEPS_VALUES = "returns one tensor, which holds values of its first argument and no others"
+    KEEPS_BITS = "returns one tensor, which holds its argument's bits as values of another type"
     COUNTS_FROM_STORAGE = "takes an offset that counts from the start of its argument's storage"
     KEEPS_OFFSET = "returns a tensor with the storage offset of its first argument"
     LOOKS_UP = "takes those rows of its first argument that the values of its second name"
@@ -96,8 +97,12 @@ TABLE = (
         {_P.ADDRESSES_BY_SHAPE, _P.KEEPS_VALUES},
         "_unsafe_view alias detach expand permute reshape select slice squeeze t transpose "
         "unsqueeze view",
-        "aten/src/ATen/native/TensorShape.cpp: views, and a copy where reshape needs one. "
-        "view.dtype keeps bits and no values",
+        "aten/src/ATen/native/TensorShape.cpp: views, and a copy where reshape needs one",
+    ),
+    _fact(
+        _P.KEEPS_BITS,
+        "view.dtype",
+        "aten/src/ATen/native/TensorConversions.cpp: view_dtype",
     ),
     _fact(
         _P.COUNTS_FROM_STORAGE,
@@ -257,6 +262,10 @@ UNDECLARED_WRITES = {
     "native_batch_norm.default": (("running_mean", "running_var"), "training"),
     "_batch_norm_impl_index.default": (("running_mean", "running_var"), "training"),
 }
+
+#: Operators whose names begin so address by shape: they compute by element, or reduce, each tensor
+#: of a list (aten/src/ATen/native/cuda: ForeachFunctors.cuh, ForeachReduceOp.cu).
+FOR_EACH = "_foreach_"
 
 # What arguments and results are, by their names in any operator's schema
 # (aten/src/ATen/native/native_functions.yaml).

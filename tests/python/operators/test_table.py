@@ -29,6 +29,7 @@ WANTED = {
     Property.KEEPS_VALUES: """
         alias clone detach expand permute reshape select slice
         squeeze t transpose unsqueeze view _unsafe_view""",
+    Property.KEEPS_BITS: "view.dtype",
     Property.COUNTS_FROM_STORAGE: "as_strided as_strided_ as_strided_copy as_strided_scatter",
     Property.KEEPS_OFFSET: """
         as_strided_scatter.default diagonal_scatter.default select_scatter.default
@@ -111,6 +112,8 @@ def overloads() -> Iterator[Any]:
 
 def test_an_overload_may_stand_alone() -> None:
     aten = torch.ops.aten
+    assert known(aten.view.dtype, Property.KEEPS_BITS)
+    assert not known(aten.view.default, Property.KEEPS_BITS)
     assert known(aten.view.dtype, Property.KEEPS_VALUES)  # as all of its packet's
     assert not known(aten.zeros.out, Property.MAKES_ZEROS)
     assert not known(torch.ops.prims.device_put.default, Property.MOVES_MEMORY)
