@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import pygraph
 from pygraph.operators import table
 from pygraph.operators.known import known, parameters
 from pygraph.operators.table import Property, operators
@@ -68,6 +72,13 @@ HIGHER_ORDER = {
     for name in WANTED[that].split()
 }
 ELSEWHERE = {"_copy", "bias_addmm"} | HIGHER_ORDER
+#: What names an operator outside of the room, and not for a fact about it: a plan answers for these
+#: in its tensors' place, and the twin records each of these in a way of its own.
+NAMED_ELSEWHERE = {
+    "planning/fake.py": {"_local_scalar_dense", "index", "masked_select", "new_empty", "nonzero"},
+    "twin/generator_state.py": set(WANTED[Property.LENDS_GENERATOR].split()),
+}
+TORCH = re.compile(r"(?:\baten|torch\.ops\.(?!pygraph_twin\.)\w+)\.(\w+)")
 
 
 @pytest.mark.parametrize("that", Property)
@@ -146,6 +157,56 @@ def test_what_is_separable_has_a_condition() -> None:
     assert set(table.SEPARABLE_IF) == operators(Property.SEPARABLE)
     named = {name for each in table.SEPARABLE_IF.values() for name in each.libraries}
     assert named <= set(torch._C._ConvBackend.__members__)
+
+
+def named_in(code: str) -> set[str]:
+    """Operators that a module names: as torch.ops has them, by a string of that form, or by one
+    that is a name in the table and no word."""
+    tree = ast.parse(code)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    names = {name for fact in table.TABLE for name in fact.operators}
+    names |= {name.partition(".")[0] for name in names}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (match := TORCH.fullmatch(ast.unparse(node))):
+            found.add(match[1])
+        elif isinstance(node, ast.Constant) and id(node) not in prose:
+            text = str(node.value)
+            found.update(TORCH.findall(text))
+            found.update({text} if text in names and re.search(r"[_.]", text) else ())
+    return found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.ops.aten.mm.default",
+        "func is aten.mm.default",
+        "'aten.mm' in source",
+        "{'torch.ops.aten.mm'}",
+        "f'aten.mm{overload}'",
+        "name == 'convolution_backward'",
+        "name == 'view.dtype'",
+    ],
+)
+def test_an_operator_is_seen(code: str) -> None:
+    assert named_in(code)
+
+
+def test_what_names_no_operator_is_not_seen() -> None:
+    code = "\"'aten.mm' is one.\"\nmode = 'copy'\nf'aten.{name}'\ntorch.ops.pygraph_twin.state"
+    assert named_in(code) == set()
+
+
+def test_facts_about_operators_stand_in_one_room() -> None:
+    package = Path(pygraph.__file__).parent
+    modules = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
+    found = {
+        name: named_in(path.read_text())
+        for name, path in modules.items()
+        if not name.startswith(("operators/", "torch_private/"))
+    }
+    assert {name: named for name, named in found.items() if named} == NAMED_ELSEWHERE
 
 
 def test_what_arguments_are_called() -> None:
