@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from pygraph.capture import separate
-from pygraph.capture.attention import idle_states, require_seeds_on_device
+from pygraph.capture.attention import idle_states
 from pygraph.capture.holdings import Allocator
 from pygraph.capture.internal import Internal
+from pygraph.capture.unsafe import require_seeds_on_device
 from pygraph.torch_private.dispatch import TorchDispatchMode, tree_leaves
 
 

@@ -3,12 +3,8 @@
 A convolution's backward frees the workspace of one gradient and allocates the next gradient in its
 place: 2 MiB in a cell of 8 that stays until the graph's end, and a copy to get them out
 (outputs.py). Called once per gradient, each has memory of its own, and a graph can be cut between
-them. The kernels are the same: torch calls cuDNN once per gradient either way
-(aten/src/ATen/native/cudnn/ConvShared.cpp), and the bias has its gradient from a sum that is made
-for itself (aten/src/ATen/native/Convolution.cpp).
-
-What cuDNN wants in another layout is converted first, for both gradients at once; such a call is
-left as it is, as are one-dimensional ones, which torch views as two-dimensional inside.
+them. The kernels are the same either way, of a call that the table's condition holds for; others
+are left as they are (operators/table.py).
 """
 
 from __future__ import annotations
@@ -16,25 +12,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from pygraph.operators.table import Property, operators
+from pygraph.operators.known import known
+from pygraph.operators.table import SEPARABLE_IF, Property, SeparableIf
 from pygraph.torch_private import convolution
 
-_SEPARABLE = frozenset(
-    getattr(torch.ops.aten, each).default for each in operators(Property.SEPARABLE)
-)
-_FEWEST_DIMENSIONS = 4
 _GEOMETRY = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
 
 
 def calls_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Any, ...]]:
     """The arguments of calls that compute one result each, and together what `operator` computes of
     `args`; none if it is to be called as it is. No tensor's memory is looked at."""
-    if operator not in _SEPARABLE or kwargs:
+    if kwargs or not known(operator, Property.SEPARABLE):
         return []
     *others, wanted = args
-    if sum(wanted) < 2 or not _same_apart(others):
+    condition = SEPARABLE_IF[operator.overloadpacket.__name__]
+    if sum(wanted) < 2 or not _same_apart(others, condition):
         return []
     places = range(len(wanted))
     return [(*others, [at == place for at in places]) for place in places if wanted[place]]
@@ -48,14 +40,14 @@ def joined(results: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
     )
 
 
-def _same_apart(args: Sequence[Any]) -> bool:
+def _same_apart(args: Sequence[Any], condition: SeparableIf) -> bool:
     """Whether a convolution's gradients are computed alike when each is asked for alone."""
     grad, x, weight, bias_sizes, *geometry = args
-    if x.dim() < _FEWEST_DIMENSIONS:
+    if x.dim() < condition.fewest_dimensions:
         return False
     named = dict(zip(_GEOMETRY, geometry, strict=True))
     backend = convolution.select_backend(x, weight, bias=None, bias_sizes=bias_sizes, **named)
-    if backend not in convolution.CUDNN:
+    if backend.name not in condition.libraries:
         return False
     layout = convolution.memory_format(x, weight, backend)
     return all(each.is_contiguous(memory_format=layout) for each in (grad, x, weight))

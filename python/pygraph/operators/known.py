@@ -1,18 +1,42 @@
-"""Whether an operator that torch hands out has a property of the table."""
+"""What the table knows of an operator that torch hands out, and what a call of it is given."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pygraph.operators.table import Property, operators
-from pygraph.torch_private.dispatch import OpOverload
+from pygraph.torch_private.dispatch import OpOverload, overload_name, schema
 
 
-def known(target: Any, that: Property, namespaces: Collection[str] | None = ("aten",)) -> bool:
-    """Of an overload of an operator; anything else has none. `namespaces`: None for any."""
-    return (
-        isinstance(target, OpOverload)
-        and (namespaces is None or target.namespace in namespaces)
-        and target.overloadpacket.__name__ in operators(that)
-    )
+@functools.cache
+def names(target: Any, namespaces: tuple[str, ...] | None = ("aten",)) -> frozenset[str]:
+    """What an overload of an operator is called in the table; anything else is not there.
+    `namespaces`: None for any."""
+    if not isinstance(target, OpOverload):
+        return frozenset()
+    if namespaces is not None and target.namespace not in namespaces:
+        return frozenset()
+    packet = target.overloadpacket.__name__
+    return frozenset((packet, f"{packet}.{overload_name(target)}"))
+
+
+def known(target: Any, that: Property, namespaces: tuple[str, ...] | None = ("aten",)) -> bool:
+    """Whether an operator has a property; `namespaces` as in names()."""
+    return not names(target, namespaces).isdisjoint(operators(that))
+
+
+@functools.cache
+def parameters(target: Any) -> dict[str, tuple[int, Any]]:
+    """Position and default of each argument that an overload takes, by name and in their order."""
+    return {
+        each.name: (position, each.default_value)
+        for position, each in enumerate(schema(target).arguments)
+    }
+
+
+def given(target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a call of an overload gives for one of its parameters."""
+    position, default = parameters(target)[name]
+    return args[position] if position < len(args) else kwargs.get(name, default)

@@ -1,14 +1,55 @@
-"""What stands in the way of capturing an operator of an FX graph, or needs care in a capture."""
+"""What stands in the way of capturing a call of an operator, or needs care in a capture."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from pygraph.operators.known import known
-from pygraph.operators.table import COLLECTIVES, DRAWS_IF, Obstacle, Property, operators
-from pygraph.torch_private.dispatch import HigherOrderOperator, OpOverload, schema, tree_leaves
+from pygraph.operators.known import given, known, parameters
+from pygraph.operators.table import COLLECTIVES, DRAWS_IF, SEEDS, Obstacle, Property, operators
+from pygraph.torch_private.dispatch import HigherOrderOperator, OpOverload, tree_leaves, tree_map
+
+
+def on_cpu(tensor: torch.Tensor) -> bool:
+    return bool(tensor.device.type == "cpu")
+
+
+def of_call(
+    target: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    made: Any = None,
+    on_host: Callable[[torch.Tensor], bool] = on_cpu,
+) -> Obstacle | None:
+    """The kind of obstacle that a call is, by the operator, what it is given and what it returns,
+    as far as that is known. None: it can be captured as it is, or calls no operator. Of operators
+    that are not known, and higher-order ones among them, nothing is said. `on_host`: of a tensor,
+    whether it is not in memory of the device."""
+    if isinstance(target, HigherOrderOperator):
+        return _of_higher_order(str(target))
+    if not isinstance(target, OpOverload):
+        return None
+    if _takes_seed_on_host(target, args, kwargs, on_host):
+        return "host seed"
+    if torch.Tag.data_dependent_output in target.tags:
+        return "host value"
+    if torch.Tag.dynamic_output_shape in target.tags and not _without_masks(target, args, kwargs):
+        return "data-dependent shape"
+    if target.namespace in COLLECTIVES:
+        return "collective"
+    used = {on_host(each) for each in _tensors((args, kwargs))}
+    if known(target, Property.BREAKS_ITS_LIBRARY) and False in used:
+        return "library state"
+    if any(map(on_host, _tensors(made))):
+        return "device to host" if False in used else "cpu operator"
+    if True in used and known(target, Property.MOVES_MEMORY, namespaces=None):
+        return "host to device"
+    if torch.Tag.nondeterministic_seeded in target.tags and _draws(target, args, kwargs):
+        return "random numbers"
+    # A CPU scalar that a GPU operator takes is read at launch, by value.
+    return "cpu input" if True in used else None
 
 
 def is_operator(node: Any) -> bool:
@@ -18,31 +59,12 @@ def is_operator(node: Any) -> bool:
 
 
 def obstacle(node: Any) -> Obstacle | None:
-    """The kind of obstacle that a node is, by its target and by the devices of the values in its
-    `meta["val"]`. None: it can be captured as it is, or is no operator."""
+    """The same of a node of an FX graph, by the values in its and its arguments' `meta["val"]`."""
     if not is_operator(node):
         return None
-    target = node.target
-    if isinstance(target, HigherOrderOperator):
-        return _of_higher_order(str(target))
-    if torch.Tag.data_dependent_output in target.tags:
-        return "host value"
-    if torch.Tag.dynamic_output_shape in target.tags and not _without_masks(node):
-        return "data-dependent shape"
-    if target.namespace in COLLECTIVES:
-        return "collective"
-    made = _devices(node.meta.get("val"))
-    used = _devices([source.meta.get("val") for source in node.all_input_nodes])
-    if known(target, Property.BREAKS_ITS_LIBRARY) and used - {"cpu"}:
-        return "library state"
-    if "cpu" in made:
-        return "device to host" if used - {"cpu"} else "cpu operator"
-    if "cpu" in used and known(target, Property.MOVES_MEMORY, namespaces=None):
-        return "host to device"
-    if torch.Tag.nondeterministic_seeded in target.tags and _really_random(node):
-        return "random numbers"
-    # A CPU scalar that a GPU operator takes is read at launch, by value.
-    return "cpu input" if "cpu" in used and not _constant_inputs(node) else None
+    args, kwargs = tree_map(_value, (tuple(node.args), dict(node.kwargs)))
+    found = of_call(node.target, args, kwargs, made=_value(node))
+    return None if found == "cpu input" and _constant_inputs(node) else found
 
 
 def is_mask(value: Any) -> bool:
@@ -55,15 +77,33 @@ def _of_higher_order(name: str) -> Obstacle | None:
     return "random numbers" if name in operators(Property.LENDS_GENERATOR) else None
 
 
-def _without_masks(node: Any) -> bool:
-    return known(node.target, Property.SHAPED_BY_MASKS) and not any(
-        is_mask(source.meta.get("val")) for source in node.all_input_nodes[1:]
-    )
+def _takes_seed_on_host(
+    target: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    on_host: Callable[[torch.Tensor], bool],
+) -> bool:
+    seeds = (given(target, name, args, kwargs) for name in SEEDS & parameters(target).keys())
+    return any(isinstance(seed, torch.Tensor) and on_host(seed) for seed in seeds)
 
 
-def _devices(values: Any) -> set[str]:
-    leaves = tree_leaves(values)
-    return {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)}
+def _without_masks(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    others = tree_leaves((args[1:], kwargs))
+    return known(target, Property.SHAPED_BY_MASKS) and not any(map(is_mask, others))
+
+
+def _draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Attention and dropout carry the tag even when their probability is zero."""
+    name = next((each for each in parameters(target) if each in DRAWS_IF), None)
+    return name is None or bool(given(target, name, args, kwargs))
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def _value(leaf: Any) -> Any:
+    return leaf.meta.get("val") if isinstance(leaf, torch.fx.Node) else leaf
 
 
 def _constant_inputs(node: Any) -> bool:
@@ -71,16 +111,5 @@ def _constant_inputs(node: Any) -> bool:
     return all(
         source.op != "placeholder"
         for source in node.all_input_nodes
-        if "cpu" in _devices(source.meta.get("val"))
+        if any(map(on_cpu, _tensors(_value(source))))
     )
-
-
-def _really_random(node: Any) -> bool:
-    """Attention and dropout carry the tag even when their probability is zero."""
-    parameters = schema(node.target).arguments
-    given = {each.name: value for each, value in zip(parameters, node.args, strict=False)}
-    given.update(node.kwargs)
-    for argument in parameters:
-        if argument.name in DRAWS_IF:
-            return bool(given.get(argument.name, argument.default_value))
-    return True

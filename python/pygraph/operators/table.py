@@ -1,9 +1,10 @@
 """What is known of operators, each fact with its source.
 
-An operator stands here by the name of its packet, "mm", without a namespace: prims and Inductor's
-extern_kernels have operators of ATen's names, which do the same. Who asks says which namespaces are
-meant. Of an operator that is not here nothing is known. What torch says itself (tags, schemas,
-is_view) is asked of torch, and not repeated.
+An operator stands here by the name of its packet, "mm", with all of its overloads, or by that of
+one overload, "empty.memory_format". It has no namespace: prims and Inductor's extern_kernels have
+operators of ATen's names, which do the same. Who asks says which namespaces are meant. Of an
+operator that is not here nothing is known. What torch says itself (tags, schemas, is_view) is asked
+of torch, and not repeated.
 
 No torch is needed to read this: a plan explains itself without one.
 """
@@ -21,10 +22,23 @@ class Property(enum.Enum):
 
     ADDRESSES_BY_SHAPE = "what its kernels read and write follows from shapes, and not from values"
     KEEPS_VALUES = "returns one tensor, which holds values of its first argument and no others"
+    KEEPS_BITS = "returns one tensor, which holds its argument's bits as values of another type"
+    COUNTS_FROM_STORAGE = "takes an offset that counts from the start of its argument's storage"
+    KEEPS_OFFSET = "returns a tensor with the storage offset of its first argument"
     LOOKS_UP = "takes those rows of its first argument that the values of its second name"
     INDEXES_UNCHECKED = "its kernels index by values and do not check them"
     BREAKS_ITS_LIBRARY = "a capture that it fails in leaves its library unusable in the process"
     SEPARABLE = "computes several results one after another, and can be called for one at a time"
+    RETURNS_STATE = "returns the state of its dropout, unwritten where nothing is dropped"
+    ALLOCATES = "returns memory of its own, in which nothing has been written"
+    MAKES_ZEROS = "returns memory of its own, and zeros in it"
+    WRITES_ZEROS = "writes zeros into its first argument, and returns that"
+    COPIES = "returns memory of its own, and the first argument's values in it"
+    COPIES_INTO = "writes the values of its second argument into its first, and returns that"
+    LIFTS = "lends a graph a constant of the program's"
+    ALIASES_UNDECLARED = "returns a view of its first argument, which its schema does not say"
+    READS_NO_DATA = "asks tensors what they are, and not what they hold, and returns none"
+    RESIZES = "changes the size of its first argument's memory"
     MOVES_MEMORY = "copies a tensor, which may be to another device"
     SHAPED_BY_MASKS = "has results whose shapes depend on values where an argument is a mask"
     LENDS_GENERATOR = "runs an operator that draws random numbers, and keeps or sets the state"
@@ -83,8 +97,25 @@ TABLE = (
         {_P.ADDRESSES_BY_SHAPE, _P.KEEPS_VALUES},
         "_unsafe_view alias detach expand permute reshape select slice squeeze t transpose "
         "unsqueeze view",
-        "aten/src/ATen/native/TensorShape.cpp: views, and a copy where reshape needs one. "
-        "view.dtype keeps bits and no values",
+        "aten/src/ATen/native/TensorShape.cpp: views, and a copy where reshape needs one",
+    ),
+    _fact(
+        _P.KEEPS_BITS,
+        "view.dtype",
+        "aten/src/ATen/native/TensorConversions.cpp: view_dtype",
+    ),
+    _fact(
+        _P.COUNTS_FROM_STORAGE,
+        "as_strided as_strided_ as_strided_copy as_strided_scatter",
+        "aten/src/ATen/native/TensorShape.cpp: the view stands at storage_offset, wherever in the "
+        "storage its argument does",
+    ),
+    _fact(
+        _P.KEEPS_OFFSET,
+        "as_strided_scatter.default diagonal_scatter.default select_scatter.default "
+        "slice_scatter.default",
+        "aten/src/ATen/native/TensorShape.h, clone_preserve_strides: the first argument is cloned "
+        "with all of its storage",
     ),
     _fact(  # several tensors: none of them is the values
         _P.ADDRESSES_BY_SHAPE,
@@ -111,6 +142,48 @@ TABLE = (
         "_unsafe_index _unsafe_masked_index",
         "torch/_inductor/lowering.py: lowered to loads with check=False",
     ),
+    # ---------------------------------------------------------------------- what they do to memory
+    _fact(
+        _P.ALLOCATES,
+        "empty.memory_format empty_strided.default empty_permuted.default empty_like.default "
+        "new_empty.default new_empty_strided.default",
+        "aten/src/ATen/native/TensorFactories.cpp",
+    ),
+    _fact(
+        _P.MAKES_ZEROS,
+        "zeros.default zeros_like.default new_zeros.default",
+        "aten/src/ATen/native/TensorFactories.cpp",
+    ),
+    _fact(_P.WRITES_ZEROS, "zero_.default", "aten/src/ATen/native/Fill.cpp"),
+    _fact(
+        _P.COPIES,
+        "clone.default _to_copy.default",
+        "aten/src/ATen/native: TensorFactories.cpp, TensorConversions.cpp, where the type or the "
+        "layout may become another",
+    ),
+    _fact(_P.COPIES_INTO, "copy_.default", "aten/src/ATen/native/Copy.cpp"),
+    _fact(
+        _P.LIFTS,
+        "lift_fresh.default lift_fresh_copy.default lift.default",
+        "aten/src/ATen/native/native_functions.yaml, beside lift",
+    ),
+    _fact(
+        _P.ALIASES_UNDECLARED,
+        "_unsafe_view.default",
+        "aten/src/ATen/native/TensorShape.cpp; in native_functions.yaml the result is no alias",
+    ),
+    _fact(
+        _P.READS_NO_DATA,
+        "_fused_sdp_choice.default is_same_size.default is_pinned.default "
+        "_assert_tensor_metadata.default",
+        "aten/src/ATen/native/native_functions.yaml: they return a number, a bool or nothing, of "
+        "sizes, types and devices",
+    ),
+    _fact(
+        _P.RESIZES,
+        "resize_.default resize_as_.default",
+        "aten/src/ATen/native/Resize.cpp",
+    ),
     # ----------------------------------------------------------------------- how they are captured
     _fact(
         _P.BREAKS_ITS_LIBRARY,
@@ -123,7 +196,16 @@ TABLE = (
         _P.SEPARABLE,
         "convolution_backward",
         "aten/src/ATen/native/cudnn/ConvShared.cpp: cuDNN is called once per gradient; "
-        "aten/src/ATen/native/Convolution.cpp: the bias has its gradient from a sum of its own",
+        "aten/src/ATen/native/Convolution.cpp: the bias has its gradient from a sum of its own. "
+        "It is known of no other operator, and of this one where SEPARABLE_IF says so",
+    ),
+    _fact(
+        _P.RETURNS_STATE,
+        "_scaled_dot_product_flash_attention _flash_attention_forward "
+        "_scaled_dot_product_efficient_attention _efficient_attention_forward "
+        "_scaled_dot_product_cudnn_attention _cudnn_attention_forward",
+        "aten/src/ATen/native/transformers/cuda/attention.cu: without dropout it is uninitialised "
+        "memory, or what stood on the stack, on the host or on the device as torch likes",
     ),
     # -------------------------------------------------------------------- what stands in their way
     _fact(
@@ -157,14 +239,48 @@ def operators(that: Property) -> frozenset[str]:
     return frozenset(name for fact in TABLE if that in fact.properties for name in fact.operators)
 
 
+@dataclass(frozen=True)
+class SeparableIf:
+    """When a call may be separated. Besides, its tensors must have the layout that the library
+    wants: others are converted first, for several results at once."""
+
+    libraries: frozenset[str]
+    """Which of torch's backends (torch/csrc/Module.cpp, _ConvBackend) compute them apart."""
+    fewest_dimensions: int
+    """Of the input."""
+
+
+#: By operator that is SEPARABLE. A one-dimensional convolution is viewed as a two-dimensional one
+#: inside (aten/src/ATen/native/Convolution.cpp), and is left as it is.
+SEPARABLE_IF = {
+    "convolution_backward": SeparableIf(frozenset(("Cudnn", "CudnnTranspose")), 4),
+}
+
+#: Arguments that operators write though their schemas in native_functions.yaml do not mark them,
+#: and the argument that has to be true for it (aten/src/ATen/native/Normalization.cpp).
+UNDECLARED_WRITES = {
+    "native_batch_norm.default": (("running_mean", "running_var"), "training"),
+    "_batch_norm_impl_index.default": (("running_mean", "running_var"), "training"),
+}
+
+#: Operators whose names begin so address by shape: they compute by element, or reduce, each tensor
+#: of a list (aten/src/ATen/native/cuda: ForeachFunctors.cuh, ForeachReduceOp.cu).
+FOR_EACH = "_foreach_"
+
 # What arguments and results are, by their names in any operator's schema
 # (aten/src/ATen/native/native_functions.yaml).
 
-#: A random state: attention returns it for its backward, which takes it and reads it on the device.
+#: A random state: attention returns it for its backward, which takes it and draws the same dropout
+#: mask from it. Captured, some kernels return it and read it on the device, uncaptured on the host
+#: (aten/src/ATen/native/transformers/cuda/attention.cu, "Note [Seed and Offset Device]"). An
+#: address of the host that is read on the device ends the process, so names tell, and no list of
+#: operators: extensions bring attention of their own.
 SEEDS = frozenset(("philox_seed", "philox_offset", "rng_state"))
-#: What attention returns of them, and does not write when nothing is dropped. "unused" stands
+#: What operators that RETURNS_STATE holds of call it among their results. "unused" stands
 #: beside "rng_state", where other kernels return an offset.
 STATES = SEEDS | {"unused"}
+#: What operators that COUNTS_FROM_STORAGE holds of call their offset.
+STORAGE_OFFSET = "storage_offset"
 #: The share of attention's weights that is dropped.
 DROPOUT = "dropout_p"
 #: Where one of these is 0 or False, an operator that is tagged as random draws nothing.
@@ -174,6 +290,7 @@ COLLECTIVES = frozenset(("_c10d_functional", "c10d_functional", "c10d"))
 
 Obstacle = Literal[
     "library state",
+    "host seed",
     "host value",
     "data-dependent shape",
     "control flow",

@@ -23,6 +23,12 @@ KINDS = {
         "the graph that it is in runs without a CUDA graph",
         "call it outside of the compiled function",
     ),
+    "host seed": Kind(
+        "a random seed is on the CPU",
+        True,
+        "its operator would read its address on the GPU, and is not captured",
+        "give it one on the GPU",
+    ),
     "host value": Kind(
         "the host reads a value of the GPU",
         True,

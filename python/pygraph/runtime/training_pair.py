@@ -256,10 +256,9 @@ class PairMember:
             first = self._pair.layout.sizes if self._pair is not None else None
         return _beyond(inputs, first)
 
-    # Attention with dropout saves the seed and the offset of its random numbers, two numbers.
-    # Captured, some kernels return and read them on the device, uncaptured on the host (torch,
-    # aten/src/ATen/native/transformers/cuda/attention.cu, "Note [Seed and Offset Device]"). A
-    # backward that runs uncaptured behind a graph of its forward must be given them on the host.
+    # Attention with dropout saves the seed and the offset of its random numbers, two numbers. A
+    # backward that runs uncaptured behind a graph of its forward must be given them on the host
+    # (operators/table.py, SEEDS).
 
     def taken_on_host(self, arguments: Sequence[Any]) -> frozenset[int]:
         """Which arguments of a backward its callable reads on the host."""

@@ -4,8 +4,5 @@ from __future__ import annotations
 
 from pygraph.torch_private.names import bound
 
-CUDNN = frozenset(
-    (bound("torch._C:_ConvBackend.Cudnn"), bound("torch._C:_ConvBackend.CudnnTranspose"))
-)
 select_backend = bound("torch._C:_select_conv_backend")
 memory_format = bound("torch._C:_conv_determine_backend_memory_format")

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from pygraph.operators.known import given, known, names, parameters
+from pygraph.operators.table import STORAGE_OFFSET, UNDECLARED_WRITES, Property
 from pygraph.torch_private.dispatch import has_kernel
 from pygraph.torch_private.dispatch import schema as schema_of
 from pygraph.twin.operations import Alias, Call, Unsupported, value_arguments
-
-_aten = torch.ops.aten
 
 
 class Treatment(enum.Enum):
@@ -28,101 +28,59 @@ class Treatment(enum.Enum):
     CLONE = enum.auto()  #: memory and a copy
 
 
+#: What becomes of operators that are known to do no more than this.
 _TREATMENTS = {
-    Treatment.EMPTY: (
-        "empty.memory_format",
-        "empty_strided.default",
-        "empty_permuted.default",
-        "empty_like.default",
-        "new_empty.default",
-        "new_empty_strided.default",
-    ),
-    Treatment.ZEROS: ("zeros.default", "zeros_like.default", "new_zeros.default"),
-    Treatment.ZERO: ("zero_.default",),
-    Treatment.COPY: ("copy_.default",),
+    Property.ALLOCATES: Treatment.EMPTY,
+    Property.MAKES_ZEROS: Treatment.ZEROS,
+    Property.WRITES_ZEROS: Treatment.ZERO,
+    Property.COPIES_INTO: Treatment.COPY,
+    Property.COPIES: Treatment.CLONE,
     # A lifted constant is memory that the capture did not make; what is lifted may be written.
-    Treatment.CLONE: (
-        "clone.default",
-        "_to_copy.default",
-        "lift_fresh.default",
-        "lift_fresh_copy.default",
-        "lift.default",
-    ),
-    # The first aliases its argument though its schema does not say so; the others return no tensor
-    # and look at no data.
-    Treatment.REAL: (
-        "_unsafe_view.default",
-        "_fused_sdp_choice.default",
-        "is_same_size.default",
-        "is_pinned.default",
-        "_assert_tensor_metadata.default",
-    ),
-}
-_NAMED = {f"aten.{name}": kind for kind, names in _TREATMENTS.items() for name in names}
-
-#: Operators whose result keeps the storage offset of their first argument: they clone that with all
-#: of its storage (ATen, clone_preserve_strides).
-_KEEP_OFFSET = frozenset(
-    f"aten.{name}"
-    for name in (
-        "as_strided_scatter.default",
-        "diagonal_scatter.default",
-        "select_scatter.default",
-        "slice_scatter.default",
-    )
-)
-
-#: Operators that write arguments which their schemas do not mark: these, if that one is true.
-_UNDECLARED_WRITES = {
-    "aten.native_batch_norm.default": (("running_mean", "running_var"), "training"),
-    "aten._batch_norm_impl_index.default": (("running_mean", "running_var"), "training"),
-    "aten.native_instance_norm.default": (("running_mean", "running_var"), "use_input_stats"),
+    Property.LIFTS: Treatment.CLONE,
+    Property.ALIASES_UNDECLARED: Treatment.REAL,
+    Property.READS_NO_DATA: Treatment.REAL,
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Operator:
+    func: Any
     treatment: Treatment
     refusal: str  #: why it can never be recorded; "" when it may be
-    names: tuple[str, ...]
-    defaults: tuple[Any, ...]
     free: tuple[bool, ...]
     free_names: dict[str, bool]
     writes: tuple[str, ...]  #: arguments that it writes
     aliases: tuple[str | None, ...]  #: per result, the written argument that is returned
-    undeclared: tuple[tuple[str, ...], str] | None
-    keeps_offset: bool  #: in its result, that of its first argument
+    undeclared: tuple[tuple[str, ...], str] | None  #: see UNDECLARED_WRITES
+    counts_from_storage: bool
+    keeps_offset: bool
 
     def call(self, args: Any, kwargs: Any, generators: Mapping[int, int]) -> Call:
         return Call(self.free, self.free_names, args, kwargs, generators)
 
-    def argument(self, name: str, args: Any, kwargs: Any) -> Any:
-        position = self.names.index(name)
-        return args[position] if position < len(args) else kwargs.get(name, self.defaults[position])
-
     def from_tensor(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments, with a place that is counted from the start of the first one's storage
         counted from that tensor: a replay's tensors are where their storages start."""
-        if self.treatment is not Treatment.KERNEL or "storage_offset" not in self.names:
+        if self.treatment is not Treatment.KERNEL or not self.counts_from_storage:
             return args, kwargs
-        start = self.argument("storage_offset", args, kwargs)
+        start = given(self.func, STORAGE_OFFSET, args, kwargs)
         if start is None or not isinstance(args[0], torch.Tensor):
             return args, kwargs
         start -= args[0].storage_offset()
         if start < 0:
             raise Unsupported("addresses memory in front of its argument")
-        position = self.names.index("storage_offset")
+        position, _ = parameters(self.func)[STORAGE_OFFSET]
         if position < len(args):
             return (*args[:position], start, *args[position + 1 :]), kwargs
-        return args, {**kwargs, "storage_offset": start}
+        return args, {**kwargs, STORAGE_OFFSET: start}
 
     def written(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
-        names = list(self.writes)
-        if self.undeclared is not None and self.argument(self.undeclared[1], args, kwargs):
-            names += self.undeclared[0]
+        written = list(self.writes)
+        if self.undeclared is not None and given(self.func, self.undeclared[1], args, kwargs):
+            written += self.undeclared[0]
         found: list[torch.Tensor] = []
-        for name in names:
-            value = self.argument(name, args, kwargs)
+        for name in written:
+            value = given(self.func, name, args, kwargs)
             items = value if isinstance(value, (list, tuple)) else [value]
             found.extend(item for item in items if isinstance(item, torch.Tensor))
         return found
@@ -131,7 +89,7 @@ class Operator:
         def number(name: str | None) -> Alias | None:
             if name is None:
                 return None
-            value = self.argument(name, args, kwargs)
+            value = given(self.func, name, args, kwargs)
             return Alias(next(i for i, tensor in enumerate(call.tensors) if tensor is value))
 
         return tuple(number(name) for name in self.aliases)
@@ -151,25 +109,25 @@ def operator_of(func: Any) -> Operator:
         return None
 
     free = value_arguments(schema)
-    names = tuple(argument.name for argument in schema.arguments)
     treatment = _treatment(func, schema, [returned(result) for result in schema.returns])
     return Operator(
+        func=func,
         treatment=treatment,
         refusal=_refusal(func, schema, treatment),
-        names=names,
-        defaults=tuple(argument.default_value for argument in schema.arguments),
         free=free,
-        free_names=dict(zip(names, free, strict=True)),
+        free_names=dict(zip(parameters(func), free, strict=True)),
         writes=tuple(argument.name for argument in writes),
         aliases=tuple(returned(result) for result in schema.returns),
-        undeclared=_UNDECLARED_WRITES.get(str(func)),
-        keeps_offset=str(func) in _KEEP_OFFSET,
+        undeclared=next(map(UNDECLARED_WRITES.get, names(func) & UNDECLARED_WRITES.keys()), None),
+        counts_from_storage=known(func, Property.COUNTS_FROM_STORAGE, ("aten", "prims")),
+        keeps_offset=known(func, Property.KEEPS_OFFSET),
     )
 
 
 def _treatment(func: Any, schema: Any, returned: list[str | None]) -> Treatment:
-    if str(func) in _NAMED:
-        return _NAMED[str(func)]
+    for that, treatment in _TREATMENTS.items():
+        if known(func, that):
+            return treatment
     # One that is composite and has a kernel besides runs the kernel, whose bits may be others.
     if has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CPU"):
         return Treatment.COMPOSITE
@@ -185,7 +143,7 @@ def _treatment(func: Any, schema: Any, returned: list[str | None]) -> Treatment:
 
 
 def _refusal(func: Any, schema: Any, treatment: Treatment) -> str:
-    if str(func) in ("aten.resize_.default", "aten.resize_as_.default"):
+    if known(func, Property.RESIZES):
         return "changes the size of its memory"
     if treatment is not Treatment.KERNEL:
         return ""

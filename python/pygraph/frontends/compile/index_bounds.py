@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 
 from pygraph.operators.known import known
-from pygraph.operators.table import Property
+from pygraph.operators.table import Property, operators
 from pygraph.torch_private.dispatch import overload_name
 
 #: In the text of a kernel that checks an index: Triton's has both, C++'s the second.
@@ -45,7 +45,8 @@ def of_source(
     if sum(map(source.count, _CHECKS)) != messages:
         return None
     checking = {name: kernel for name, kernel in kernels.items() if kernel.bounds}
-    if checking and "aten.as_strided" in source:
+    counting = operators(Property.COUNTS_FROM_STORAGE)
+    if checking and any(f"aten.{name}" in source for name in counting):
         return None  # a kernel may load what is in an argument's memory, and not in the argument
     return _of_calls(tree, called, checking) if checking else {}
 
@@ -74,8 +75,7 @@ def looks_up(target: Any) -> bool:
 
 
 def _keeps_values(target: Any) -> bool:
-    # view.dtype keeps the bits
-    return known(target, Property.KEEPS_VALUES) and overload_name(target) != "dtype"
+    return known(target, Property.KEEPS_VALUES) and not known(target, Property.KEEPS_BITS)
 
 
 def _note(found: dict[Any, int], what: Any, below: int) -> None:

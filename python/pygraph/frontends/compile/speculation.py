@@ -28,7 +28,7 @@ from pygraph import _engine
 from pygraph.frontends.compile import index_bounds
 from pygraph.frontends.compile.generated import callables_behind, generated_functions
 from pygraph.operators.known import known
-from pygraph.operators.table import Property, operators
+from pygraph.operators.table import FOR_EACH, Property, operators
 from pygraph.torch_private import dynamo, inductor, modules
 from pygraph.torch_private.dispatch import OpOverload
 
@@ -106,9 +106,9 @@ def _is_harmless_node(node: torch.fx.Node) -> bool:
     target: Any = node.target
     if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
         return False
-    name = target.overloadpacket.__name__
-    by_element = torch.Tag.pointwise in target.tags or name.startswith("_foreach_")
-    return by_element or known(target, Property.ADDRESSES_BY_SHAPE, ("aten", "prims"))
+    by_element = torch.Tag.pointwise in target.tags
+    for_each = target.overloadpacket.__name__.startswith(FOR_EACH)
+    return by_element or for_each or known(target, Property.ADDRESSES_BY_SHAPE, ("aten", "prims"))
 
 
 def _source(names: dict[str, Any]) -> str:
