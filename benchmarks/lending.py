@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks/,
 import pygraph
 from benchmarks.engine import large
 from benchmarks.harness import record
+from benchmarks.harness.build import make_model
 from benchmarks.harness.device import MIB
 from benchmarks.harness.environment import environment
 from pygraph.capture.cuda import Cuda
@@ -58,7 +59,7 @@ def measure(name: str, smallest_loan: int) -> dict[str, Any]:
     pygraph.reset()
     Cuda.smallest_loan = smallest_loan
     (workload,) = large.find(name)
-    model, inputs = workload.make_model("cuda"), workload.make_inputs(0, "cuda")
+    model, inputs = make_model(workload, "cuda"), workload.make_inputs(0, "cuda")
     with torch.no_grad():
         expected = [each.clone() for each in torch.compile(model)(*inputs)]
         torch._dynamo.reset()

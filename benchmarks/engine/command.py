@@ -20,7 +20,7 @@ memory.records           [memory.Figures], one per model and mode
 memory.packing           {model: memory.packing()}
 tight                    {mode: tight.Tight}
 link                     linktime.measure_link()
-micro                    records of tools/engine_record.py
+micro                    micro.records()
 errors                   [{job, error}], also of what there was no time for
 """
 
@@ -29,7 +29,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -44,6 +43,7 @@ from rich.text import Text
 
 from benchmarks.engine import large, targets
 from benchmarks.engine.memory import Figures
+from benchmarks.engine.micro import records
 from benchmarks.harness import record
 from benchmarks.harness.environment import command_line
 from benchmarks.harness.jobs import Outcome
@@ -153,13 +153,11 @@ def micro(run: Run) -> None:
         )
         return
     with tempfile.TemporaryDirectory() as folder:
-        raw, out = Path(folder, "raw.json"), Path(folder, "out.json")
+        raw = Path(folder, "raw.json")
         options = [f"--benchmark_out={raw}", "--benchmark_out_format=json"]
         options.append(f"--benchmark_min_time={MICRO_MIN_TIME[run.quick]}")
-        convert = [sys.executable, str(ROOT / "tools" / "engine_record.py"), str(raw), str(out)]
-        for command in ([str(binary), *options], convert):
-            _call(command, LIMITS_S["micro"])
-        run.content["micro"] = json.loads(out.read_text())["records"]
+        _call([str(binary), *options], LIMITS_S["micro"])
+        run.content["micro"] = records(json.loads(raw.read_text()))
 
 
 def _call(command: list[str], limit_s: float) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import modes
+from benchmarks.harness.build import make_model
 from benchmarks.harness.device import Device, drop_workspaces
 from benchmarks.harness.isolate import isolated
 from benchmarks.harness.reports import read_report
@@ -72,7 +73,7 @@ def figures(
 
 def measure_link(workload: Workload, device: Device) -> dict[str, Any]:
     """All of it for one model. Raises what the model or a mode raises."""
-    model = workload.make_model(device.torch)
+    model = make_model(workload, device.torch)
     inputs = [workload.make_inputs(1000 + n, device.torch) for n in range(4)]
     with torch.no_grad():
         plain = torch.compile(isolated(model, "plain"))

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import modes
+from benchmarks.harness.build import make_model
 from benchmarks.harness.device import MIB, Device, Memory
 from benchmarks.harness.reports import read_report
 from benchmarks.harness.weigh import WEIGHED_CALLS, Peaks, own_memory, weigh
@@ -121,7 +122,7 @@ def digest(outputs: Any) -> str:
 
 def measure_memory(workload: Workload, mode: str, device: Device) -> Figures:
     """All figures of one mode. Raises what the model or the mode raises."""
-    model = workload.make_model(device.torch)
+    model = make_model(workload, device.torch)
     inputs = [workload.make_inputs(1000 + n, device.torch) for n in range(INPUTS)]
     bench = modes.Bench(model, inputs, device)
     found = Figures(workload.name, workload.batch, mode, own_mib=own_memory(bench))

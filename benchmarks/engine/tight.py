@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.engine.memory import LeastFree, digest
 from benchmarks.harness import modes
+from benchmarks.harness.build import make_model
 from benchmarks.harness.device import MIB, Device
 from benchmarks.harness.isolate import isolated
 from benchmarks.harness.reports import read_report
@@ -98,7 +99,7 @@ def need_of(step: modes.Step, inputs: modes.Tensors, device: Device) -> tuple[fl
 def measure_tight(workload: Workload, mode: str, device: Device) -> Tight:
     """Compile and call in `mode` with ROOM times the memory that a call needs."""
     found = Tight(workload.name, workload.batch, mode)
-    model = workload.make_model(device.torch)
+    model = make_model(workload, device.torch)
     inputs = [workload.make_inputs(1000 + n, device.torch) for n in range(CALLS)]
     with torch.no_grad():
         plain = torch.compile(isolated(model, "plenty"))

@@ -15,6 +15,7 @@ from benchmarks.engine.linktime import measure_link
 from benchmarks.engine.memory import measure_memory
 from benchmarks.engine.tight import measure_tight
 from benchmarks.harness import modes
+from benchmarks.harness.build import make_model
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import environment
 from benchmarks.harness.worker import serve
@@ -24,7 +25,7 @@ from pygraph.demo.models import Workload
 def compile_only(workload: Workload, mode: str, device: Device) -> dict[str, Any]:
     """Fill Inductor's caches on disk, so that nothing that is measured waits for a compiler."""
     with torch.no_grad():
-        model = workload.make_model(device.torch)
+        model = make_model(workload, device.torch)
         inputs = workload.make_inputs(0, device.torch)
         modes.begin(modes.MODES[mode], modes.Bench(model, [inputs], device))
     return {"workload": workload.name, "mode": mode}

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from benchmarks.first_light import chart, table
+from benchmarks.first_light.models import MEASURED
 from benchmarks.first_light.record import Record, document
 from benchmarks.first_light.run import Options, run_workload
 from benchmarks.harness import modes, record
@@ -27,7 +28,7 @@ from benchmarks.harness.device import Device
 from benchmarks.harness.environment import command_line, environment
 from benchmarks.harness.measure import Effort, Phases
 from pygraph.demo import what_next
-from pygraph.demo.models import MEASURED, WORKLOADS, Workload
+from pygraph.demo.models import WORKLOADS, Workload
 from pygraph.demo.output import terminal
 from pygraph.reporting import Report
 

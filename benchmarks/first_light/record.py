@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from benchmarks.first_light.models import NOT_REAL
 from benchmarks.harness.measure import geomean
 from benchmarks.harness.timed import Timed
-from pygraph.demo.models import WORKLOADS
 
 REQUIRED = (
     "workload",
@@ -86,7 +86,7 @@ def _ratios(records: Sequence[Record], field_name: str, models: set[str]) -> dic
 def summarize(records: Sequence[Record]) -> dict[str, Any]:
     """Geometric means over the real models, and what went wrong."""
     names = {record.workload for record in records}
-    real = {name for name in names if name not in WORKLOADS or WORKLOADS[name].real}
+    real = names.difference(NOT_REAL)
     failed = [record for record in records if not record.correct]
     compared = [record for record in records if record.bit_equal_to_default is not None]
     ours = [record for record in compared if record.mode == "pygraph"]

@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.first_light.record import Record
 from benchmarks.harness import compare, measure, modes
+from benchmarks.harness.build import make_model
 from benchmarks.harness.device import Device, young_heap
 from benchmarks.harness.record import costs_itself, fail
 from benchmarks.harness.reports import read_report
@@ -79,7 +80,7 @@ def _run(
     progress("model")
     torch._dynamo.reset()
     with phases.time("model"):
-        model = workload.make_model(device.torch)
+        model = make_model(workload, device.torch)
         device.synchronize()
     with phases.time("inputs"):
         inputs = [workload.make_inputs(1000 + n, device.torch) for n in range(ROTATED)]

@@ -158,11 +158,11 @@ def expect(bench: Bench, inputs: Sequence[Tensors]) -> Expected:
     outputs = [tuple(out.clone() for out in model(*each)) for each in inputs]
     eager_error = None
     if getattr(model, "autocast", False):
-        model.precise = True
+        model.autocast = False
         try:
             precise = tuple(out.clone() for out in model(*inputs[0]))
         finally:
-            model.precise = False
+            model.autocast = True
         eager_error = relative_error(_as_types(precise, outputs[0]), outputs[0])
     narrowest = torch.bfloat16 if getattr(model, "autocast", False) else outputs[0][0].dtype
     tolerance = TOLERANCE.get(narrowest, 1e-3)

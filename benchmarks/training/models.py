@@ -19,10 +19,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.harness.build import build_on
 from benchmarks.harness.program import BF16, Program, Sample, Tensors, made_inputs
 from benchmarks.paper.workloads import inputs, language
 from benchmarks.training.nets import DCGAN, DeepRecommender, TinyConvNet
-from pygraph.demo import models
+from pygraph.demo.models import chosen
 
 FP32 = "fp32, TF32 in convolutions"
 
@@ -45,7 +46,7 @@ class Training:
 
     def make_program(self, device: torch.device) -> Program:
         """In train mode, always with the same weights for one kind of device."""
-        model = models.build_on(device, self.build, self.library)
+        model = build_on(device, self.build, self.library)
         autocast = self.precision == BF16 and device.type == "cuda"
         return Program(model, self.loss, autocast).train()
 
@@ -197,4 +198,4 @@ TINY = {name: _training(name, True) for name in NAMED}
 def find(names: str | None, tiny: bool = False) -> list[Training]:
     """The programs of a list with commas; every name must be known."""
     known = TINY if tiny else MODELS
-    return [known[name] for name in models.chosen(names, known)]
+    return [known[name] for name in chosen(names, known)]

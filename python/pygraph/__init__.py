@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pygraph.frontends.compile.backend import backend
-    from pygraph.planning import plan
+    from pygraph.frontends.compile.plan import plan
     from pygraph.runtime.registry import info, report, reset
 
     __version__: str
@@ -24,7 +24,7 @@ _HOMES = {
     "info": "pygraph.runtime.registry",
     "report": "pygraph.runtime.registry",
     "reset": "pygraph.runtime.registry",
-    "plan": "pygraph.planning",
+    "plan": "pygraph.frontends.compile.plan",
 }
 
 

@@ -11,6 +11,7 @@ from torch import nn
 import pygraph
 from benchmarks.engine.memory import measure_memory, packing
 from benchmarks.engine.tight import CALLS, STREAM_MIB, measure_tight
+from benchmarks.harness.build import make_model
 from benchmarks.harness.device import MIB, Device
 from pygraph.capture import record
 from pygraph.demo.models import Workload
@@ -66,7 +67,7 @@ def test_free_memory_is_the_same_behind_a_capture(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(record, "record", watched)
     device = Device()
-    model, inputs = WIDE.make_model("cuda"), WIDE.make_inputs(0, "cuda")
+    model, inputs = make_model(WIDE, "cuda"), WIDE.make_inputs(0, "cuda")
     compiled = torch.compile(model, backend="pygraph")
     for _ in range(CALLS):
         compiled(*inputs)
@@ -100,7 +101,7 @@ def test_torchs_own_graphs_keep_their_memory() -> None:
 
 def test_memory_that_runs_out_in_a_replay_costs_one_call() -> None:
     """The call raises what torch raises, and the graph serves the next one."""
-    model, inputs = WIDE.make_model("cuda"), WIDE.make_inputs(0, "cuda")
+    model, inputs = make_model(WIDE, "cuda"), WIDE.make_inputs(0, "cuda")
     compiled = torch.compile(model, backend="pygraph")
     for _ in range(4):
         expected = compiled(*inputs)[0].clone()

@@ -44,9 +44,9 @@ class Place:
 
     def graphed(self, function: Any, **kwargs: Any) -> CompiledGraph:
         """A callable of a list of arguments, without torch.compile around it."""
-        target = devices.PLATFORMS[self.name]
-        assert target.problem() is None
-        return CompiledGraph(function, name="graph 0 (test)", device=target.device(0), **kwargs)
+        platform = devices.PLATFORMS[self.name]
+        assert platform.problem() is None
+        return CompiledGraph(function, name="graph 0 (test)", device=platform.device(0), **kwargs)
 
     def randn(self, *shape: int, **kwargs: Any) -> torch.Tensor:
         return torch.randn(*shape, device=self.torch, **kwargs)

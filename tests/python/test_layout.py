@@ -75,7 +75,7 @@ def upward(room: str, code: str) -> Iterator[str]:
 
 #: What is known of compilers, and who may use it.
 OF_COMPILERS = {f"pygraph.torch_private.{name}" for name in ("aot", "dynamo", "inductor")}
-ABOVE_COMPILERS = {"frontends", "demo", "planning", "torch_private"}
+ABOVE_COMPILERS = {"frontends", "demo", "torch_private"}
 
 
 def circles(imports: dict[str, set[str]]) -> set[frozenset[str]]:

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.harness.build import build_on
 from benchmarks.harness.program import BF16, Program, Sample, Tensors, made_inputs
-from pygraph.demo.models import Unavailable, build_on
+from pygraph.demo.models import Unavailable
 
 FP32, FP64 = "fp32", "fp64"
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from pygraph.planning import Plan, plan
+from pygraph.frontends.compile.plan import plan
+from pygraph.planning import Plan
 
 RETURNS = "a model, (model, args) or (model, args, kwargs)"
 LISTED = 12

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from pygraph.demo import on_twin, output, what_next
 from pygraph.demo.models import STAND_INS, WORKLOADS, Unavailable, Workload
-from pygraph.planning import Plan, plan
+from pygraph.frontends.compile.plan import plan
+from pygraph.planning import Plan
 from pygraph.planning.fake import built_without_memory
 from pygraph.planning.text import as_table
 from pygraph.runtime.registry import info

@@ -15,10 +15,10 @@ from typer.testing import CliRunner  # noqa: E402
 
 from benchmarks.__main__ import app  # noqa: E402
 from benchmarks.first_light import demo  # noqa: E402
+from benchmarks.first_light.models import MEASURED  # noqa: E402
 from benchmarks.first_light.record import Record  # noqa: E402
 from benchmarks.harness.environment import command_line, environment  # noqa: E402
 from pygraph.demo import without_gpu  # noqa: E402
-from pygraph.demo.models import MEASURED  # noqa: E402
 
 
 def test_without_a_gpu_few_models_are_planned_unless_others_are_named(monkeypatch):

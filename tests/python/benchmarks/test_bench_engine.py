@@ -321,3 +321,17 @@ def test_a_missing_binary_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run = script.Run(["unet"], False, tmp_path / "x.json", 10.0, script.terminal())
     script.micro(run)
     assert "pygraph_bench" in run.content["errors"][0]["error"]
+
+
+def test_the_microbenchmarks_become_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    raw = {"run_name": "lay_out_arena/1000", "real_time": 600.0, "time_unit": "us"}
+    binary = tmp_path / "build/release/pygraph_bench"
+    binary.parent.mkdir(parents=True)
+    written = json.dumps({"benchmarks": [raw]})
+    binary.write_text(f"#!/bin/sh\necho '{written}' > \"${{1#--benchmark_out=}}\"\n")
+    binary.chmod(0o755)
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    run = script.Run(["unet"], False, tmp_path / "x.json", 10.0, script.terminal())
+    script.micro(run)
+    (found,) = run.content["micro"]
+    assert (found["host_us"], found["target_us"], found["met"]) == (600.0, 500, False)

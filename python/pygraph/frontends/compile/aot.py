@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from pygraph.frontends.compile.hook import Wrap
-from pygraph.runtime import devices
 from pygraph.runtime.training_pair import PairLayout
 from pygraph.torch_private import aot
 from pygraph.torch_private.dispatch import schema_if_any
@@ -23,7 +22,7 @@ def compile_graph(
     gm: torch.fx.GraphModule,
     example_inputs: list[Any],
     wrap: Wrap | None,
-    find_device: Callable[[Iterable[Any]], int | None] = devices.cuda_index,
+    find_device: Callable[[Iterable[Any]], int | None],
 ) -> Callable[..., Any]:
     """Compiles with AOTAutograd and hands each graph to `wrap` (None: runs as it is).
     `find_device` gives the index of the device that a graph's arguments are on."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ import torch
 from pygraph import _engine
 from pygraph.decide.signatures import SignaturePolicy, sizes_of
 from pygraph.frontends.compile import aot, entry_point, generated, hook, sources, speculation
+from pygraph.frontends.compile.options import Options
 from pygraph.frontends.compile.options import split as split_options
 from pygraph.runtime import devices, registry
-from pygraph.runtime.compiled_graph import CompiledGraph
+from pygraph.runtime.compiled_graph import CompiledGraph, SourceFinder
 from pygraph.runtime.paranoid import Paranoid
 from pygraph.runtime.partition import Partition
 from pygraph.runtime.training_pair import Role, TrainingPair
@@ -45,27 +47,69 @@ def backend(
 ) -> Callable[..., Any]:
     """Compiles one FX graph from Dynamo. Never raises where torch.compile's default would not,
     unless `require` asks for it or an option is wrong."""
-    ours, inductor = split_options(options or {}, mode)
+    ours, inductor = _split(options or {}, mode)
+    reason = _reason_against(gm, example_inputs, ours.platform)
+    if reason is not None:
+        _tell_uncaptured(reason, ours)
+        return _compile(gm, example_inputs, ours, inductor)
+    with hook.observed_metadata() as metadata:
+        made = _Made(ours, sources.finder(gm), metadata)
+        compiled = _compile(gm, example_inputs, ours, inductor, made.wrap)
+    return _with_entry_point(compiled, made, inductor)
+
+
+def _split(options: dict[str, Any], mode: str | None) -> tuple[Options, dict[str, Any]]:
+    """PyGraph's options and Inductor's. Raises for one that is wrong."""
+    ours, inductor = split_options(options, mode)
     if ours.compiler == "aot" and inductor:
         names = ", ".join(map(repr, sorted(inductor)))
         warn_once(f"options without effect: {names}. Compiler 'aot' does not use Inductor")
-    target = ours.target
-    reason = _reason_against(gm, example_inputs, target)
-    if reason is not None:
-        if ours.require == "full":
-            raise RequirementNotMet(reason)
-        no_graphs(reason if reason == devices.FORKED else f"{reason}. {target.advice()}")
-        registry.add_fallback(registry.next_name("not captured"), reason, target.name)
-        return _compile(gm, example_inputs, ours.compiler, inductor)
+    return ours, inductor
 
-    find_source = sources.finder(gm)
-    listed = sizes_of(ours.capture_sizes)
-    sizes = SignaturePolicy(ours.max_programs, ours.capture_at, listed, ours.programs_at_once)
-    graphs: list[CompiledGraph] = []
-    whole: list[bool] = []
-    first: list[bool] = []
+
+def _reason_against(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], platform: devices.Platform
+) -> str | None:
+    """Why this FX graph is not worth or not fit for capture, before anything is compiled."""
+    problem = platform.problem()
+    if problem is not None:
+        return problem
+    tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
+    tensors += [*gm.parameters(), *gm.buffers()]
+    if tensors and platform.index(tensors) is None:
+        return f"no argument, parameter or buffer is {platform.what}"
+    return None
+
+
+def _tell_uncaptured(reason: str, ours: Options) -> None:
+    if ours.require == "full":
+        raise RequirementNotMet(reason)
+    no_graphs(reason if reason == devices.FORKED else f"{reason}. {ours.platform.advice()}")
+    registry.add_fallback(registry.next_name("not captured"), reason, ours.platform.name)
+
+
+class _Made:
+    """The compiled graphs that become of one FX graph: one of inference, or a training pair. A
+    backward may come long after the forward, at its first call."""
+
+    def __init__(self, ours: Options, find_source: SourceFinder, metadata: list[Any]) -> None:
+        """`metadata`: see hook.observed_metadata."""
+        self.ours, self.metadata = ours, metadata
+        self._find_source = find_source
+        listed = sizes_of(ours.capture_sizes)
+        self._sizes = SignaturePolicy(
+            ours.max_programs, ours.capture_at, listed, ours.programs_at_once
+        )
+        layout = functools.partial(aot.pair_layout, metadata)
+        self._pair = TrainingPair(layout, stays=ours.backward_thread == "calling")
+        #: No backwards, which no caller calls; and whether each is all of what was compiled, and
+        #: whether nothing but moved names comes before it.
+        self.graphs: list[CompiledGraph] = []
+        self.whole: list[bool] = []
+        self.first: list[bool] = []
 
     def wrap(
+        self,
         model: Callable[..., Any],
         static_input_idxs: Sequence[int],
         *,
@@ -75,6 +119,8 @@ def backend(
         mutated_input_idxs: Sequence[int],
         partition: Partition | None = None,
     ) -> Callable[..., Any]:
+        """What runs in place of a compiled callable (hook.Wrap)."""
+        ours = self.ours
         role = Role.BACKWARD if is_backward else Role.INFERENCE if is_inference else Role.FORWARD
         graph = CompiledGraph(
             model,
@@ -83,75 +129,70 @@ def backend(
             # What Inductor calls static of a backward is whatever was saved.
             static=() if is_backward else static_input_idxs,
             mutated=mutated_input_idxs,
-            device=target.device(device_index),
-            find_source=find_source,
-            sizes=sizes,
+            device=ours.platform.device(device_index),
+            find_source=self._find_source,
+            sizes=self._sizes,
             aligned=ours.compiler == "inductor",
             sure=static_input_idxs,
             paranoid=ours.debug_interval if ours.debug == "paranoid" else 0,
             role=role,
-            pair=None if is_inference else pair,
+            pair=None if is_inference else self._pair,
             partition=partition,
             copied=ours.arguments == "copied",
         )
         registry.add(graph)
         if is_backward:
-            pair.add_backward(partition)
+            self._pair.add_backward(partition)
             return graph.entry()
-        graphs.append(graph)
-        whole.append(entry_point.covers_everything(model))
-        first.append(whole[-1] or entry_point.comes_first(model))
+        self.graphs.append(graph)
+        self.whole.append(entry_point.covers_everything(model))
+        self.first.append(self.whole[-1] or entry_point.comes_first(model))
         return graph.entry()
-
-    with hook.observed_metadata() as metadata:
-        layout = functools.partial(aot.pair_layout, metadata)
-        pair = TrainingPair(layout, stays=ours.backward_thread == "calling")
-        if ours.compiler == "aot":
-            compiled = aot.compile_graph(gm, example_inputs, wrap, target.index)
-        else:
-            with hook.installed(wrap) as routed:
-                compiled = _compile(gm, example_inputs, "inductor", inductor, routed)
-    inert = len(metadata) == 1 and aot_names.wrappers_are_inert(metadata[0])
-    log.debug("wrappers: inert %s of %d, whole %s, first %s", inert, len(metadata), whole, first)
-    if not graphs or not graphs[0].direct_calls_allowed or not first[0]:
-        return compiled
-    permit = None
-    if ours.launch != "after_guards":
-        code, always = graphs[0].fallback.function, ours.launch == "always"
-        checked = speculation.indices_are_checked(inductor)
-        permit = functools.partial(speculation.permit, code, always, checked)
-    if inert and whole == [True] and graphs[0].role is Role.INFERENCE:
-        return entry_point.past_wrappers(compiled, graphs[0], permit)
-    return entry_point.before_wrappers(compiled, graphs[0], permit)
-
-
-def _reason_against(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], target: devices.Platform
-) -> str | None:
-    """Why this FX graph is not worth or not fit for capture, before anything is compiled."""
-    problem = target.problem()
-    if problem is not None:
-        return problem
-    tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
-    tensors += [*gm.parameters(), *gm.buffers()]
-    if tensors and target.index(tensors) is None:
-        return f"no argument, parameter or buffer is {target.what}"
-    return None
 
 
 def _compile(
     gm: torch.fx.GraphModule,
     example_inputs: list[Any],
-    compiler: str,
-    options: dict[str, Any],
-    routed: dict[str, Any] | None = None,
+    ours: Options,
+    inductor: dict[str, Any],
+    wrap: hook.Wrap | None = None,
 ) -> Callable[..., Any]:
-    """`options` are Inductor's; `routed`: what the hook gives compile_fx, if it is to be used."""
-    if compiler == "aot":
-        return aot.compile_graph(gm, example_inputs, None)
-    routed = dict(routed or {})
-    patches = {**options, **routed.pop("config_patches", {})}
-    compiled: Callable[..., Any] = inductor_names.compile_fx()(
-        gm, example_inputs, config_patches=patches or None, **routed
-    )
+    """What Dynamo is to call, each compiled callable below it wrapped; None: left as it is."""
+    if ours.compiler == "aot":
+        return aot.compile_graph(gm, example_inputs, wrap, ours.platform.index)
+    hooked: AbstractContextManager[dict[str, Any]]
+    hooked = nullcontext({}) if wrap is None else hook.installed(wrap)
+    with hooked as routed:
+        patches = {**inductor, **routed.pop("config_patches", {})}
+        compiled: Callable[..., Any] = inductor_names.compile_fx()(
+            gm, example_inputs, config_patches=patches or None, **routed
+        )
     return compiled
+
+
+def _with_entry_point(
+    compiled: Callable[..., Any], made: _Made, inductor: dict[str, Any]
+) -> Callable[..., Any]:
+    """What Dynamo is to call in place of `compiled`, where its first graph can be reached sooner
+    than through all of it."""
+    metadata, whole, first = made.metadata, made.whole, made.first
+    inert = len(metadata) == 1 and aot_names.wrappers_are_inert(metadata[0])
+    log.debug("wrappers: inert %s of %d, whole %s, first %s", inert, len(metadata), whole, first)
+    if not made.graphs or not made.graphs[0].direct_calls_allowed or not first[0]:
+        return compiled
+    graph = made.graphs[0]
+    permit = _permit(graph, made.ours, inductor)
+    if inert and whole == [True] and graph.role is Role.INFERENCE:
+        return entry_point.past_wrappers(compiled, graph, permit)
+    return entry_point.before_wrappers(compiled, graph, permit)
+
+
+def _permit(
+    graph: CompiledGraph, ours: Options, inductor: dict[str, Any]
+) -> entry_point.AskPermit | None:
+    """Tells whether the graph may be launched before the guards; None: none is to be."""
+    if ours.launch == "after_guards":
+        return None
+    checked = speculation.indices_are_checked(inductor)
+    code, always = graph.fallback.function, ours.launch == "always"
+    return functools.partial(speculation.permit, code, always, checked)

@@ -72,7 +72,7 @@ class Options:
     sizes, when they come for the `capture_at`-th time."""
 
     @property
-    def target(self) -> devices.Platform:
+    def platform(self) -> devices.Platform:
         return devices.PLATFORMS[self.device]
 
 

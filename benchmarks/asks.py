@@ -1,6 +1,6 @@
 """What torch's own CUDA graphs make of the tests of training, as a record.
 
-    ./run python tools/asks_record.py benchmarks/results/asks-reduce-overhead.json
+    ./run python benchmarks/asks.py benchmarks/results/asks-reduce-overhead.json
 
 Runs each test of tests/python/runtime/test_training_*.py on the GPU with `--reduce-overhead`, in a
 process of its own, since some end in a crash or never. "right" says that the mode's values were
@@ -104,7 +104,7 @@ def main() -> None:
         found = list(pool.map(one, tests))
     content = {
         "env": environment(),
-        "command": f"python tools/asks_record.py {'--cited ' * options.cited}{options.out.name}",
+        "command": f"python benchmarks/asks.py {'--cited ' * options.cited}{options.out.name}",
         "mode": "reduce-overhead, with steps marked, and results and gradients cloned",
         "summary": dict(Counter(each["outcome"] for each in found)),
         "tests": found,

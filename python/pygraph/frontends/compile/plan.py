@@ -1,4 +1,10 @@
-"""Traces a program through Dynamo and AOTAutograd, as torch.compile would, and reads the graphs.
+"""What would be captured, told without a GPU.
+
+`plan(model, args)` traces a program through Dynamo and AOTAutograd, as torch.compile would, with
+tensors that have a shape and a device but no memory, and says what torch.compile would hand to
+PyGraph: the graphs, what breaks them apart, which of their inputs stay and which change from call
+to call, and what stands in the way of a capture, each with the line of the program that is to
+blame. Nothing is compiled and nothing runs.
 
 The compilers that AOTAutograd is given only look at their graph and hand it back, so the program
 goes on behind a graph break and every graph is seen. Which inputs are constants is AOTAutograd's
@@ -16,9 +22,9 @@ from typing import Any
 
 import torch
 
+from pygraph.planning import Break, GraphPlan, Plan
 from pygraph.planning.fake import Stand, mode_of, on_cpu_only, replaced, stand_in_device
 from pygraph.planning.inspect import inspect
-from pygraph.planning.model import Break, GraphPlan, Plan
 from pygraph.planning.source import of_frames, of_text
 from pygraph.torch_private import dynamo
 from pygraph.torch_private.aot import boxed, mutated_inputs, static_inputs
@@ -27,15 +33,25 @@ from pygraph.torch_private.dispatch import tree_leaves, tree_map
 log = logging.getLogger(__name__)
 
 
-def trace(
+def plan(
     model: Callable[..., Any],
-    args: Sequence[Any] | Any,
-    kwargs: Mapping[str, Any] | None,
-    name: str | None,
-    training: bool,
-    device: str | None,
+    args: Sequence[Any] | Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    training: bool = False,
+    device: str | None = None,
 ) -> Plan:
-    """See `pygraph.planning.plan`."""
+    """Say what torch.compile would hand to PyGraph for `model(*args, **kwargs)`.
+
+    Nothing is computed: the model's parameters, its buffers and all tensors among the arguments are
+    replaced for the time of the call by tensors without memory. Where the program is wholly on the
+    CPU it is taken as one that will be moved to the GPU with its arguments; where it is on a GPU or
+    on "meta" already, a tensor on the CPU is reported as such.
+
+    With `training`, the outputs are summed and a backward is traced as well. A failed trace raises
+    nothing: `Plan.error` says what happened.
+    """
     if isinstance(args, torch.Tensor):
         args = (args,)
     kwargs = dict(kwargs or {})

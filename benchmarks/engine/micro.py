@@ -1,10 +1,5 @@
-"""Turns Google Benchmark's JSON into this project's record form.
-
-    ./run bench-engine raw.json
-    ./run python tools/engine_record.py raw.json microbenchmarks.json
-
-Leaves out the host's name. The GPU's figures are taken from first-light.json's environment only if
-`--env FILE` names it (the benchmarks themselves know the driver, not the device).
+"""The C++ microbenchmarks: from Google Benchmark's JSON, what `./run bench-engine` writes, to
+records.
 
 Figures that have a target (TARGETS, the only place) get it written beside them, with met true or
 false. Times on the CPU twin say nothing about CUDA and are not held against targets that need it.
@@ -12,10 +7,8 @@ false. Times on the CPU twin say nothing about CUDA and are not held against tar
 
 from __future__ import annotations
 
-import argparse
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 US_PER = {"ns": 1e-3, "us": 1.0, "ms": 1e3}
@@ -47,7 +40,6 @@ TARGETS = {
 
 # Differences of two benchmarks: name -> (minuend, subtrahend), for every argument both have.
 DIFFERENCES = {"moved_minus_unmoved": ("call_with_moved_inputs", "call_with_unmoved_inputs")}
-ENV = ("gpu", "driver", "cuda", "cpu", "capability")
 
 
 def record(benchmark: dict[str, Any]) -> dict[str, Any] | None:
@@ -92,28 +84,7 @@ def judge(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "target_us": limit, "met": record["host_us"] <= limit}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("raw", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--env", type=Path, help="a record whose machine is the same")
-    given = parser.parse_args()
-    raw = json.loads(given.raw.read_text())
-    env = {}
-    if given.env is not None:
-        known = json.loads(given.env.read_text())["env"]
-        env = {key: known[key] for key in ENV if key in known}
-    env["date"] = raw["context"]["date"]
-    records = [found for each in raw["benchmarks"] if (found := record(each)) is not None]
-    records = [judge(each) for each in records + differences(records)]
-    document = {"env": env, "command": "./run bench-engine raw.json", "records": records}
-    given.out.write_text(json.dumps(document, indent=1) + "\n")
-    for each in records:
-        if each.get("met") is False:
-            print(
-                f"missed: {each['workload']}: {each['host_us']} us, target {each['target_us']} us"
-            )
-
-
-if __name__ == "__main__":
-    main()
+def records(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of all that Google Benchmark has written, judged."""
+    found = [each for benchmark in raw["benchmarks"] if (each := record(benchmark)) is not None]
+    return [judge(each) for each in found + differences(found)]
