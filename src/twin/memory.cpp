@@ -144,17 +144,23 @@ CUresult check_copy(const CUDA_MEMCPY3D& copy) {
   if (copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) {
     return CUDA_SUCCESS;
   }
-  const auto valid = [&copy](CUmemorytype type, const void* host, CUdeviceptr device, std::size_t x,
-                             std::size_t y, std::size_t z, std::size_t pitch, std::size_t height) {
-    if (!is_device(type)) {  // device memory is no host memory, though the twin could read it
-      return host != nullptr && range_of(reinterpret_cast<CUdeviceptr>(host)).bytes == 0;
-    }
-    return accessible(device + (z * height + y) * pitch + x, extent(copy, pitch, height));
+  struct End {
+    CUmemorytype type;
+    const void* host;
+    CUdeviceptr device;
+    std::size_t x, y, z, pitch, height;
   };
-  const bool both = valid(copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcXInBytes,
-                          copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight) &&
-                    valid(copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstXInBytes,
-                          copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight);
+  const auto valid = [&copy](const End& end) {
+    if (!is_device(end.type)) {  // device memory is no host memory, though the twin could read it
+      return end.host != nullptr && range_of(reinterpret_cast<CUdeviceptr>(end.host)).bytes == 0;
+    }
+    return accessible(end.device + (end.z * end.height + end.y) * end.pitch + end.x,
+                      extent(copy, end.pitch, end.height));
+  };
+  const bool both = valid({copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcXInBytes,
+                           copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight}) &&
+                    valid({copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstXInBytes,
+                           copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight});
   return both ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

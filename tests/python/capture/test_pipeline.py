@@ -64,10 +64,14 @@ def test_memory_that_runs_out_without_a_word(place: Place, monkeypatch: pytest.M
     assert (report.state, report.reason) == (FALLBACK, "memory ran out: ")
 
 
-def differing(places: int, **fields: Any) -> Tried:
-    failure = Failure(f"they differ in {places} places")
-    setback, because = Setback.CAPTURES_DIFFER, "of a place"
-    return Tried(Attempt(Policy(), **fields), {}, None, None, failure, places, because, setback)
+def differing(places: int) -> Tried:
+    return Tried(
+        Attempt(Policy()),
+        {},
+        failure=Failure(f"they differ in {places} places"),
+        places=places,
+        setback=Setback.CAPTURES_DIFFER,
+    )
 
 
 @pytest.mark.parametrize(
