@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -52,6 +53,13 @@ def of_call(
     return "cpu input" if True in used else None
 
 
+@functools.cache
+def seeds_of(target: Any) -> frozenset[str]:
+    """The parameters of an operator that are seeds."""
+    names = parameters(target) if isinstance(target, OpOverload) else ()
+    return SEEDS.intersection(names)
+
+
 def is_operator(node: Any) -> bool:
     """Whether this node computes, and does not only take a tuple or a size apart."""
     kinds = (OpOverload, HigherOrderOperator)
@@ -83,7 +91,7 @@ def _takes_seed_on_host(
     kwargs: Mapping[str, Any],
     on_host: Callable[[torch.Tensor], bool],
 ) -> bool:
-    seeds = (given(target, name, args, kwargs) for name in SEEDS & parameters(target).keys())
+    seeds = (given(target, name, args, kwargs) for name in seeds_of(target))
     return any(isinstance(seed, torch.Tensor) and on_host(seed) for seed in seeds)
 
 
