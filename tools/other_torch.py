@@ -24,8 +24,9 @@ from pathlib import Path
 from ensure import ROOT, has_driver, pins, pip_install, requirements
 
 UNREACHABLE = 75  #: exit status: pip could not reach an index
-SHORT = """backend before_wrappers before_guards speculation_code entry_point index_bounds partition
-    plan tensors training_autograd training_random twin_compile twin_random fallback versions"""
+SHORT = """backend hook before_wrappers before_guards speculation_code entry_point index_bounds
+    partition plan tensors training_autograd training_random twin_compile twin_random fallback
+    versions"""
 ALL = ["tests/python", "tests/training", "tests/trust"]
 
 

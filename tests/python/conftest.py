@@ -3,6 +3,7 @@ fixtures of many files."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,14 @@ def pytest_configure(config: pytest.Config) -> None:
         if not torch.cuda.is_available():
             raise pytest.UsageError("--reduce-overhead needs a CUDA device")
         training_support.instead_of_pygraph = "reduce-overhead"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def little_to_collect() -> Iterator[None]:
+    """What lives before a file's tests, torch most of all, is not looked at by every collection."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(params=PLACES)

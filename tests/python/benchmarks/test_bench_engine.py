@@ -16,7 +16,6 @@ from benchmarks.engine.tight import Tight  # noqa: E402
 from benchmarks.harness import modes  # noqa: E402
 from benchmarks.harness.device import MIB, Device, Memory  # noqa: E402
 from benchmarks.harness.worker import outcome  # noqa: E402
-from pygraph.demo import small_models  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
 EMPTY = torch.empty
@@ -262,12 +261,6 @@ def test_digests_tell_values_types_and_sizes():
     others = (ones.view(2, 2), ones.view(torch.float16), ones * 2, torch.ones(8)[:4])
     assert same not in [memory.digest((other,)) for other in others]
     assert memory.digest((torch.empty(0),)) != memory.digest(())
-
-
-def test_unet_keeps_sizes():
-    model = small_models.UNet(classes=3, width=4, depth=2).eval()
-    with torch.no_grad():
-        assert model(torch.randn(1, 3, 16, 24)).shape == (1, 3, 16, 24)
 
 
 def test_models_are_found_by_name():

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from rich.console import Console  # noqa: E402
 
+import pygraph  # noqa: E402
 from benchmarks.first_light import demo  # noqa: E402
 from benchmarks.first_light.record import REQUIRED, Record  # noqa: E402
 from benchmarks.first_light.run import Options, run_workload  # noqa: E402
@@ -309,3 +310,24 @@ def test_names():
     assert modes.find("floor,eager") == ["eager", "floor"]
     with pytest.raises(KeyError, match="reduce-overhead"):
         modes.find("nonsense")
+
+
+def test_other_modes_of_a_benchmark_do_not_gain() -> None:
+    def enabled() -> bool:
+        return bool(torch._C._is_multithreading_enabled())
+
+    pygraph.reset()
+    linear = torch.nn.Linear(4, 2)
+    function = torch.compile(linear, backend="pygraph", options={"device": "twin"})
+    with torch.enable_grad():
+        for _ in range(4):
+            function(torch.ones(3, 4)).sum().backward()
+    assert not enabled()
+    also: list[bool] = []
+    modes.backward_thread("reduce-overhead", lambda: also.append(enabled()))()
+    assert enabled() and also == [True]
+    modes.backward_thread("pygraph")()
+    assert not enabled()
+    pygraph.reset()
+    modes.backward_thread("pygraph")()
+    assert enabled()

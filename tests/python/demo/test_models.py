@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from pygraph.demo import small_models  # noqa: E402
 from pygraph.demo.models import WORKLOADS, find  # noqa: E402
 
 
@@ -19,3 +20,9 @@ def test_names():
     assert [each.name for each in find("alexnet, mlp-1")] == ["alexnet", "mlp-1"]
     with pytest.raises(KeyError, match="mlp-8"):
         find("nonsense")
+
+
+def test_unet_keeps_sizes():
+    model = small_models.UNet(classes=3, width=4, depth=2).eval()
+    with torch.no_grad():
+        assert model(torch.randn(1, 3, 16, 24)).shape == (1, 3, 16, 24)

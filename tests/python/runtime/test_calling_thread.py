@@ -11,7 +11,6 @@ import torch
 from training_support import reset
 
 import pygraph
-from benchmarks.harness.modes import backward_thread
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -122,16 +121,3 @@ def test_nothing_is_turned_off_where_nothing_trains() -> None:
         for n in range(4):
             function(torch.full((3, 4), float(n)))
     assert pygraph.report().graphs[0].replays and enabled()
-
-
-def test_other_modes_of_a_benchmark_do_not_gain() -> None:
-    train(compiled(network()))
-    assert not enabled()
-    also: list[bool] = []
-    backward_thread("reduce-overhead", lambda: also.append(enabled()))()
-    assert enabled() and also == [True]
-    backward_thread("pygraph")()
-    assert not enabled()
-    pygraph.reset()
-    backward_thread("pygraph")()
-    assert enabled()

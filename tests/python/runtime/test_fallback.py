@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from places import Place, assert_bits
 
 import pygraph
 from pygraph.runtime import registry
+from pygraph.runtime.fallback import Fallback
 
 
 def replays() -> int:
@@ -73,3 +76,11 @@ def test_runs_of_a_repeated_proof_are_no_replays(place: Place) -> None:
             assert_bits(serve([x]), [torch.relu(x + 1)])
     report = graph.refresh_report()
     assert (report.replays, report.proofs) == (4, 4)
+
+
+def test_uncaptured_leaves_aligned_cpu_arguments_alone() -> None:
+    seen: list[Any] = []
+    run = Fallback(lambda arguments: seen.extend(arguments) or ("r",), frozenset(), True)
+    x = torch.randn(9)[1:]
+    assert run([x, 3]) == ("r",)
+    assert seen[0] is x and seen[1] == 3

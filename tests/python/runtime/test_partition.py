@@ -12,7 +12,6 @@ import torch
 from pygraph.capture import blocks
 from pygraph.capture.blocks import GivenUp
 from pygraph.capture.cuda import Cuda
-from pygraph.frontends.compile.hook import partition_of
 from pygraph.runtime.partition import Partition, graph_inputs, graph_outputs
 from pygraph.runtime.training_pair import PairLayout, PairMember, Role, TrainingPair
 
@@ -54,22 +53,12 @@ def test_positions() -> None:
     assert graph_outputs(FORWARD, 5) == [2, 0, None, 3, 1]
 
 
-def test_a_result_that_is_several_of_the_graphs_is_the_last() -> None:
-    """Before torch 2.14 the map has no others."""
-    old = types.SimpleNamespace(input_index_mapping=[1, None], output_index_mapping=[3, None, 0])
-    new = types.SimpleNamespace(
-        input_index_mapping=[1, None], output_index_mapping=[[1, 3], [], [0]]
-    )
-    assert partition_of(old) == partition_of(new) == Partition((1, None), (3, None, 0))
-
-
 def test_a_map_that_does_not_fit_says_nothing() -> None:
     """Inductor removes arguments and results of a partition after it has made the map."""
     tensors = [torch.zeros(1)] * 3
     assert graph_inputs(FORWARD, tensors[:2]) == [None] * 2
     assert graph_inputs(FORWARD, [*tensors, torch.zeros(1)]) == [None] * 4
     assert graph_outputs(FORWARD, 4) == [None] * 4
-    assert partition_of(object()) is None
 
 
 def test_gradients_of_parameters_are_known_by_the_graph() -> None:
