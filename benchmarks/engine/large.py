@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pygraph.demo.models import WORKLOADS, Program, Sample, Workload, chosen, images, tokens
+from pygraph.demo.models import WORKLOADS, AsFunction, Sample, Workload, chosen, images, tokens
 from pygraph.demo.small_models import UNet
 
 LARGE: dict[str, Workload] = {}
@@ -46,7 +46,7 @@ def _bert() -> nn.Module:
     config = BertConfig(
         hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
     )
-    return Program(BertForQuestionAnswering(config), ("start_logits", "end_logits"))
+    return AsFunction(BertForQuestionAnswering(config), ("start_logits", "end_logits"))
 
 
 def _tokens_and_mask(generator: torch.Generator) -> Any:
@@ -59,17 +59,17 @@ def _gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_embd=1024, n_layer=24, n_head=16, use_cache=False)
-    return Program(_Masked(GPT2LMHeadModel(config)), ("logits",))
+    return AsFunction(_Masked(GPT2LMHeadModel(config)), ("logits",))
 
 
 @_register("unet", 8, "torch", images(8, 512))
 def _unet() -> nn.Module:
-    return Program(UNet(width=64))
+    return AsFunction(UNet(width=64))
 
 
 @_register("densenet121-64", 64, "torchvision", images(64, 224))
 def _densenet() -> nn.Module:
-    return Program(import_module("torchvision.models").densenet121())
+    return AsFunction(import_module("torchvision.models").densenet121())
 
 
 @_register("mobilebert-128", 128, "transformers", tokens(128, 128, 30522))
@@ -77,13 +77,13 @@ def _mobilebert() -> nn.Module:
     from transformers import MobileBertConfig, MobileBertForQuestionAnswering
 
     model = MobileBertForQuestionAnswering(MobileBertConfig())
-    return Program(model, ("start_logits", "end_logits"))
+    return AsFunction(model, ("start_logits", "end_logits"))
 
 
 @_register("vit-large", 64, "timm", images(64, 224))
 def _vit() -> nn.Module:
     timm = import_module("timm")
-    return Program(timm.create_model("vit_large_patch16_224", pretrained=False))
+    return AsFunction(timm.create_model("vit_large_patch16_224", pretrained=False))
 
 
 def named(name: str) -> Workload:

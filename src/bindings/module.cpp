@@ -13,7 +13,7 @@ NB_MODULE(_engine, module) {
   pygraph::bindings::bind_driver(module);
   pygraph::bindings::bind_phantom(module);
   pygraph::bindings::bind_link(module);
-  pygraph::bindings::bind_calls(module);
+  pygraph::bindings::bind_tensor_program(module);
   pygraph::bindings::bind_dispatcher(module);
   pygraph::bindings::bind_twin(module);
   pygraph::bindings::bind_twin_recorder(module);

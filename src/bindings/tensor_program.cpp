@@ -197,7 +197,7 @@ void number_parts(const LinkedGraph& graph, std::vector<ArgumentSpec>& arguments
 
 }  // namespace
 
-void bind_calls(nb::module_& module) {
+void bind_tensor_program(nb::module_& module) {
   module.def(
       "calibrate",
       [](nb::handle tensor, std::uint64_t cdata, std::uint64_t storage_cdata,
@@ -308,8 +308,8 @@ void bind_calls(nb::module_& module) {
                    "Results, by number, that nobody writes.")
       .def("reset_statistics", &TensorProgram::reset_statistics)
       .def("merge_blocks", &TensorProgram::merge_blocks, nb::arg("groups"))
-      .def("set_arena_floor", &TensorProgram::set_arena_floor, nb::arg("bytes"))
-      .def_prop_ro("arena_floor", &TensorProgram::arena_floor)
+      .def("set_least_arena", &TensorProgram::set_least_arena, nb::arg("bytes"))
+      .def_prop_ro("least_arena", &TensorProgram::least_arena)
       .def_prop_ro(
           "fronts",
           [](const TensorProgram& self) {

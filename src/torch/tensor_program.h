@@ -291,8 +291,8 @@ class TensorProgram {
 
   /// Bytes that the arena is asked for at least, if it is one piece: the programs of one compiled
   /// graph ask for as much as the largest, and get the same memory from torch's allocator.
-  void set_arena_floor(std::uint64_t bytes) noexcept { arena_floor_ = bytes; }
-  [[nodiscard]] std::uint64_t arena_floor() const noexcept { return arena_floor_; }
+  void set_least_arena(std::uint64_t bytes) noexcept { least_arena_ = bytes; }
+  [[nodiscard]] std::uint64_t least_arena() const noexcept { return least_arena_; }
   /// Bytes of the arena, if it is one piece for all of the graph; 0 if not.
   [[nodiscard]] std::uint64_t arena_in_one_piece() const noexcept {
     return arena_.pieces.size() == 1 && program_.size() == 1 ? arena_.pieces.front().bytes : 0;
@@ -346,7 +346,7 @@ class TensorProgram {
   std::vector<std::uint32_t> unwritten_;
   std::vector<std::int32_t> whole_of_block_;  ///< result that is the whole block, or -1
   ArenaSpec arena_;
-  std::uint64_t arena_floor_ = 0;
+  std::uint64_t least_arena_ = 0;
   std::unique_ptr<RandomState> random_;  ///< null: no random numbers and no generators
   bool writes_arguments_ = false;
   CUcontext context_ = nullptr;

@@ -62,7 +62,7 @@ class TensorProgram::Workspaces {
     const std::vector<ArenaSpec::Piece>& pieces = call_.arena_.pieces;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       if (pieces[i].first == part) {
-        const std::uint64_t floor = call_.arena_in_one_piece() != 0 ? call_.arena_floor_ : 0;
+        const std::uint64_t floor = call_.arena_in_one_piece() != 0 ? call_.least_arena_ : 0;
         const std::uint64_t size = std::max<std::uint64_t>(pieces[i].bytes, floor);
         const CUdeviceptr address = at(i).emplace(call_, size, trial.displace).address();
         call_.fill(address, trial.poison, pieces[i].bytes, stream);

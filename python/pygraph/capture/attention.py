@@ -25,7 +25,7 @@ def _returned(operator: Any) -> tuple[int, ...]:
     return tuple(position for position, result in results if result.name in STATES)
 
 
-def idle_states(
+def unwritten_states(
     operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 ) -> list[torch.Tensor]:
     """The states among the results of an operator that has just run without dropout."""

@@ -163,7 +163,7 @@ class Cuda(Device):
             graph, outputs = _capture(function, list(inputs), stream.cuda_stream, mode)
             uses = events()
             taken = frozenset(inside.places)
-            idle = frozenset(kept[index].data_ptr() for index in mode.idle)
+            unwritten = frozenset(kept[index].data_ptr() for index in mode.unwritten)
         segments = [
             _segment(address, size, uses.get(address, []), address in taken)
             for address, size in phantom.allocations_from(first_segment)
@@ -177,7 +177,7 @@ class Cuda(Device):
             pool=pool,
             operators=mode.operators,
             random=places,
-            idle=idle,
+            unwritten=unwritten,
         )
 
 

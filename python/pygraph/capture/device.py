@@ -70,7 +70,7 @@ class Recording:
     #: a list of (address, bytes)
     random: dict[int, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
     #: addresses of results that nobody writes (attention.py)
-    idle: frozenset[int] = frozenset()
+    unwritten: frozenset[int] = frozenset()
 
 
 class Device(abc.ABC):

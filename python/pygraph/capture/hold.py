@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from pygraph.capture import separate
-from pygraph.capture.attention import idle_states
+from pygraph.capture.attention import unwritten_states
 from pygraph.capture.holdings import Allocator
 from pygraph.capture.internal import Internal
 from pygraph.capture.unsafe import require_seeds_on_device
@@ -39,7 +39,7 @@ class _KeepResults(TorchDispatchMode):
         self._internal = internal
         self.last_operator: str | None = None
         self.operators: list[tuple[int, int]] = []  #: nodes before and after, where it made several
-        self.idle: list[int] = []  #: which of `kept` nobody writes (attention.py)
+        self.unwritten: list[int] = []  #: which of `kept` nobody writes (attention.py)
         self._count = count_nodes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -60,10 +60,10 @@ class _KeepResults(TorchDispatchMode):
         if after > before + 1:
             self.operators.append((before, after))
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        idle = idle_states(func, args, kwargs, result)
+        unwritten = unwritten_states(func, args, kwargs, result)
         for kept in results:
-            if any(kept is state for state in idle):
-                self.idle.append(len(self.kept))
+            if any(kept is state for state in unwritten):
+                self.unwritten.append(len(self.kept))
             self.kept.append(kept)
         if self._internal is not None:
             self._internal.leave(results)

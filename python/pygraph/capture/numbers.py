@@ -24,7 +24,7 @@ _MOST_BYTES = 8
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-class Call(Protocol):
+class CapturedValues(Protocol):
     """What a capture took and returned (record.Capture)."""
 
     @property
@@ -99,7 +99,9 @@ def argument_spec(number: torch.Tensor) -> _engine.ArgumentSpec:
     )
 
 
-def result_spec(position: int, a: Call, b: Call, reference: Sequence[Any]) -> _engine.ResultSpec:
+def result_spec(
+    position: int, a: CapturedValues, b: CapturedValues, reference: Sequence[Any]
+) -> _engine.ResultSpec:
     """Plans output `position` of capture `a`, whose probe is `b`, as a new number in each call, or
     as the argument that it is. Raises CaptureFailed unless it is the same in the real run, whose
     outputs are `reference`."""

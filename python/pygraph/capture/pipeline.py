@@ -271,13 +271,13 @@ def _unwritten(
         for segment in planned.direct
         if a.segments[segment].buffers == 1 and not linked.mentions[regions.of_segment[segment]]
     ]
-    idle = [
+    states = [
         position
         for position, output in enumerate(a.outputs)
-        if is_strided(output) and output.numel() and output.data_ptr() in a.idle
+        if is_strided(output) and output.numel() and output.data_ptr() in a.unwritten
     ]
     known = explained and not linked.strays
-    return sorted({*planned.standing_in(unaddressed if known else ()), *idle})
+    return sorted({*planned.standing_in(unaddressed if known else ()), *states})
 
 
 def _captured_memory(request: Request, attempt: Attempt, a: Capture) -> list[Any]:

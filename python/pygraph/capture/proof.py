@@ -35,7 +35,7 @@ _REPEATS = 4
 _MORE_REPEATS = 12
 
 
-class Outcome(enum.Enum):
+class Match(enum.Enum):
     BIT_EQUAL = "bit-equal"
     WITHIN_SPREAD = "within run-to-run spread"
     FAILED = "failed"
@@ -45,26 +45,26 @@ class Outcome(enum.Enum):
 class Verdict:
     """What a proof found. As text it is what the report says."""
 
-    outcome: Outcome
+    outcome: Match
     fault: str = ""  #: of a failed proof: what the graph did wrong
     #: what the graph's runs took in milliseconds, until the device was idle; no part of the verdict
     runs_ms: float = dataclasses.field(default=0.0, compare=False)
 
     @property
     def passed(self) -> bool:
-        return self.outcome is not Outcome.FAILED
+        return self.outcome is not Match.FAILED
 
     def __str__(self) -> str:
         return f"{self.outcome.value}: {self.fault}" if self.fault else self.outcome.value
 
 
-BIT_EQUAL = Verdict(Outcome.BIT_EQUAL)
-WITHIN_SPREAD = Verdict(Outcome.WITHIN_SPREAD)
+BIT_EQUAL = Verdict(Match.BIT_EQUAL)
+WITHIN_SPREAD = Verdict(Match.WITHIN_SPREAD)
 
 
 def failed(fault: str) -> Verdict:
     """The verdict on a graph that did `fault`."""
-    return Verdict(Outcome.FAILED, fault)
+    return Verdict(Match.FAILED, fault)
 
 
 class _GraphFailedError(Exception):

@@ -47,7 +47,7 @@ class Capture:
     #: where the states of generators stand, by source: for each a list of (address, bytes)
     random: dict[int, list[tuple[int, int]]]
     drew_on_host: bool  #: random numbers, from torch's CPU generator
-    idle: frozenset[int]  #: addresses of results that nobody writes (attention.py)
+    unwritten: frozenset[int]  #: addresses of results that nobody writes (attention.py)
 
     @functools.cached_property
     def first_input(self) -> dict[int, int]:
@@ -120,7 +120,7 @@ def record(
         operators=made.operators,
         random=made.random,
         drew_on_host=not torch.equal(host, torch.get_rng_state()),
-        idle=made.idle,
+        unwritten=made.unwritten,
     )
 
 

@@ -3,7 +3,7 @@
 A signature is the integer arguments of a call (dynamic sizes) and its numbers on the host; sizes,
 strides and dtypes of tensors follow from it, which Dynamo's guards see to. Which get a program:
 
-* one that is seen for the second time (`SignaturePolicy.capture_at`): a size that does not come
+* one that is seen for the second time (`SignatureRules.capture_at`): a size that does not come
   back is not worth 50 ms; or, if there is a list of sizes, those in it, at once, and no others;
 * but at its second sight at the earliest if its sizes came with other numbers on the host before:
   those may differ from call to call;
@@ -11,7 +11,7 @@ strides and dtypes of tensors follow from it, which Dynamo's guards see to. Whic
   forward has, or `at_once`; others when the time for it is there (Budget): a 200th of all time,
   and half of what replays have saved. That is the most that a stream of many sizes spends on
   links. After an attempt that failed any other of the graph waits for that, too;
-* up to `SignaturePolicy.programs`, and NODES nodes in all of them, but `at_once` of them however
+* up to `SignatureRules.programs`, and NODES nodes in all of them, but `at_once` of them however
   many nodes they have. A further one then evicts the one used longest ago if it has come up four
   times since that was used (and twice as often each time that it has waited in vain): sizes that
   all come equally often would only take each other's place. One that was evicted must be seen
@@ -48,7 +48,7 @@ _BACK_OFF = 4
 #: Sights of a signature without any use of a program that it takes the place of.
 _SIGHTS_FOR_A_PLACE = 4
 #: How often linking is tried again after memory was short, or constants have moved.
-MAXIMUM_ATTEMPTS = 4
+MAXIMUM_FAILURES = 4
 #: How many times as long a signature waits at most that has waited in vain.
 _LONGEST_WAIT = 4
 #: Sights of new numbers on the host, with sizes that are not new, until they count as restless.
@@ -60,7 +60,7 @@ Key = tuple[Integers, tuple[Any, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
-class SignaturePolicy:
+class SignatureRules:
     """Which signatures get a program."""
 
     programs: int = PROGRAMS  #: at most
@@ -91,7 +91,7 @@ class Signature:
     program: Any = None  #: once there is one
     keep: Any = None  #: memory that the program needs
     nodes: int = 0  #: of the program
-    attempts: int = 0
+    failures: int = 0  #: links that came to nothing
     relinks: int = 0  #: for arguments that are less aligned (alignment.py)
     evictions: int = 0
     #: It waits for a place: calls of the graph when that began, and its own until it asks again.
@@ -147,9 +147,9 @@ class Signature:
 
     def postpone(self) -> None:
         """Tries again after four times as many calls as the last time, a few times."""
-        self.attempts += 1
-        self.settled = self.attempts >= MAXIMUM_ATTEMPTS
-        self.calls = self.warm_up_calls - _BACK_OFF**self.attempts + 1
+        self.failures += 1
+        self.settled = self.failures >= MAXIMUM_FAILURES
+        self.calls = self.warm_up_calls - _BACK_OFF**self.failures + 1
 
     def evict(self) -> None:
         """Its program made room for another one's."""
@@ -165,7 +165,7 @@ class Signatures:
 
     def __init__(
         self,
-        policy: SignaturePolicy,
+        policy: SignatureRules,
         device: Device,
         at_once: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -266,7 +266,7 @@ class Signatures:
         programs = [signature.program for signature in self._with_program]
         largest = max(program.arena_in_one_piece for program in programs)
         for program in programs:
-            program.set_arena_floor(largest)
+            program.set_least_arena(largest)
 
     def drop(self, signature: Signature) -> None:
         """It has none any more."""
@@ -343,7 +343,7 @@ class Signatures:
 
 
 def sizes_of(listed: Iterable[Any]) -> tuple[frozenset[int], ...]:
-    """The option `capture_sizes`: integers, or tuples of integers, as SignaturePolicy.sizes. Raises
+    """The option `capture_sizes`: integers, or tuples of integers, as SignatureRules.sizes. Raises
     ValueError for anything else."""
     if not isinstance(listed, Iterable):
         raise _no_sizes(listed)

@@ -68,7 +68,7 @@ def _works(library: str) -> bool:
     return True
 
 
-class Program(nn.Module):
+class AsFunction(nn.Module):
     """A model as a function from tensors to a tuple of tensors, under autocast if wanted.
 
     The context is entered inside `forward`, so compiled modes pay for it once, while compiling.
@@ -134,7 +134,7 @@ def images(batch: int, size: int = 224) -> Sample:
 def _xlnet() -> nn.Module:
     from transformers import XLNetConfig, XLNetLMHeadModel
 
-    return Program(XLNetLMHeadModel(XLNetConfig(use_mems_eval=False)), ("logits",))
+    return AsFunction(XLNetLMHeadModel(XLNetConfig(use_mems_eval=False)), ("logits",))
 
 
 @_register("DebertaV2ForQuestionAnswering", 1, "transformers", tokens(1, 512, 128100))
@@ -142,7 +142,7 @@ def _deberta() -> nn.Module:
     from transformers import DebertaV2Config, DebertaV2ForQuestionAnswering
 
     model = DebertaV2ForQuestionAnswering(DebertaV2Config())
-    return Program(model, ("start_logits", "end_logits"))
+    return AsFunction(model, ("start_logits", "end_logits"))
 
 
 @_register("MobileBertForQuestionAnswering", 16, "transformers", tokens(16, 128, 30522))
@@ -150,23 +150,23 @@ def _mobilebert() -> nn.Module:
     from transformers import MobileBertConfig, MobileBertForQuestionAnswering
 
     model = MobileBertForQuestionAnswering(MobileBertConfig())
-    return Program(model, ("start_logits", "end_logits"))
+    return AsFunction(model, ("start_logits", "end_logits"))
 
 
 @_register("alexnet", 2, "torchvision", images(2))
 def _alexnet() -> nn.Module:
-    return Program(import_module("torchvision.models").alexnet())
+    return AsFunction(import_module("torchvision.models").alexnet())
 
 
 @_register("densenet121", 8, "torchvision", images(8))
 def _densenet() -> nn.Module:
-    return Program(import_module("torchvision.models").densenet121())
+    return AsFunction(import_module("torchvision.models").densenet121())
 
 
 @_register("vit_base_patch16_224", 1, "timm", images(1))
 def _vit() -> nn.Module:
     timm = import_module("timm")
-    return Program(timm.create_model("vit_base_patch16_224", pretrained=False))
+    return AsFunction(timm.create_model("vit_base_patch16_224", pretrained=False))
 
 
 def _register_mlp(blocks: int) -> None:
@@ -175,7 +175,7 @@ def _register_mlp(blocks: int) -> None:
 
     @_register(f"mlp-{blocks}", 16, "torch", sample)
     def build() -> nn.Module:
-        return Program(MLP(blocks), autocast=False)
+        return AsFunction(MLP(blocks), autocast=False)
 
 
 for _blocks in (1, 8, 32):
@@ -186,14 +186,14 @@ for _blocks in (1, 8, 32):
 def _resnet_stand_in() -> nn.Module:
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    return Program(ResNetForImageClassification(ResNetConfig()), ("logits",))
+    return AsFunction(ResNetForImageClassification(ResNetConfig()), ("logits",))
 
 
 @_register("vit_base", 1, "transformers", images(1))
 def _vit_stand_in() -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
-    return Program(ViTForImageClassification(ViTConfig()), ("logits",))
+    return AsFunction(ViTForImageClassification(ViTConfig()), ("logits",))
 
 
 def find(names: str) -> list[Workload]:

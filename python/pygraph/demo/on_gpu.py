@@ -37,7 +37,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @dataclass
-class Shown:
+class Measured:
     """One way: what it computed, and the medians of its calls; no times where that is wrong."""
 
     way: str
@@ -69,7 +69,7 @@ def judge(found: list[torch.Tensor], expected: list[torch.Tensor]) -> tuple[floa
 
 def run(
     model: Any, fresh_input: Callable[[], torch.Tensor], way: str, options: dict[str, Any]
-) -> Shown:
+) -> Measured:
     """Compiles, checks, and times. Raises what that raises."""
     torch.compiler.reset()
     compiled = torch.compile(model, **options)
@@ -86,7 +86,7 @@ def run(
     inputs = [fresh_input() for _ in range(CHECKED)]
     found = [call(x).clone() for x in inputs]
     error, problem = judge(found, [model(x) for x in inputs])
-    shown = Shown(way, error, problem)
+    shown = Measured(way, error, problem)
     if problem is not None:
         return shown
     host, latency = [], []
@@ -103,7 +103,7 @@ def run(
     return shown
 
 
-def as_table(name: str, found: list[Shown]) -> Table:
+def as_table(name: str, found: list[Measured]) -> Table:
     table = Table(title=f"{name}, medians of {TIMED} calls", title_justify="left")
     table.add_column("mode")
     for column in ("latency, us", "host time, us", "PyGraph is faster by", "error against eager"):
@@ -133,7 +133,7 @@ def show_on_gpu(name: str, console: Console) -> int:
                     shown = run(model, lambda: fresh_on_cpu().cuda(), way, options)
                 except Exception as error:
                     reason = str(error).splitlines()[0] if str(error) else "-"
-                    shown = Shown(way, float("nan"), f"{type(error).__name__}: {reason}")
+                    shown = Measured(way, float("nan"), f"{type(error).__name__}: {reason}")
             found.append(shown)
     console.print(as_table(name, found))
     report = registry.report()

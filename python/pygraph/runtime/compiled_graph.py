@@ -28,7 +28,7 @@ from pygraph.capture.device import Device, capture_lock
 from pygraph.capture.holdings import Holdings
 from pygraph.capture.outcome import Failure, LinkedProgram, Outcome
 from pygraph.capture.request import Request
-from pygraph.decide.signatures import Signature, SignaturePolicy, Signatures
+from pygraph.decide.signatures import Signature, SignatureRules, Signatures
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING, GraphReport
 from pygraph.runtime.alignment import Alignment
 from pygraph.runtime.bypass import Bypass
@@ -69,7 +69,7 @@ class CompiledGraph:
         mutated: Sequence[int] = (),
         device: Device | int = 0,
         find_source: SourceFinder = lambda operator: None,
-        sizes: SignaturePolicy | None = None,
+        sizes: SignatureRules | None = None,
         paranoid: int = 0,
         aligned: bool = False,
         sure: Collection[int] = (),
@@ -98,7 +98,7 @@ class CompiledGraph:
         self._holdings = holdings or Holdings()
         self._find_source = find_source
         self._signatures = Signatures(
-            sizes or SignaturePolicy(), self.device, self._member.programs_at_once
+            sizes or SignatureRules(), self.device, self._member.programs_at_once
         )
         self._alignment = Alignment(self._signatures)
         self._member.count_programs(self._signatures.count)
@@ -114,14 +114,14 @@ class CompiledGraph:
 
     @property
     def direct_calls_allowed(self) -> bool:
-        """Whether calls may bypass entry(), which repeats proofs where that is asked for."""
+        """Whether calls may bypass as_callable(), which repeats proofs where that is asked for."""
         return not self._paranoid
 
     @property
     def role(self) -> Role:
         return self._member.role
 
-    def entry(self) -> Callable[[list[Any]], Any]:
+    def as_callable(self) -> Callable[[list[Any]], Any]:
         """What Inductor calls. Keeps this object alive."""
         proving = self.prove_again, self._paranoid
         return Paranoid(self.dispatcher, *proving) if self._paranoid else self.dispatcher

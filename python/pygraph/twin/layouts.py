@@ -17,7 +17,7 @@ from pygraph.torch_private import dispatch, tensors
 CPU = torch.device("cpu")
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """Sizes and strides in elements. `conj` and `neg` are torch's lazy conjugation and negation."""
 
     dtype: torch.dtype
@@ -36,13 +36,13 @@ class Layout(NamedTuple):
         return (last + 1) * self.dtype.itemsize
 
 
-def layout_of(tensor: torch.Tensor) -> Layout:
+def layout_of(tensor: torch.Tensor) -> TensorLayout:
     dtype = tensor.dtype
     conj = dtype.is_complex and tensor.is_conj()
-    return Layout(dtype, tuple(tensor.shape), tensor.stride(), conj, tensor.is_neg())
+    return TensorLayout(dtype, tuple(tensor.shape), tensor.stride(), conj, tensor.is_neg())
 
 
-def at_address(address: int, layout: Layout, nbytes: int, front: int = 0) -> torch.Tensor:
+def at_address(address: int, layout: TensorLayout, nbytes: int, front: int = 0) -> torch.Tensor:
     """A tensor on memory at `address`, which the caller keeps valid. Its storage begins `front`
     elements before that."""
     before = front * layout.dtype.itemsize
@@ -53,12 +53,12 @@ def at_address(address: int, layout: Layout, nbytes: int, front: int = 0) -> tor
     return _with_bits(tensor, layout)
 
 
-def empty(layout: Layout) -> torch.Tensor:
+def empty(layout: TensorLayout) -> torch.Tensor:
     tensor = torch.empty_strided(layout.size, layout.stride, dtype=layout.dtype, device=CPU)
     return _with_bits(tensor, layout)
 
 
-def zeros(layout: Layout) -> torch.Tensor:
+def zeros(layout: TensorLayout) -> torch.Tensor:
     memory = torch.zeros(layout.nbytes(), dtype=torch.uint8, device=CPU)
     tensor = torch.empty(0, dtype=layout.dtype, device=CPU).set_(
         memory.untyped_storage(), 0, layout.size, layout.stride
@@ -66,7 +66,7 @@ def zeros(layout: Layout) -> torch.Tensor:
     return _with_bits(tensor, layout)
 
 
-def _with_bits(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+def _with_bits(tensor: torch.Tensor, layout: TensorLayout) -> torch.Tensor:
     if layout.conj:
         tensor = tensors.conjugated(tensor)
     return tensors.negated(tensor) if layout.neg else tensor

@@ -17,7 +17,7 @@ import torch
 from pygraph import _engine
 from pygraph.torch_private.tensors import object_of
 from pygraph.twin import layouts
-from pygraph.twin.layouts import Layout
+from pygraph.twin.layouts import TensorLayout
 from pygraph.twin.predict import Substitute, predict
 
 _INT64 = range(-(2**63), 2**63)
@@ -45,12 +45,12 @@ class _Word(int):
 class _Empty:
     """Stands for a tensor without elements, which has no address."""
 
-    def __init__(self, layout: Layout, number: int) -> None:
+    def __init__(self, layout: TensorLayout, number: int) -> None:
         self.layout = layout
         self.number = number
 
 
-class Call:
+class OperatorCall:
     """The arguments of one call of an operator, taken apart."""
 
     __slots__ = (
@@ -80,7 +80,7 @@ class Call:
         self.generators: set[int] = set()  #: words that are places of generators
         self.words: list[Any] = []
         self.kinds: list[str] = []
-        self.layouts: dict[int, Layout] = {}  #: per word that is an address
+        self.layouts: dict[int, TensorLayout] = {}  #: per word that is an address
         self.tensors: list[torch.Tensor] = []  #: each once, in order
         self._places: dict[int, Any] = {}  #: per tensor by identity, what stands for it
         self.key: list[Any] = []
@@ -168,8 +168,8 @@ def value_arguments(schema: Any) -> tuple[bool, ...]:
 
 
 class Operation:
-    """`results` says per declared result of the operator what it is: a Layout or list of Layouts
-    (fresh memory, whose addresses are the last words of the block), an Alias, or what is no
+    """`results` says per declared result of the operator what it is: a TensorLayout or a list of
+    them (fresh memory, whose addresses are the last words of the block), an Alias, or what is no
     tensor."""
 
     __slots__ = (
@@ -183,21 +183,21 @@ class Operation:
         "results",
     )
 
-    def __init__(self, func: Any, call: Call, results: tuple[Any, ...]) -> None:
+    def __init__(self, func: Any, call: OperatorCall, results: tuple[Any, ...]) -> None:
         self._func = func
         self._args = [_static(value) for value in call.args]
         self._kwargs = {name: _static(value) for name, value in call.kwargs.items()}
         self.results = results
         self.number = -1
         nbytes = [(word, layout, layout.nbytes()) for word, layout in call.layouts.items()]
-        self._addresses: list[tuple[int, Layout, int]] = nbytes
+        self._addresses: list[tuple[int, TensorLayout, int]] = nbytes
         self._generators = sorted(call.generators)
-        self._out: list[tuple[int, int | None, int, Layout, int]] = []
+        self._out: list[tuple[int, int | None, int, TensorLayout, int]] = []
         word = len(call.words)
         for index, result in enumerate(results):
             inside = isinstance(result, list)
             for item, layout in enumerate(result if inside else [result]):
-                if isinstance(layout, Layout) and (size := layout.nbytes()):
+                if isinstance(layout, TensorLayout) and (size := layout.nbytes()):
                     place = item if inside else None
                     self._out.append((word, place, index, layout, size))
                     word += 1
@@ -249,7 +249,7 @@ _predicted: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
 
 def results_of(
-    func: Any, call: Call, aliases: tuple[Alias | None, ...], written: Iterable[int]
+    func: Any, call: OperatorCall, aliases: tuple[Alias | None, ...], written: Iterable[int]
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The results' description (see Operation) and the key of what it holds for. `aliases` gives
     per declared result the tensor argument that is returned; `written` are the tensor arguments
@@ -267,7 +267,12 @@ def results_of(
 
 
 def intern(
-    func: Any, call: Call, results: tuple[Any, ...], key: tuple[Any, ...], kinds: str, align: int
+    func: Any,
+    call: OperatorCall,
+    results: tuple[Any, ...],
+    key: tuple[Any, ...],
+    kinds: str,
+    align: int,
 ) -> Operation:
     """The operation of a call whose block is laid out as `kinds`; `align` is what its aligned
     pointers must be a multiple of, in bytes."""
@@ -280,8 +285,8 @@ def intern(
     return operation
 
 
-def _substitute(call: Call) -> Substitute:
-    def substitute(make: Callable[[int, Layout], torch.Tensor]) -> Any:
+def _substitute(call: OperatorCall) -> Substitute:
+    def substitute(make: Callable[[int, TensorLayout], torch.Tensor]) -> Any:
         made: dict[int, torch.Tensor] = {}
 
         def visit(value: Any) -> Any:

@@ -14,7 +14,7 @@ from pygraph.operators.known import given, known, names, parameters
 from pygraph.operators.table import STORAGE_OFFSET, UNDECLARED_WRITES, Property
 from pygraph.torch_private.dispatch import has_kernel
 from pygraph.torch_private.dispatch import schema as schema_of
-from pygraph.twin.operations import Alias, Call, Unsupported, value_arguments
+from pygraph.twin.operations import Alias, OperatorCall, Unsupported, value_arguments
 
 
 class Treatment(enum.Enum):
@@ -55,8 +55,8 @@ class Operator:
     counts_from_storage: bool
     keeps_offset: bool
 
-    def call(self, args: Any, kwargs: Any, generators: Mapping[int, int]) -> Call:
-        return Call(self.free, self.free_names, args, kwargs, generators)
+    def call(self, args: Any, kwargs: Any, generators: Mapping[int, int]) -> OperatorCall:
+        return OperatorCall(self.free, self.free_names, args, kwargs, generators)
 
     def from_tensor(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments, with a place that is counted from the start of the first one's storage
@@ -85,7 +85,7 @@ class Operator:
             found.extend(item for item in items if isinstance(item, torch.Tensor))
         return found
 
-    def alias_numbers(self, call: Call, args: Any, kwargs: Any) -> tuple[Alias | None, ...]:
+    def alias_numbers(self, call: OperatorCall, args: Any, kwargs: Any) -> tuple[Alias | None, ...]:
         def number(name: str | None) -> Alias | None:
             if name is None:
                 return None

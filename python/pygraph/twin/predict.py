@@ -20,10 +20,12 @@ import torch
 from pygraph.torch_private import fake_tensors
 from pygraph.torch_private.dispatch import schema as schema_of
 from pygraph.twin import layouts
-from pygraph.twin.layouts import Layout
+from pygraph.twin.layouts import TensorLayout
 
 #: Replaces the tensors of an argument structure; the rest stays.
-Substitute = Callable[[Callable[[int, Layout], torch.Tensor]], tuple[list[Any], dict[str, Any]]]
+Substitute = Callable[
+    [Callable[[int, TensorLayout], torch.Tensor]], tuple[list[Any], dict[str, Any]]
+]
 
 
 class ValueDependent(RuntimeError):
@@ -38,7 +40,7 @@ _REFUSED = (
 
 @dataclasses.dataclass
 class Prediction:
-    """Per declared result: a Layout, a list of them, or what is no tensor."""
+    """Per declared result: a TensorLayout, a list of them, or what is no tensor."""
 
     results: tuple[Any, ...]
 
@@ -97,7 +99,7 @@ def _again(func: Any, substitute: Substitute, found: Prediction) -> bool:
     return _shapes(again) == _shapes(found)
 
 
-def _fake_tensor(_: int, layout: Layout) -> torch.Tensor:
+def _fake_tensor(_: int, layout: TensorLayout) -> torch.Tensor:
     with _fake_mode():
         return layouts.empty(layout)
 
@@ -106,12 +108,12 @@ def _run(
     func: Any,
     substitute: Substitute,
     written: Sequence[int],
-    make: Callable[[int, Layout], torch.Tensor],
+    make: Callable[[int, TensorLayout], torch.Tensor],
     fakes: bool = False,
 ) -> Prediction:
     made: dict[int, torch.Tensor] = {}
 
-    def keep(number: int, layout: Layout) -> torch.Tensor:
+    def keep(number: int, layout: TensorLayout) -> torch.Tensor:
         made[number] = make(number, layout)
         return made[number]
 
@@ -137,11 +139,11 @@ def _describe(result: Any) -> Any:
     return result
 
 
-def _leaves(prediction: Prediction) -> list[Layout]:
-    found: list[Layout] = []
+def _leaves(prediction: Prediction) -> list[TensorLayout]:
+    found: list[TensorLayout] = []
     for result in prediction.results:
         items = result if isinstance(result, list) else [result]
-        found.extend(item for item in items if isinstance(item, Layout))
+        found.extend(item for item in items if isinstance(item, TensorLayout))
     return found
 
 

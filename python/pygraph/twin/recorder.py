@@ -27,8 +27,8 @@ from pygraph import _engine
 from pygraph.torch_private.dispatch import DisableFunction, TorchDispatchMode
 from pygraph.torch_private.tensors import object_of
 from pygraph.twin import faults, generator_state, layouts, operations
-from pygraph.twin.layouts import Layout
-from pygraph.twin.operations import Alias, Call, Unsupported
+from pygraph.twin.layouts import TensorLayout
+from pygraph.twin.operations import Alias, OperatorCall, Unsupported
 from pygraph.twin.operators import Operator, Treatment, operator_of
 from pygraph.twin.predict import ValueDependent
 
@@ -188,7 +188,7 @@ class _Recorder(TorchDispatchMode):
             return self._node(func, operator, args, call, results, key)
 
     def _node(
-        self, func: Any, operator: Operator, args: Any, call: Call, results: Any, key: Any
+        self, func: Any, operator: Operator, args: Any, call: OperatorCall, results: Any, key: Any
     ) -> Any:
         """Makes the results and the node that computes them."""
         fresh: list[torch.Tensor] = []
@@ -214,9 +214,11 @@ class _Recorder(TorchDispatchMode):
                 str(func), "writes memory that is neither an argument nor made by the capture"
             )
 
-    def _result(self, result: Any, call: Call, fresh: list[torch.Tensor], front: int) -> Any:
+    def _result(
+        self, result: Any, call: OperatorCall, fresh: list[torch.Tensor], front: int
+    ) -> Any:
         """`front`: elements of the result's storage before its first one."""
-        if isinstance(result, Layout):
+        if isinstance(result, TensorLayout):
             nbytes = result.nbytes()
             if nbytes == 0:
                 return layouts.empty(result)
@@ -230,7 +232,7 @@ class _Recorder(TorchDispatchMode):
         return call.tensors[result] if isinstance(result, Alias) else result
 
     def _launch(
-        self, func: Any, call: Call, results: Any, key: Any, fresh: list[torch.Tensor]
+        self, func: Any, call: OperatorCall, results: Any, key: Any, fresh: list[torch.Tensor]
     ) -> None:
         words = [*call.words, *(tensor.data_ptr() for tensor in fresh)]
         kinds = "".join(call.kinds) + "p" * len(fresh)

@@ -45,7 +45,7 @@ def graphed_callable(function: Call, name: str, static: range) -> Call:
         function, name=registry.next_name(name), static=static, mutated=(), device=0
     )
     registry.add(graph)
-    return graph.entry()
+    return graph.as_callable()
 
 
 def _boxed(function: Callable[..., Any]) -> Call:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pygraph.capture import hold
-from pygraph.capture.attention import idle_states
+from pygraph.capture.attention import unwritten_states
 
 aten = torch.ops.aten
 QKV = [torch.empty(2, 4, 8, 16, dtype=torch.float16, device="meta") for _ in range(3)]
@@ -32,16 +32,16 @@ def test_states_are_idle_without_dropout(name: str, by_name: bool, share: float 
         args.append(share)
     result = operator(*args, **kwargs)
     expected = [] if share else [result[i] for i in places if result[i] is not None]
-    found = idle_states(operator, args, kwargs, result)
+    found = unwritten_states(operator, args, kwargs, result)
     assert len(found) == len(expected)
     assert all(one is other for one, other in zip(found, expected, strict=True))
 
 
 def test_other_operators_have_none() -> None:
     x = torch.ones(2)
-    assert idle_states(aten.add.Tensor, [x, x], {}, x + x) == []
-    assert idle_states(aten.native_dropout.default, [x, 0.0, True], {}, (x, x > 0)) == []
-    assert idle_states(print, [], {}, None) == []
+    assert unwritten_states(aten.add.Tensor, [x, x], {}, x + x) == []
+    assert unwritten_states(aten.native_dropout.default, [x, 0.0, True], {}, (x, x > 0)) == []
+    assert unwritten_states(print, [], {}, None) == []
 
 
 def test_a_capture_notes_them() -> None:
@@ -50,7 +50,7 @@ def test_a_capture_notes_them() -> None:
     with hold.hold_buffers((), kept) as mode:
         result = operator(*QKV, *between, 0.0)
         operator(*QKV, *between, 0.5)
-    assert [id(kept[index]) for index in mode.idle] == [id(result[i]) for i in places]
+    assert [id(kept[index]) for index in mode.unwritten] == [id(result[i]) for i in places]
 
 
 def test_a_capture_holds_no_tensor_but_among_what_is_kept() -> None:
@@ -60,5 +60,5 @@ def test_a_capture_holds_no_tensor_but_among_what_is_kept() -> None:
     with hold.hold_buffers((), kept) as mode:
         results = [weakref.ref(each) for each in operator(*QKV, *between, 0.0)]
     kept.clear()
-    assert mode.idle
+    assert mode.unwritten
     assert [each() for each in results] == [None] * len(results)

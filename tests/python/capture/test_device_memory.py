@@ -140,7 +140,7 @@ def test_memory_that_runs_out_while_linking(place: Place, monkeypatch: pytest.Mo
 
 def test_paranoia_needs_memory(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = place.graphed(lambda arguments: [arguments[0] + 1], paranoid=3)
-    run = graph.entry()
+    run = graph.as_callable()
 
     def calls(count: int) -> tuple[int, int, str]:
         for _ in range(count):

@@ -26,7 +26,7 @@ from pygraph.capture.attempts import Policy as Rung
 from pygraph.capture.device import CaptureFailed
 from pygraph.capture.hold import hold_buffers
 from pygraph.decide import budget, signatures
-from pygraph.decide.signatures import SignaturePolicy, Signatures
+from pygraph.decide.signatures import SignatureRules, Signatures
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING
 from pygraph.runtime import compiled_graph, devices
 
@@ -119,7 +119,7 @@ def test_a_number_that_differs_from_call_to_call_gets_no_program(
     apart: Apart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signatures, "_REMEMBERED", 64)
-    graph = compiled(apart, sizes=SignaturePolicy(programs=1, capture_at=1))
+    graph = compiled(apart, sizes=SignatureRules(programs=1, capture_at=1))
     x = torch.randn(6)
     graph.dispatcher([x, number(-1.0)])  # watched
     for value in range(100):
@@ -136,7 +136,7 @@ def test_a_number_that_differs_from_call_to_call_gets_no_program(
 
 def test_a_call_with_a_number_is_looked_at_each_time(apart: Apart, heard: list[Any]) -> None:
     """Signatures that differ in integers alone may rest (test_bypass.py)."""
-    graph = compiled(apart, sizes=SignaturePolicy(capture_at=9))
+    graph = compiled(apart, sizes=SignatureRules(capture_at=9))
     values = [1.0, 2.0, 1.0, 2.0, 2.0]
     for value in values:
         x = torch.randn(6)
@@ -148,7 +148,7 @@ def test_a_call_with_a_number_is_looked_at_each_time(apart: Apart, heard: list[A
 
 
 def test_a_number_waits_for_a_place_as_long_as_a_size(apart: Apart) -> None:
-    graph = compiled(apart, sizes=SignaturePolicy(programs=1))
+    graph = compiled(apart, sizes=SignatureRules(programs=1))
     x = torch.randn(6)
     for _ in range(4):
         graph.dispatcher([x, number(1.0)])
@@ -170,7 +170,7 @@ def test_the_number_that_differs_is_named(apart: Apart) -> None:
 
 
 def test_a_number_that_recurs_is_no_habit(apart: Apart) -> None:
-    known = Signatures(SignaturePolicy(capture_at=9), apart)
+    known = Signatures(SignatureRules(capture_at=9), apart)
 
     def sights(*values: int) -> str | None:
         for value in values:
@@ -192,7 +192,7 @@ def test_listed_sizes_are_about_integers(apart: Apart) -> None:
         size, x, value = arguments
         return [x[:size] * value]
 
-    graph = compiled(apart, function, sizes=SignaturePolicy(sizes=signatures.sizes_of([3, 4])))
+    graph = compiled(apart, function, sizes=SignatureRules(sizes=signatures.sizes_of([3, 4])))
     x = torch.randn(6)
     graph.dispatcher([4, x, number(3.0)])  # watched
     for size, value, programs in (
@@ -210,7 +210,7 @@ def test_listed_sizes_are_about_integers(apart: Apart) -> None:
 def test_seeds_are_no_part_of_a_signature(apart: Apart) -> None:
     """Known as such from the second call on: the first one counts all the same."""
     apart.dtypes = (torch.int64,)
-    known = Signatures(SignaturePolicy(), apart)
+    known = Signatures(SignatureRules(), apart)
     first = known.of([torch.randn(3), torch.tensor(1), torch.tensor(5)])
     first.calls = 1
     assert known.of([torch.randn(3), torch.tensor(1), torch.tensor(6)]) is not first

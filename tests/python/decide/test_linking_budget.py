@@ -15,7 +15,7 @@ from training_support import fresh, reset
 import pygraph
 from pygraph.capture import proof
 from pygraph.decide import budget, signatures
-from pygraph.decide.signatures import SignaturePolicy
+from pygraph.decide.signatures import SignatureRules
 from pygraph.reporting import Report, text
 from pygraph.runtime import bypass, devices, registry
 
@@ -142,7 +142,7 @@ def test_the_least_that_a_replay_saves_counts(monkeypatch: pytest.MonkeyPatch) -
     now = 100.0
     monkeypatch.setattr(budget.time, "monotonic", lambda: now)
     monkeypatch.setattr(budget, "BUDGET", budget.Budget())
-    found = signatures.Signatures(SignaturePolicy(), devices.PLATFORMS["twin"].device(0))
+    found = signatures.Signatures(SignatureRules(), devices.PLATFORMS["twin"].device(0))
 
     def earned(replays: int) -> float:
         budget.BUDGET.clear()
@@ -243,7 +243,7 @@ def test_listed_sizes_are_linked_at_once_however_many(
 ) -> None:
     monkeypatch.setattr(signatures, "EAGER", 1)
     monkeypatch.setattr(budget, "PATIENCE", 1e6)
-    graph = place.graphed(scale, sizes=SignaturePolicy(sizes=signatures.sizes_of([2, 3, 4])))
+    graph = place.graphed(scale, sizes=SignatureRules(sizes=signatures.sizes_of([2, 3, 4])))
     for factor in (2, 2, 3, 4):
         serve(graph, place, factor)
     assert graph.refresh_report().programs == 3
@@ -254,7 +254,7 @@ def test_so_many_are_linked_at_once_as_is_asked_for(
     place: Place, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(budget, "PATIENCE", 1e6)
-    graph = place.graphed(scale, sizes=SignaturePolicy(at_once=at_once))
+    graph = place.graphed(scale, sizes=SignatureRules(at_once=at_once))
     for _ in range(3):
         for factor in range(12):
             serve(graph, place, factor)
@@ -294,7 +294,7 @@ def test_programs_at_once_may_have_any_number_of_nodes(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signatures, "NODES", 2)  # each has one
-    graph = place.graphed(scale, sizes=SignaturePolicy(programs=4, at_once=3))
+    graph = place.graphed(scale, sizes=SignatureRules(programs=4, at_once=3))
     for factor in (2, 3, 4, 5):
         assert graph.refresh_report().limit is None or factor == 5
         for _ in range(3):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import pygraph
-from pygraph.decide.signatures import SignaturePolicy
+from pygraph.decide.signatures import SignatureRules
 from pygraph.frontends.compile.options import Options, split
 from pygraph.runtime import devices
 from pygraph.runtime.warn import warn_once
@@ -92,8 +92,8 @@ def test_a_misspelt_name_is_an_error_on_every_path(
 
 def test_choices_and_defaults_agree_with_those_they_are_for() -> None:
     for device in devices.PLATFORMS:
-        assert split({"device": device})[0].target.name == device
-    ours, policy = Options(), SignaturePolicy()
+        assert split({"device": device})[0].platform.name == device
+    ours, policy = Options(), SignatureRules()
     assert (ours.max_programs, ours.capture_at) == (policy.programs, policy.capture_at)
     assert (ours.programs_at_once, ours.capture_sizes) == (policy.at_once, policy.sizes)
 

@@ -211,7 +211,7 @@ def test_what_cannot_be_linked_with_that_is_linked_without(
 def test_paranoid_proofs_are_not_refused() -> None:
     place = Place("twin")
     graph = place.graphed(function, paranoid=2)
-    call = graph.entry()
+    call = graph.as_callable()
     for offset in (0, 0, 0, 32, 32, 0, 32, 32, 0, 32):
         given = [at(place, offset), at(place, 0)]
         expected = function(list(given))

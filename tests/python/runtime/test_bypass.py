@@ -16,7 +16,7 @@ from sizes_support import later, scale, serve
 from training_support import fresh
 
 from pygraph import _engine
-from pygraph.decide.signatures import SignaturePolicy
+from pygraph.decide.signatures import SignatureRules
 from pygraph.runtime.compiled_graph import CompiledGraph
 
 
@@ -27,7 +27,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 def test_a_size_that_is_not_wanted_rests_for_good(place: Place, heard: list[Any]) -> None:
-    graph = place.graphed(scale, sizes=SignaturePolicy(sizes=(frozenset({3}),)))
+    graph = place.graphed(scale, sizes=SignatureRules(sizes=(frozenset({3}),)))
     for factor in (2, 2, 2, 5, 2, 5, 3, 3, 3):
         serve(graph, place, factor)
     assert heard == [[2], [5], [3], [3]]
@@ -37,7 +37,7 @@ def test_a_size_that_is_not_wanted_rests_for_good(place: Place, heard: list[Any]
 def test_a_size_rests_up_to_the_sight_at_which_it_is_captured(
     place: Place, heard: list[Any]
 ) -> None:
-    graph = place.graphed(scale, sizes=SignaturePolicy(capture_at=4))
+    graph = place.graphed(scale, sizes=SignatureRules(capture_at=4))
     serve(graph, place, 9)  # the graph's first call
     for sight in range(1, 7):
         serve(graph, place, 2)
@@ -48,7 +48,7 @@ def test_a_size_rests_up_to_the_sight_at_which_it_is_captured(
 def test_a_size_that_is_captured_at_once_is_heard_of_at_once(
     place: Place, heard: list[Any]
 ) -> None:
-    graph = place.graphed(scale, sizes=SignaturePolicy(capture_at=1))
+    graph = place.graphed(scale, sizes=SignatureRules(capture_at=1))
     for factor in (9, 2, 2):
         serve(graph, place, factor)
     assert heard == [[9], [2]]
@@ -57,7 +57,7 @@ def test_a_size_that_is_captured_at_once_is_heard_of_at_once(
 
 def with_one_place(place: Place, *factors: int) -> CompiledGraph:
     """A graph whose only program is 2's, and that was called with `factors` then."""
-    graph = place.graphed(scale, sizes=SignaturePolicy(programs=1))
+    graph = place.graphed(scale, sizes=SignatureRules(programs=1))
     for factor in (2, 2, *factors):
         serve(graph, place, factor)
     return graph
@@ -152,7 +152,7 @@ def test_a_graph_that_was_given_up_rests(place: Place, heard: list[Any]) -> None
 
 
 def test_held_calls_are_heard_of(place: Place, heard: list[Any]) -> None:
-    graph = place.graphed(scale, sizes=SignaturePolicy(sizes=(frozenset({3}),)))
+    graph = place.graphed(scale, sizes=SignatureRules(sizes=(frozenset({3}),)))
     for _ in range(3):
         serve(graph, place, 2)
     graph.hold(True)
@@ -190,7 +190,7 @@ def test_what_the_callable_raises_is_raised(place: Place) -> None:
             raise ValueError("as it is")
         return scale(arguments)
 
-    graph = place.graphed(function, sizes=SignaturePolicy(sizes=(frozenset({3}),)))
+    graph = place.graphed(function, sizes=SignatureRules(sizes=(frozenset({3}),)))
     for _ in range(2):
         serve(graph, place, 2)
     fail = True
@@ -211,7 +211,7 @@ def test_linking_waits_for_calls_under_way(place: Place) -> None:
             assert go_on.wait(60)
         return scale(arguments)
 
-    graph = place.graphed(function, sizes=SignaturePolicy(sizes=(frozenset({3}),)))
+    graph = place.graphed(function, sizes=SignatureRules(sizes=(frozenset({3}),)))
     for factor in (3, 2, 2):
         serve(graph, place, factor)
     blocking = True
@@ -236,7 +236,7 @@ def test_a_callable_that_calls_its_own_graph_does_not_wait_for_itself(place: Pla
             return graph.dispatcher([arguments[0], 3])
         return scale(arguments)
 
-    graph = place.graphed(function, sizes=SignaturePolicy(sizes=(frozenset({3}),)))
+    graph = place.graphed(function, sizes=SignatureRules(sizes=(frozenset({3}),)))
     for _ in range(4):
         x = place.randn(8)
         assert_bits(graph.dispatcher([x, 2]), [x * 3])
@@ -244,7 +244,7 @@ def test_a_callable_that_calls_its_own_graph_does_not_wait_for_itself(place: Pla
 
 
 def test_no_more_signatures_are_kept_than_fit(place: Place, heard: list[Any]) -> None:
-    graph = place.graphed(scale, sizes=SignaturePolicy(sizes=(frozenset({-1}),)))
+    graph = place.graphed(scale, sizes=SignatureRules(sizes=(frozenset({-1}),)))
     x = place.randn(8)
     for factor in range(4097):
         graph.dispatcher([x, factor])

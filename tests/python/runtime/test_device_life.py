@@ -17,7 +17,7 @@ from training_support import fresh
 import pygraph
 from pygraph import _engine
 from pygraph.decide import budget, signatures
-from pygraph.decide.signatures import SignaturePolicy
+from pygraph.decide.signatures import SignatureRules
 
 
 @pytest.fixture(params=PLACES)
@@ -37,7 +37,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_programs_are_bounded_and_the_oldest_makes_room(place: Place) -> None:
-    graph = place.graphed(scale, sizes=SignaturePolicy(programs=2))
+    graph = place.graphed(scale, sizes=SignatureRules(programs=2))
     for factor, times in ((2, 3), (3, 3), (2, 3), (4, 5)):
         for _ in range(times):
             x = place.randn(8)
@@ -57,7 +57,7 @@ def test_programs_are_bounded_and_the_oldest_makes_room(place: Place) -> None:
 
 
 def test_no_program_is_evicted_while_linking_has_taken_much_of_the_time(place: Place) -> None:
-    graph = place.graphed(scale, sizes=SignaturePolicy(programs=2))
+    graph = place.graphed(scale, sizes=SignatureRules(programs=2))
     for factor in (2, 3, 4, 5) * 3:
         x = place.randn(8)
         assert_bits(graph.dispatcher([x, factor]), [x * factor])
@@ -66,7 +66,7 @@ def test_no_program_is_evicted_while_linking_has_taken_much_of_the_time(place: P
 
 
 def test_listed_sizes_are_captured_at_their_first_sight_and_no_others(place: Place) -> None:
-    graph = place.graphed(scale, sizes=SignaturePolicy(sizes=signatures.sizes_of([3, (4,)])))
+    graph = place.graphed(scale, sizes=SignatureRules(sizes=signatures.sizes_of([3, (4,)])))
     for factor in (2, 3, 3, 4):  # the first call that may be captured is watched
         graph.dispatcher([place.randn(8), factor])
     assert graph.refresh_report().programs == 2
@@ -79,7 +79,7 @@ def test_listed_sizes_are_captured_at_their_first_sight_and_no_others(place: Pla
 
 @pytest.mark.parametrize("capture_at", [1, 2, 4])
 def test_a_size_is_captured_at_the_sight_that_was_asked_for(place: Place, capture_at: int) -> None:
-    graph = place.graphed(scale, sizes=SignaturePolicy(capture_at=capture_at))
+    graph = place.graphed(scale, sizes=SignatureRules(capture_at=capture_at))
     graph.dispatcher([place.randn(8), 7])
     for sight in range(1, 6):
         graph.dispatcher([place.randn(8), 2])
@@ -88,7 +88,7 @@ def test_a_size_is_captured_at_the_sight_that_was_asked_for(place: Place, captur
 
 @pytest.mark.usefixtures("impatient")
 def test_a_stream_of_many_sizes_does_not_thrash(place: Place) -> None:
-    graph = place.graphed(scale, sizes=SignaturePolicy(programs=2))
+    graph = place.graphed(scale, sizes=SignatureRules(programs=2))
     for turn in range(30):
         for factor in range(5):
             x = place.randn(8)
@@ -111,13 +111,13 @@ def test_programs_of_all_sizes_ask_for_the_arena_of_the_largest(place: Place) ->
     calls = [signature.program for signature in graph._signatures.with_program]
     sizes = {call.arena_in_one_piece for call in calls}
     assert len(sizes) == 3
-    assert {call.arena_floor for call in calls} == {max(sizes)}
+    assert {call.least_arena for call in calls} == {max(sizes)}
 
 
 @pytest.mark.usefixtures("impatient")
 def test_sizes_are_forgotten_some_day(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signatures, "_REMEMBERED", 64)
-    graph = place.graphed(scale, sizes=SignaturePolicy(programs=1, capture_at=1))
+    graph = place.graphed(scale, sizes=SignatureRules(programs=1, capture_at=1))
     x = place.randn(2)
     for factor in range(300):
         graph.dispatcher([x, factor])
@@ -190,7 +190,7 @@ def test_paranoia_finds_a_callable_that_changed(place: Place) -> None:
         return [arguments[0] * factor[0]]
 
     graph = place.graphed(function, paranoid=4)
-    run = graph.entry()
+    run = graph.as_callable()
     for _ in range(11):
         x = place.randn(8)
         assert_bits(run([x]), [x * 2])

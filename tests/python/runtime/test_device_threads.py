@@ -12,7 +12,7 @@ from places import PLACES, Place, assert_bits
 from sizes_support import scale
 from training_support import fresh
 
-from pygraph.decide.signatures import SignaturePolicy
+from pygraph.decide.signatures import SignatureRules
 
 
 @pytest.fixture(params=PLACES)
@@ -96,7 +96,7 @@ def test_no_program_is_called_while_another_is_proven(in_order: Place) -> None:
         arguments[0].add_(1)
         return [arguments[1] * arguments[2]]
 
-    sizes = SignaturePolicy(at_once=6)  # the other thread's calls keep sizes from coming back soon
+    sizes = SignatureRules(at_once=6)  # the other thread's calls keep sizes from coming back soon
     graph = in_order.graphed(function, mutated=(0,), static=(0,), sizes=sizes)
     x = in_order.randn(16)
     for _ in range(3):

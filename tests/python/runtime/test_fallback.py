@@ -69,7 +69,7 @@ def test_runs_of_a_repeated_proof_are_no_replays(place: Place) -> None:
     """With every third call proven again, nine calls are: warming, linking, three proofs, and four
     that the program serves."""
     graph = place.graphed(lambda arguments: [torch.relu(arguments[0] + 1)], paranoid=3)
-    serve = graph.entry()
+    serve = graph.as_callable()
     with torch.no_grad():
         for _ in range(9):
             x = place.randn(8)

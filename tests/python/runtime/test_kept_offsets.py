@@ -22,7 +22,7 @@ from pygraph.capture import pipeline
 from pygraph.capture.attempts import Attempt, Policy
 from pygraph.capture.outcome import LinkedProgram
 from pygraph.capture.request import Request
-from pygraph.decide.signatures import MAXIMUM_ATTEMPTS
+from pygraph.decide.signatures import MAXIMUM_FAILURES
 from pygraph.reporting import PARTLY, Report
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.runtime.training_pair import Role
@@ -226,7 +226,7 @@ def test_a_backward_whose_offsets_never_settle_is_not_linked_for_ever() -> None:
     for number in range(600):
         call(graph, from_the_start, (0, OTHER, LINKED)[number % 3])
     report = graph.refresh_report()
-    assert report.relinks == report.proofs == MAXIMUM_ATTEMPTS
+    assert report.relinks == report.proofs == MAXIMUM_FAILURES
     assert report.programs == 0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.decide.signatures import SignaturePolicy, sizes_of
+from pygraph.decide.signatures import SignatureRules, sizes_of
 from pygraph.frontends.compile import aot, entry_point, generated, hook, sources, speculation
 from pygraph.frontends.compile.options import Options
 from pygraph.frontends.compile.options import split as split_options
@@ -30,7 +30,7 @@ from pygraph.torch_private import inductor as inductor_names
 log = logging.getLogger("pygraph")
 
 for _entry in (_engine.Dispatcher, Paranoid):
-    aot_names.boxed(_entry)  # what CompiledGraph.entry() returns
+    aot_names.boxed(_entry)  # what CompiledGraph.as_callable() returns
 
 
 class RequirementNotMet(RuntimeError):
@@ -97,7 +97,7 @@ class _Made:
         self.ours, self.metadata = ours, metadata
         self._find_source = find_source
         listed = sizes_of(ours.capture_sizes)
-        self._sizes = SignaturePolicy(
+        self._sizes = SignatureRules(
             ours.max_programs, ours.capture_at, listed, ours.programs_at_once
         )
         layout = functools.partial(aot.pair_layout, metadata)
@@ -143,11 +143,11 @@ class _Made:
         registry.add(graph)
         if is_backward:
             self._pair.add_backward(partition)
-            return graph.entry()
+            return graph.as_callable()
         self.graphs.append(graph)
         self.whole.append(entry_point.covers_everything(model))
         self.first.append(self.whole[-1] or entry_point.comes_first(model))
-        return graph.entry()
+        return graph.as_callable()
 
 
 def _compile(
