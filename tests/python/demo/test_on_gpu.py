@@ -54,9 +54,9 @@ def test_a_way_that_is_wrong_is_not_timed(monkeypatch, wrong, reason):
 
 def test_the_table_tells_how_much_faster_and_what_failed():
     found = [
-        on_gpu.Shown("default", 1e-6, None, 10.0, 300.0),
-        on_gpu.Shown("reduce-overhead", 0.5, "relative error 5.0e-01"),
-        on_gpu.Shown(on_gpu.OURS, 1e-6, None, 5.0, 100.0),
+        on_gpu.Measured("default", 1e-6, None, 10.0, 300.0),
+        on_gpu.Measured("reduce-overhead", 0.5, "relative error 5.0e-01"),
+        on_gpu.Measured(on_gpu.OURS, 1e-6, None, 5.0, 100.0),
     ]
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(on_gpu.as_table("resnet18", found))
