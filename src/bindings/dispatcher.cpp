@@ -70,7 +70,7 @@ void bind_entry_point(nb::module_& module) {
         }
         return torch_bridge::target_of(entry.ptr())->counts;
       },
-      nb::arg("entry"), nb::arg("dispatcher"), nb::arg("argument_count"), nb::arg("order"),
+      nb::arg("entry_point"), nb::arg("dispatcher"), nb::arg("argument_count"), nb::arg("order"),
       nb::arg("results").none(), "What is counted of its launches; see entry_point.h.");
   module.def(
       "set_slow",
@@ -78,7 +78,7 @@ void bind_entry_point(nb::module_& module) {
         require_entry_point(entry);
         torch_bridge::set_slow(entry.ptr(), slow.ptr());
       },
-      nb::arg("entry"), nb::arg("slow"));
+      nb::arg("entry_point"), nb::arg("slow"));
 }
 
 void bind_speculation(nb::module_& module) {
@@ -115,7 +115,7 @@ void bind_speculation(nb::module_& module) {
           throw nb::python_error();
         }
       },
-      nb::arg("entry"), nb::arg("bounds"), nb::arg("always") = false,
+      nb::arg("entry_point"), nb::arg("bounds"), nb::arg("always") = false,
       "The entry point's graph may be launched in front of guards, once the values of its "
       "arguments are "
       "seen to be 0 or more and below what `bounds` says, by argument: where that pays, or "
