@@ -29,12 +29,14 @@ PendingLaunch::~PendingLaunch() {
 }
 
 PendingLaunch::Start PendingLaunch::launch(std::shared_ptr<TensorProgram> program) {
+  std::optional<Dispatcher::Launch> made;
   if (program != nullptr) {
-    launch_ = target_.dispatcher.launch(std::move(program), arguments_);
+    made = target_.dispatcher.launch(std::move(program), arguments_);
   }
-  if (!launch_) {
+  if (!made) {
     return Start::kMiss;
   }
+  launch_ = std::move(*made);
   return launched() ? Start::kLaunched : Start::kError;
 }
 
@@ -59,7 +61,7 @@ bool PendingLaunch::is(const Arguments& arguments) const noexcept {
 
 PyObject* PendingLaunch::claim(const Arguments& arguments) {
   claimed_ = true;
-  return target_.dispatcher.finish(std::move(*launch_), arguments);
+  return target_.dispatcher.finish(std::move(launch_), arguments);
 }
 
 }  // namespace pygraph::torch_bridge::speculation

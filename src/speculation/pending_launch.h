@@ -47,23 +47,21 @@ class PendingLaunch {
   [[nodiscard]] std::optional<Clock::time_point> answered() const noexcept { return answered_; }
   /// The stream that it would be launched on now. Null on the twin.
   [[nodiscard]] void* stream() const noexcept {
-    return launch_ && launch_->launched ? launch_->program->current_stream() : nullptr;
+    return launch_.program == nullptr ? nullptr : launch_.program->current_stream();
   }
   /// Whether one that nobody claims has left a trace: written arguments, or random numbers drawn.
   [[nodiscard]] bool leaves_traces() const noexcept {
-    return launch_ && launch_->launched && !launch_->program->without_trace();
+    return launch_.launched && !launch_.program->without_trace();
   }
 
  private:
-  [[nodiscard]] bool launched() const noexcept {
-    return launch_ && (launch_->launched || launch_->served);
-  }
+  [[nodiscard]] bool launched() const noexcept { return launch_.launched || launch_.served; }
   bool is(const Arguments& arguments) const noexcept;
 
   Target& target_;
   const Arguments& arguments_;
   PendingLaunch* outer_;  ///< of this thread
-  std::optional<Dispatcher::Launch> launch_;
+  Dispatcher::Launch launch_;
   bool awaited_;
   bool claimed_ = false;
   std::optional<Clock::time_point> answered_;
