@@ -98,7 +98,7 @@ def measure(size: int, count: int, kind: str) -> dict[str, Any]:
     for _ in range(4):
         found = graph.dispatcher(list(arguments))
     assert all(map(torch.equal, found, function(list(arguments)))), "not what the callable computes"
-    assert graph.refresh_report().state == "graphed", graph.report.blame
+    assert graph.refresh_report().graphed, graph.report.blame
     del found
     clock = Clock(wait)
 

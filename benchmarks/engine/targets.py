@@ -14,6 +14,7 @@ from benchmarks.engine.tight import CALLS, STREAM_MIB, Tight
 from benchmarks.harness.figures import over
 from benchmarks.harness.record import by_mode
 from benchmarks.harness.targets import PEAK_LIMIT, Target, judged
+from pygraph.reporting import GRAPHED, PARTLY
 
 
 def activations_ratio(default: Figures, pygraph: Figures) -> float | None:
@@ -43,7 +44,7 @@ def _memory(model: str, modes: Mapping[str, Figures]) -> list[Target]:
             parts.append(detail)
     # Memory of a callable that runs uncaptured meets any limit: it says nothing about graphs.
     states = [str(graph["state"]) for graph in own.graphs] if own else []
-    failed = own is not None and not (states and all(s.startswith("graphed") for s in states))
+    failed = own is not None and not (states and all(s in (GRAPHED, PARTLY) for s in states))
     if failed:
         parts.append("not graphed")
     if own:
@@ -107,5 +108,5 @@ def link_target(link: Mapping[str, Any] | None) -> Target:
         f"{link['proof_runs_ms']:.1f} ({link['proof_runs_are']}); one capture "
         f"{link['one_capture_ms']:.1f} ms ({link['one_capture_is']})"
     )
-    failed = not all(state.startswith("graphed") for state in link["states"])
+    failed = not all(state in (GRAPHED, PARTLY) for state in link["states"])
     return judged(name, requirement, link["captures"], LIMIT, detail, failed=failed)

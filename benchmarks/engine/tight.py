@@ -21,6 +21,7 @@ from benchmarks.harness.device import MIB, Device
 from benchmarks.harness.isolate import isolated
 from benchmarks.harness.reports import read_report
 from pygraph.demo.models import Workload
+from pygraph.reporting import GRAPHED, PARTLY
 
 ROOM = 1.5
 """Free memory, as a multiple of what an uncaptured call takes from the driver."""
@@ -65,7 +66,7 @@ class Tight:
     def captured_for_free(self) -> bool:
         """Every graph is captured, and no capture took memory."""
         return bool(self.graphs) and all(
-            graph["state"].startswith("graphed")
+            graph["state"] in (GRAPHED, PARTLY)
             and abs(graph["capture_bytes"]) <= STREAM_MIB * MIB
             and not graph["private_pool_bytes"]
             for graph in self.graphs

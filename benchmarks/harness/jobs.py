@@ -51,6 +51,8 @@ class Outcome:
     error: str | None = None
     log: str = ""
     """The end of what it printed."""
+    ran: bool = True
+    """False: its turn did not come."""
 
 
 Done = Callable[[Outcome], Job | None]
@@ -173,7 +175,7 @@ def in_turn(jobs: Iterable[Job], deadline: float, done: Done, extra: Sequence[st
             while waiting:
                 job = waiting.popleft()
                 if time.monotonic() > deadline:
-                    done(Outcome(job, 0.0, error="not run: out of time"))
+                    done(Outcome(job, 0.0, error="not run: out of time", ran=False))
                     continue
                 current = following or Running(job, Path(folder), extra=extra)
                 following = Running(waiting[0], Path(folder), extra=extra) if waiting else None
@@ -218,7 +220,7 @@ def together(
                         waiting.appendleft(further)
                 if not running and time.monotonic() > deadline:
                     for job in waiting:
-                        done(Outcome(job, 0.0, error="not run: out of time"))
+                        done(Outcome(job, 0.0, error="not run: out of time", ran=False))
                     return
                 tick(running)
                 time.sleep(POLL_S)

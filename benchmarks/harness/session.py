@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -25,8 +26,8 @@ class Session:
     save: Callable[[], None]
     options: Sequence[str] = ()
     """Of all jobs."""
-    errors: list[dict[str, str]] = field(default_factory=list)
-    """[{job, error}], also of what there was no time for."""
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    """[{job, error, ran}], also of what there was no time for, which has not run."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By part, added up over the runs that made a file."""
 
@@ -36,8 +37,8 @@ class Session:
     def job(self, kind: str, model: str, mode: str = "default") -> Job:
         return Job(kind, model, mode, self.limits_s[kind], worker=self.worker)
 
-    def fail(self, name: str, error: str) -> None:
-        self.errors.append({"job": name, "error": shareable(error)})
+    def fail(self, name: str, error: str, ran: bool = True) -> None:
+        self.errors.append({"job": name, "error": shareable(error), "ran": ran})
         self.console.print(Text(f"  {name}: {shareable(error)}", style="red"))
 
     def run(
@@ -51,7 +52,7 @@ class Session:
 
         def done(outcome: Outcome) -> None:
             if outcome.error is not None:
-                self.fail(outcome.job.name, outcome.error)
+                self.fail(outcome.job.name, outcome.error, outcome.ran)
             else:
                 store(outcome)
                 self.console.print(Text(f"  {outcome.job.name} ({outcome.seconds:.0f} s)"))

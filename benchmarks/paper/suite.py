@@ -159,9 +159,9 @@ class Suite:
     def _store(self, outcome: Outcome, doing: str = "") -> None:
         """`doing`: what it was at when it ended."""
         name = outcome.job.model
+        if not outcome.ran:
+            return  # there is nothing to tell: another run goes on with it
         if outcome.error is not None:
-            if outcome.error.startswith("not run"):
-                return  # there is nothing to tell: another run goes on with it
             error = shareable(outcome.error) + (f" ({doing})" if doing else "")
             row = Row(name, about_of(WORKLOADS[name]), error=error)
         else:

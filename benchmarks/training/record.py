@@ -6,7 +6,7 @@ models                   {name: batch, precision, about, check, floor_is, phases
 records                  [Result], one per model and mode
 memory.records           [Weight], one per model and mode
 targets                  [{name, requirement, met, value, limit, detail}]
-errors                   [{job, error}], also of what there was no time for
+errors                   [{job, error, ran}], also of what there was no time for
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Document(record.Document):
         self.models: dict[str, dict[str, Any]] = {}
         self.results: list[Result] = []
         self.weights: list[Weight] = []
-        self.errors: list[dict[str, str]] = []
+        self.errors: list[dict[str, Any]] = []
         self.failed: set[str] = set()
         """Models that were tried before, and are to be tried again."""
         super().__init__(path, SETTINGS)
@@ -98,7 +98,7 @@ class Document(record.Document):
         # What failed is tried again, and then has another error or none.
         for each in content.get("errors", []):
             kind, _, rest = each["job"].partition(" ")
-            if kind == "time" and rest and not each["error"].startswith("not run"):
+            if kind == "time" and rest and each.get("ran", True):
                 self.failed.add(rest.split()[0])
 
     def drop(self, models: Collection[str], parts: Collection[str]) -> None:

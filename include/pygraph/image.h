@@ -77,7 +77,7 @@ struct Image {
   /// had to be flattened.
   std::vector<std::uint32_t> created;
   /// Those of `edges` that let `to` start before `from` has finished (programmatic launches).
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> early;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> programmatic;
 
   [[nodiscard]] std::size_t count(NodeKind kind) const noexcept;
 };

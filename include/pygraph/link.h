@@ -1,8 +1,9 @@
 // Linking: from two captures to a graph that refers to nothing until it is bound.
 //
-// The pipeline in one place: flatten both captures where they need it, read them (image), compare
-// them (relocate), add the copies that the caller wants at the end, give every scratch region its
-// place in the arena or in an output (layout), and fold the scratch relocations into relocations of
+// The pipeline in one place: flatten both captures where they need it, read them (image), find the
+// memory that they allocate themselves, compare them (relocate), add the copies that the caller
+// wants at the end, give every scratch region its place in the arena or in an output (layout), cut
+// the graph where that takes too much at once, and fold the scratch relocations into relocations of
 // those regions. What comes out is ready to become a Program.
 #pragma once
 

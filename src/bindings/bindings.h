@@ -15,6 +15,7 @@ void bind_phantom(nanobind::module_& module);
 void bind_link(nanobind::module_& module);
 void bind_tensor_program(nanobind::module_& module);
 void bind_dispatcher(nanobind::module_& module);
+void bind_entry_point(nanobind::module_& module);
 void bind_twin(nanobind::module_& module);
 void bind_twin_recorder(nanobind::module_& module);
 

@@ -21,8 +21,7 @@ void bind_driver(nb::module_& module) {
       .def_ro("device_count", &Capabilities::device_count)
       .def_ro("missing", &Capabilities::missing)
       .def_ro("problem", &Capabilities::problem)
-      .def_prop_ro("usable", &Capabilities::usable)
-      .def_ro_static("minimum_version", &Capabilities::kMinimumVersion);
+      .def_prop_ro("usable", &Capabilities::usable);
 
   module.def(
       "capabilities",

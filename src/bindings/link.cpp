@@ -243,10 +243,7 @@ void bind_link(nb::module_& module) {
              self.launch(reinterpret_cast<CUstream>(stream));  // NOLINT
            })
       .def("bound", [](const Program& self, std::uint32_t region) { return self.bound(region); })
-      .def_prop_ro("dirty_nodes", &Program::dirty_nodes)
-      .def_prop_ro("updates", &Program::updates)
-      .def_prop_ro("instantiations", &Program::instantiations)
-      .def_prop_ro("node_count", &Program::node_count);
+      .def_prop_ro("updates", &Program::updates);
 }
 
 }  // namespace pygraph::bindings

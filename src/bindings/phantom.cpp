@@ -84,8 +84,6 @@ void bind_phantom(nb::module_& module) {
       .def_prop_ro("base", &PhantomSpace::base)
       .def_prop_ro("reserved_bytes", &PhantomSpace::reserved_bytes)
       .def_prop_ro("physical_bytes", &PhantomSpace::physical_bytes)
-      .def_prop_ro("borrowed", &PhantomSpace::borrowed)
-      .def_prop_ro("mappings", &PhantomSpace::mappings)
       .def_prop_ro("allocated", [](const PhantomSpace& self) { return self.allocations().size(); })
       .def("allocations_from", &allocations_from, nb::arg("first"),
            "(address, bytes) in the order given out, without the `first` ones.");

@@ -22,6 +22,7 @@ void bind_twin(nb::module_& module) {
       .def_ro("arena_bytes", &Demonstration::arena_bytes)
       .def_ro("lower_bound_bytes", &Demonstration::lower_bound_bytes)
       .def_ro("proof", &Demonstration::proof)
+      .def_ro("proven", &Demonstration::proven)
       .def_ro("moved_equal", &Demonstration::moved_equal);
   // Sample kernels of the twin, launched on a stream handle, so that Python can capture something.
   module.def(

@@ -262,7 +262,7 @@ std::optional<Image> read(const Driver& driver, CUgraph graph, const ReadOptions
   for (const GraphEdge& edge : structure.edges) {
     image.edges.emplace_back(edge.from, edge.to);
     if (!edge.full()) {
-      image.early.emplace_back(edge.from, edge.to);
+      image.programmatic.emplace_back(edge.from, edge.to);
     }
   }
   image.created = structure.created;

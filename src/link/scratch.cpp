@@ -14,7 +14,8 @@ void add_early_successors(std::vector<std::uint32_t>& nodes, const Image& image)
   for (const std::uint32_t node : nodes) {
     uses[node] = true;
   }
-  for (const auto& [from, to] : image.early) {  // ascending, so chains are followed to their end
+  for (const auto& [from, to] :
+       image.programmatic) {  // ascending, so chains are followed to their end
     uses[to] = uses[to] || uses[from];
   }
   nodes.clear();
@@ -91,7 +92,7 @@ void Scratch::find_nodes(std::span<const Relocation> relocations, const Image& i
       continue;
     }
     *nodes = std::move(mentions[region]);
-    if (holds(static_cast<std::uint32_t>(region)) && !image.early.empty()) {
+    if (holds(static_cast<std::uint32_t>(region)) && !image.programmatic.empty()) {
       add_early_successors(*nodes, image);
     }
     if (known.any()) {

@@ -89,9 +89,14 @@ Struct as(const Node& node) {
 
 // Only what the driver uses is compared: the unused fields of its structs (host pointers, arrays)
 // need not agree.
-bool same_end(bool rows, bool slices, std::size_t x_a, std::size_t x_b, std::size_t pitch_a,
-              std::size_t pitch_b, std::size_t height_a, std::size_t height_b) {
-  return x_a == x_b && (!rows || pitch_a == pitch_b) && (!slices || height_a == height_b);
+struct CopyPlace {
+  std::size_t x;
+  std::size_t pitch;
+  std::size_t height;
+};
+
+bool same_place(const CopyPlace& a, const CopyPlace& b, bool rows, bool slices) {
+  return a.x == b.x && (!rows || a.pitch == b.pitch) && (!slices || a.height == b.height);
 }
 
 bool same_extent(const Node& left, const Node& right) {
@@ -104,10 +109,12 @@ bool same_extent(const Node& left, const Node& right) {
   }
   const bool source_slices = a.Depth > 1 || a.srcZ != 0;
   const bool target_slices = a.Depth > 1 || a.dstZ != 0;
-  return same_end(a.Height > 1 || a.srcY != 0 || source_slices, source_slices, a.srcXInBytes,
-                  b.srcXInBytes, a.srcPitch, b.srcPitch, a.srcHeight, b.srcHeight) &&
-         same_end(a.Height > 1 || a.dstY != 0 || target_slices, target_slices, a.dstXInBytes,
-                  b.dstXInBytes, a.dstPitch, b.dstPitch, a.dstHeight, b.dstHeight);
+  const bool source_rows = a.Height > 1 || a.srcY != 0 || source_slices;
+  const bool target_rows = a.Height > 1 || a.dstY != 0 || target_slices;
+  return same_place({a.srcXInBytes, a.srcPitch, a.srcHeight},
+                    {b.srcXInBytes, b.srcPitch, b.srcHeight}, source_rows, source_slices) &&
+         same_place({a.dstXInBytes, a.dstPitch, a.dstHeight},
+                    {b.dstXInBytes, b.dstPitch, b.dstHeight}, target_rows, target_slices);
 }
 
 bool same_fill(const Node& left, const Node& right) {
@@ -301,7 +308,7 @@ LinkTable relocate(const Image& a, const Image& b, std::span<const Region> regio
         fmt::format("capture A has {} nodes, its probe {}", a.nodes.size(), b.nodes.size()));
     return std::move(table);
   }
-  if (a.edges != b.edges || a.early != b.early) {
+  if (a.edges != b.edges || a.programmatic != b.programmatic) {
     table.problems.emplace_back("capture A and its probe have different edges");
     return std::move(table);
   }

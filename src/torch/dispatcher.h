@@ -64,7 +64,7 @@ class Dispatcher {
   /// done. True: `result` is a new reference, or null with a Python error set.
   bool try_call(const Arguments& arguments, PyObject*& result);
 
-  // The same in steps, for who launches before the call has come.
+  // The same in steps.
 
   /// The program that serves these arguments; null when none does, or when the stream is being
   /// captured by somebody.

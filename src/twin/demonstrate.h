@@ -16,7 +16,8 @@ struct Demonstration {
   std::size_t noise = 0;
   std::size_t arena_bytes = 0;
   std::size_t lower_bound_bytes = 0;
-  std::string proof;         ///< "passed", or what went wrong
+  std::string proof;  ///< "passed", or what went wrong
+  bool proven = false;
   bool moved_equal = false;  ///< both moves gave, bit for bit, what the uncaptured launches give
 };
 

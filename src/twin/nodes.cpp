@@ -80,17 +80,17 @@ CUresult add_edge(CUgraph graph, CUgraphNode from, CUgraphNode to, const CUgraph
 }  // namespace
 
 bool reaches(const std::vector<CUgraphNode>& from, CUgraphNode node) {
-  std::vector<CUgraphNode> ahead = from;
+  std::vector<CUgraphNode> to_visit = from;
   std::unordered_set<CUgraphNode> seen(from.begin(), from.end());
-  while (!ahead.empty()) {
-    const CUgraphNode next = ahead.back();
-    ahead.pop_back();
+  while (!to_visit.empty()) {
+    const CUgraphNode next = to_visit.back();
+    to_visit.pop_back();
     if (next == node) {
       return true;
     }
     for (const CUgraphNode before : state().nodes.at(next).dependencies) {
       if (seen.insert(before).second) {
-        ahead.push_back(before);
+        to_visit.push_back(before);
       }
     }
   }

@@ -107,9 +107,9 @@ def attempts(
 
 
 def remaining(later: Sequence[Attempt], failed: Attempt, setback: Setback) -> tuple[Attempt, ...]:
-    """Those of the `later` attempts that are left when one `failed`; the first is next. What a
-    setback rules out is ruled out for all that come: memory is short, or an alignment is wrong,
-    whatever else is tried."""
+    """Those of the `later` attempts that are left when one `failed`; the first is next. Memory that
+    is short, or an alignment that is wrong, stays so whatever else is tried. Offsets are kept for
+    the attempt alone: a later rung begins without."""
     match setback:
         case Setback.MEMORY_SHORT:
             return tuple(each for each in later if each.arena_in_pieces > failed.arena_in_pieces)

@@ -32,12 +32,12 @@ class GivenUp(NamedTuple):
     part: int
 
 
-def merge(call: _engine.TensorProgram, given_up: Mapping[int, GivenUp]) -> None:
+def merge(program: _engine.TensorProgram, given_up: Mapping[int, GivenUp]) -> None:
     """Gives the results of `given_up` common blocks; a block that holds other results too stays
     what it is."""
-    blocks = call.blocks  # (bytes, the part that it is first needed in)
+    blocks = program.blocks  # (bytes, the part that it is first needed in)
     when: dict[int, set[GivenUp | None]] = {}
-    for result, block in enumerate(call.block_of_result):
+    for result, block in enumerate(program.block_of_result):
         if block >= 0:
             when.setdefault(block, set()).add(given_up.get(result))
     groups: list[list[int]] = []
@@ -54,4 +54,4 @@ def merge(call: _engine.TensorProgram, given_up: Mapping[int, GivenUp]) -> None:
             groups.append(group)
         group.append(block)
         filling[end, first] = group, filled + nbytes
-    call.merge_blocks([group for group in groups if len(group) > 1])
+    program.merge_blocks([group for group in groups if len(group) > 1])

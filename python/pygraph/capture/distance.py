@@ -37,7 +37,7 @@ def _largest(
     numbers: dict[torch.device, list[int]] = {}
     largest: dict[torch.device, list[torch.Tensor]] = {}
     for batch in batches(_pieces(lefts, rights), lambda _: _AT_ONCE):
-        gaps = gaps_of(*(torch.cat(side) if len(side) > 1 else side[0] for side in _sides(batch)))
+        gaps = gaps_of(*(torch.cat(half) if len(half) > 1 else half[0] for half in _halves(batch)))
         sizes = [left.numel() for _, left, _ in batch]
         numbers.setdefault(gaps.device, []).extend(number for number, _, _ in batch)
         largest.setdefault(gaps.device, []).extend(each.max() for each in gaps.split(sizes))
@@ -60,7 +60,7 @@ def _pieces(
                 yield (one.device, one.dtype), one.numel(), (number, one, other)
 
 
-def _sides(batch: list[_Piece]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def _halves(batch: list[_Piece]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     return [left for _, left, _ in batch], [right for _, _, right in batch]
 
 

@@ -45,17 +45,17 @@ class Match(enum.Enum):
 class Verdict:
     """What a proof found. As text it is what the report says."""
 
-    outcome: Match
+    match: Match
     fault: str = ""  #: of a failed proof: what the graph did wrong
     #: what the graph's runs took in milliseconds, until the device was idle; no part of the verdict
     runs_ms: float = dataclasses.field(default=0.0, compare=False)
 
     @property
     def passed(self) -> bool:
-        return self.outcome is not Match.FAILED
+        return self.match is not Match.FAILED
 
     def __str__(self) -> str:
-        return f"{self.outcome.value}: {self.fault}" if self.fault else self.outcome.value
+        return f"{self.match.value}: {self.fault}" if self.fault else self.match.value
 
 
 BIT_EQUAL = Verdict(Match.BIT_EQUAL)
@@ -87,7 +87,7 @@ RUNS = (
 )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Spread:
     """How far runs of the callable are apart from each other in one result. They can differ without
     any distance, in the signs of zeros and the bits of NaNs: where noise is multiplied by 0."""
@@ -98,6 +98,10 @@ class Spread:
     def covers(self, gap: float) -> bool:
         """Whether a graph that has other bits may be that far off."""
         return not self.repeats_itself and gap <= _SPREAD_FACTOR * self.gap
+
+    def widened(self, gap: float) -> Spread:
+        """With one more run, that far off."""
+        return Spread(max(self.gap, gap), repeats_itself=False)
 
 
 class Repeats:
@@ -125,9 +129,7 @@ class Repeats:
         wrong = _differing(self.expected, again, self.asked)
         alike = [index for index in wrong if _alike(self.expected[index], again[index])]
         for index, gap in zip(alike, _distances(self.expected, again, alike), strict=True):
-            spread = self._spread[index]
-            spread.gap = max(spread.gap, gap)
-            spread.repeats_itself = False
+            self._spread[index] = self._spread[index].widened(gap)
 
 
 def prove(program: _engine.TensorProgram, reference: Reference) -> Verdict:

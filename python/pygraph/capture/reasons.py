@@ -1,4 +1,7 @@
-"""Why a capture failed, in words: the operator and the user's source line behind an exception."""
+"""Why a capture failed, in words: the operator and the user's source line behind an exception.
+
+Torch tells its errors apart by their texts alone, so patterns read those. Ours have types.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 import traceback
 
 from pygraph.capture.device import CaptureFailed
+from pygraph.capture.space import PhantomMemoryShort
 from pygraph.frames import of_frames
 
 _OUTSIDE = re.compile("out of bounds for storage")
@@ -27,7 +31,6 @@ _KNOWN = (
         re.compile(r"generator.*captur|captur.*generator|not in capture mode", re.I | re.S),
         "random numbers are drawn on the GPU",
     ),
-    (re.compile(r"found no phantom memory"), "phantom memory ran out"),
 )
 
 
@@ -37,6 +40,8 @@ def explain(error: BaseException, operator: str | None) -> tuple[str, str | None
         return str(error), error.operator or operator, error.source or source_of(error)
     text = str(error).strip().splitlines()
     first = text[0] if text else type(error).__name__
+    if isinstance(error, PhantomMemoryShort):
+        return f"phantom memory ran out: {first}", operator, source_of(error)
     for pattern, reason in _KNOWN:
         if pattern.search(str(error)):
             return f"{reason}: {first}", operator, source_of(error)

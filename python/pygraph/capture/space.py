@@ -20,6 +20,10 @@ _streams: dict[tuple[int, str], tuple[_engine.Stream, torch.cuda.ExternalStream]
 _allocator: torch.cuda.memory.CUDAPluggableAllocator | None = None
 
 
+class PhantomMemoryShort(RuntimeError):
+    """A capture asked for more addresses than a phantom space has."""
+
+
 def space_of(device: int) -> _engine.PhantomSpace:
     """The phantom space of a CUDA device; reserved and backed on first use, kept for later."""
     if device not in _spaces:
@@ -49,7 +53,7 @@ def release() -> None:
 @contextlib.contextmanager
 def phantom_pool(space: _engine.PhantomSpace, device: int) -> Iterator[torch.cuda.MemPool]:
     """Routes this thread's CUDA allocations into `space`, through a pool that dies with the
-    context. Raises RuntimeError on leaving when an allocation failed in between."""
+    context. Raises PhantomMemoryShort on leaving when an allocation failed in between."""
     global _allocator
     if _allocator is None:
         _allocator = torch.cuda.memory.CUDAPluggableAllocator(
@@ -63,7 +67,7 @@ def phantom_pool(space: _engine.PhantomSpace, device: int) -> Iterator[torch.cud
     finally:
         failures = _engine.set_capture_space(None)
     if failures:
-        raise RuntimeError(f"{failures} allocations found no phantom memory during a capture")
+        raise PhantomMemoryShort(f"{failures} allocations found no phantom memory")
 
 
 @contextlib.contextmanager

@@ -126,6 +126,10 @@ class Signature:
         self.seen = now
         self.gap = now - before if before else None
 
+    def adopt(self, program: Any, keep: Any, nodes: int) -> None:
+        """It has a program, which needs the memory `keep`."""
+        self.program, self.keep, self.nodes = program, keep, nodes
+
     def relink(self) -> None:
         """It may be linked anew, for arguments that are less aligned."""
         self.relinks += 1
@@ -165,13 +169,13 @@ class Signatures:
 
     def __init__(
         self,
-        policy: SignatureRules,
+        rules: SignatureRules,
         device: Device,
         at_once: Callable[[], int] = lambda: 0,
     ) -> None:
         """`at_once`: how many programs it may have without regard to the budget, if more than
-        the policy says."""
-        self.policy = policy
+        the rules says."""
+        self.rules = rules
         self._at_once = at_once
         #: Why none gets a program, as far as can be told from the calls so far.
         self.against: str | None = None
@@ -223,11 +227,10 @@ class Signatures:
 
     def _first_sight(self, key: Key) -> Signature:
         sizes = key[0]
-        signature = Signature(self.policy.warm_up_calls(sizes))
-        signature.settled = not self.policy.wants(sizes)
+        warm_up_calls = self.rules.warm_up_calls(sizes)
         seen = [] if self.against else self._numbers_with(sizes)
         if seen or self.against:
-            signature.warm_up_calls = max(signature.warm_up_calls, 1)
+            warm_up_calls = max(warm_up_calls, 1)
             self._new += 1
         if seen and self._new >= _SIGHTS:
             distinct = [len(set(values)) for values in zip(*seen, strict=True)]
@@ -235,7 +238,7 @@ class Signatures:
             self.against = (
                 f"argument {restless} is a number on the host that differs from call to call"
             )
-        return signature
+        return Signature(warm_up_calls, settled=not self.rules.wants(sizes))
 
     def _numbers_with(self, sizes: Integers) -> list[tuple[Any, ...]]:
         """The numbers on the host that came with some sizes."""
@@ -247,8 +250,8 @@ class Signatures:
     def _shrink(self, new: Key) -> None:
         excess = len(self._known) - len(self._with_program) - _REMEMBERED
         if excess > 0:
-            idle = (k for k, known in self._known.items() if known.program is None and k != new)
-            for key in list(itertools.islice(idle, excess)):
+            without = (k for k, known in self._known.items() if known.program is None and k != new)
+            for key in list(itertools.islice(without, excess)):
                 del self._known[key]
 
     @property
@@ -258,7 +261,7 @@ class Signatures:
 
     def adopt(self, signature: Signature, program: Any, keep: Any, nodes: int) -> None:
         """`signature` has a program."""
-        signature.program, signature.keep, signature.nodes = program, keep, nodes
+        signature.adopt(program, keep, nodes)
         self._with_program.append(signature)
 
     def share_arena(self) -> None:
@@ -286,10 +289,10 @@ class Signatures:
     def limit(self) -> str | None:
         """Why one more program needs another one's room; None if it does not."""
         count = len(self._with_program)
-        if count >= self.policy.programs:
-            return f"max_programs is {self.policy.programs}"
+        if count >= self.rules.programs:
+            return f"max_programs is {self.rules.programs}"
         nodes = sum(signature.nodes for signature in self._with_program)
-        if nodes >= NODES and count >= self.policy.at_once:
+        if nodes >= NODES and count >= self.rules.at_once:
             return f"they have {nodes} nodes, {NODES} are for any but programs_at_once"
         return None
 
@@ -309,8 +312,8 @@ class Signatures:
     def seconds_to_wait(self, gap: int | None = None) -> float:
         """Until a program may be linked for a signature that came `gap` calls ago."""
         soon = gap is not None and gap <= self.soon
-        many = max(self._at_once(), self.policy.at_once)
-        wanted = self.count() < many or bool(self.policy.sizes)
+        many = max(self._at_once(), self.rules.at_once)
+        wanted = self.count() < many or bool(self.rules.sizes)
         at_once = soon or (wanted and not self._must_wait)
         return 0.0 if at_once else budget.BUDGET.seconds_to_wait()
 

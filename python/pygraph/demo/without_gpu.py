@@ -68,7 +68,7 @@ def show_engine(console: Console) -> dict[str, Any]:
         console.print(Text(f"the engine did not run on its CPU twin: {reason}", style="red"))
         return {"passed": False, "error": reason}
     figures = {name: getattr(shown, name) for name in _ENGINE_FIGURES}
-    passed = bool(shown.moved_equal and shown.proof == "passed")
+    passed = bool(shown.moved_equal and shown.proven)
     verdict = "the same bits" if passed else f"other bits (proof: {shown.proof})"
     console.print(
         Text(

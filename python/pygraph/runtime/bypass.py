@@ -1,4 +1,4 @@
-"""Signatures that rest: calls that the compiled callable serves without anybody hearing of them.
+"""The bypass: calls that the compiled callable serves without anybody hearing of them.
 
 Most calls of a stream of many sizes, and all of a graph that was given up, are served uncaptured
 and will be for a while. The dispatcher is told so, and does it in C++ (src/torch/bypass.h).
@@ -50,7 +50,7 @@ class Bypass:
             self._dispatcher.open_bypass(arguments, signature.uneventful)
 
     def must_wait(self, signature: Signature, arguments: list[Any]) -> bool:
-        """Whether now is not the time to link it; it rests then."""
+        """Whether now is not the time to link it; its calls are bypassed then."""
         if self._signatures.full:
             now, oldest = self._dispatcher.calls, self._dispatcher.oldest_used
             if not signature.deserves_place(now, oldest):
@@ -84,12 +84,12 @@ class Bypass:
             return False
         if not self._told:
             self._told = True
-            policy = self._signatures.policy
+            rules = self._signatures.rules
             self._dispatcher.set_bypass(
                 self._fallback.function,
                 integers,
                 self._fallback.looked_at(len(arguments)),
                 tensors.KERNEL_ALIGNMENT,
-                0 if policy.sizes else policy.capture_at - 1,
+                0 if rules.sizes else rules.capture_at - 1,
             )
         return True

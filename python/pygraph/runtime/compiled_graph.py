@@ -65,7 +65,7 @@ class CompiledGraph:
         *,
         name: str,
         holdings: Holdings | None = None,
-        static: Sequence[int] = (),
+        constants: Sequence[int] = (),
         mutated: Sequence[int] = (),
         device: Device | int = 0,
         find_source: SourceFinder = lambda operator: None,
@@ -78,22 +78,21 @@ class CompiledGraph:
         partition: Partition | None = None,
         copied: bool = False,
     ) -> None:
-        """`function` takes one list of arguments; `holdings` are what it holds. `static` stay
-        in place (constants), `mutated` are known to be written. `paranoid`: repeat the proof every
-        so many calls; 0: never. `aligned`: the function needs tensors aligned to 16 bytes
-        (Inductor's do), as those of
-        `sure` always are. `pair`: what a forward and a backward share. `partition`: of the compiled
-        graph; None: all of it. `copied`: changing arguments are copied, not patched."""
-        self.static = frozenset(static)
+        """`function` takes one list of arguments; `holdings` are what it holds. The arguments
+        `constants` stay in place, `mutated` are known to be written. `paranoid`: repeat the proof
+        every so many calls; 0: never. `aligned`: the function needs tensors aligned to 16 bytes, as
+        those of `sure` always are. `pair`: what a forward and a backward share. `partition`: of the
+        compiled graph; None: all of it. `copied`: changing arguments are copied, not patched."""
+        self.constants = frozenset(constants)
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
         self._tell_deployed: Deployed | None = None
         self._launch_counts: _engine.LaunchCounts | None = None
-        self.fallback = Fallback(function, self.mutated, aligned, self.static | frozenset(sure))
+        self.fallback = Fallback(function, self.mutated, aligned, self.constants | frozenset(sure))
         self.report = GraphReport(
             name=name, state=WARMING, device="twin" if self.device.twin else "cuda"
         )
-        self._member = PairMember(role, pair, self.static, self.device, partition)
+        self._member = PairMember(role, pair, self.constants, self.device, partition)
         self._policies = ladder(self.device.private_scratch, copied)
         self._holdings = holdings or Holdings()
         self._find_source = find_source

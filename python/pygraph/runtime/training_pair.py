@@ -51,7 +51,7 @@ class TrainingPair:
         self._layout = layout
         self.stays = stays
         #: The forward's parameters and buffers, by its inputs.
-        self.static: frozenset[int] = frozenset()
+        self.constant_inputs: frozenset[int] = frozenset()
         #: Where they are, per callable of the forward.
         self._constants: dict[PairMember, frozenset[tuple[int, int]]] = {}
         #: Which of the saved tensors the forward's callables return on the host
@@ -66,7 +66,15 @@ class TrainingPair:
         #: their results is.
         self._forwards: list[tuple[Any, list[Position]]] = []
         #: How many programs each of the forward's callables has.
-        self.counts: list[Callable[[], int]] = []
+        self._counts: list[Callable[[], int]] = []
+
+    def count_programs(self, count: Callable[[], int]) -> None:
+        """`count` says how many programs one of the forward's callables has."""
+        self._counts.append(count)
+
+    def programs_of_forward(self) -> int:
+        """The most that one of its callables has."""
+        return max((count() for count in self._counts), default=0)
 
     def save_on_host(self, saved: Collection[int]) -> None:
         """The forward's callables return these saved tensors on the host, too."""
@@ -102,7 +110,9 @@ class TrainingPair:
         self, forward: PairMember, inputs: Sequence[Position], constants: Sequence[Any]
     ) -> None:
         """Parameters and buffers of a callable of the forward, and where they are in this call."""
-        self.static = self.static | {position for position in inputs if position is not None}
+        self.constant_inputs = self.constant_inputs | {
+            position for position in inputs if position is not None
+        }
         self._constants[forward] = frozenset(
             _place(each) for each in constants if _has_memory(each)
         )
@@ -117,15 +127,15 @@ class TrainingPair:
             if _has_memory(argument) and _place(argument) in places
         )
 
-    def adopt_forward(self, call: Any, saved: list[Position]) -> None:
+    def adopt_forward(self, program: Any, saved: list[Position]) -> None:
         """A program of the forward is in service; `saved`: which saved tensor each result is."""
-        self._forwards = [*self._forwards[1 - _MOST_WAITING :], (call, saved)]
+        self._forwards = [*self._forwards[1 - _MOST_WAITING :], (program, saved)]
         self._put_together()
 
-    def adopt_backward(self, number: int, call: Any, saved: Sequence[Position]) -> None:
+    def adopt_backward(self, number: int, program: Any, saved: Sequence[Position]) -> None:
         """A program of the backward's callable `number` is, which serves calls with any storage
         offsets; `saved`: which saved tensor each argument is."""
-        for position, part in zip(saved, call.spent_after, strict=True):
+        for position, part in zip(saved, program.spent_after, strict=True):
             if position is not None:
                 self._given_up[position] = blocks.GivenUp(number, part)
         self._ready.add(number)
@@ -141,9 +151,9 @@ class TrainingPair:
         not."""
         if not self._backward or len(self._ready) < len(self._backward):
             return
-        for call, saved in self._forwards:
+        for program, saved in self._forwards:
             given_up = ((i, self._given_up.get(position)) for i, position in _known(saved))
-            blocks.merge(call, {index: part for index, part in given_up if part is not None})
+            blocks.merge(program, {index: part for index, part in given_up if part is not None})
         self._forwards.clear()
 
 
@@ -163,13 +173,13 @@ class PairMember:
         self,
         role: Role,
         pair: TrainingPair | None,
-        static: Collection[int],
+        constants: Collection[int],
         device: Device,
         partition: Partition | None = None,
     ) -> None:
         self.role = role
         self._pair = pair
-        self._static = frozenset(static)
+        self._constants = frozenset(constants)
         self._device = device
         self._partition = partition
         self._number = pair.callables if pair is not None else 0
@@ -177,14 +187,14 @@ class PairMember:
     def count_programs(self, count: Callable[[], int]) -> None:
         """`count` says how many programs it has."""
         if self.role is Role.FORWARD and self._pair is not None:
-            self._pair.counts.append(count)
+            self._pair.count_programs(count)
 
     def programs_at_once(self) -> int:
         """How many programs it may have whatever linking them takes: a backward as many as its
         forward, of whose graphs it gets what only a graph takes as it is (saves_on_host)."""
         if self.role is not Role.BACKWARD or self._pair is None:
             return 0
-        return max((count() for count in self._pair.counts), default=0)
+        return self._pair.programs_of_forward()
 
     def note(self, arguments: Sequence[Any]) -> None:
         """Told the arguments of a call that runs uncaptured, on the thread that calls it."""
@@ -194,15 +204,15 @@ class PairMember:
             inputs = graph_inputs(self._partition, arguments)
             self._pair.note_constants(
                 self,
-                [inputs[index] for index in self._static],
-                [arguments[index] for index in self._static],
+                [inputs[index] for index in self._constants],
+                [arguments[index] for index in self._constants],
             )
 
     def constants(self, arguments: Sequence[Any]) -> frozenset[int]:
         """The arguments that stand where they are from call to call."""
         if self.role is Role.BACKWARD and self._pair is not None:
             return self._pair.constants_among(arguments)
-        return self._static
+        return self._constants
 
     def gradients(self, count: int) -> frozenset[int]:
         """Of the `count` results of a backward, one per argument of its forward, those of
@@ -210,20 +220,22 @@ class PairMember:
         if self.role is not Role.BACKWARD or self._pair is None:
             return frozenset()
         outputs = graph_outputs(self._partition, count)
-        return frozenset(i for i, position in _known(outputs) if position in self._pair.static)
+        return frozenset(
+            i for i, position in _known(outputs) if position in self._pair.constant_inputs
+        )
 
     def given(self, arguments: Sequence[Any]) -> frozenset[int]:
         """The arguments that nobody needs behind the call."""
         backward = self.role is Role.BACKWARD
         return frozenset(range(len(arguments))) if backward else frozenset()
 
-    def has_moved(self, call: Any, arguments: Sequence[Any]) -> bool:
-        """Whether `call` does not serve these arguments because something that it needs in place
+    def has_moved(self, program: Any, arguments: Sequence[Any]) -> bool:
+        """Whether `program` does not serve these arguments because something that it needs in place
         has moved, for good as it seems. What a forward saves keeps its places in the memory that it
         is saved in, so a backward that asks for such places is linked anew for them."""
-        if call.moved(arguments):
+        if program.moved(arguments):
             return True
-        return self.role is Role.BACKWARD and bool(call.offsets_differ(arguments))
+        return self.role is Role.BACKWARD and bool(program.offsets_differ(arguments))
 
     def adopt(self, program: Any, arguments: Sequence[Any], any_offsets: bool = True) -> None:
         """A program is in service, which was linked for a call with `arguments`. `any_offsets`: it

@@ -42,7 +42,7 @@ class NotRecordable(RuntimeError):
         self.reason = reason
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Recorded:
     """A captured graph. `keep` holds memory that the capture found and did not make (constants,
     weights in closures); its addresses stand in the graph as they are, so it must live as long as

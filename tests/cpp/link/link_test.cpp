@@ -299,7 +299,7 @@ TEST_P(Link, BuffersOfAKernelThatMayStillRunAreNotShared) {
   };
   EXPECT_EQ(given.link(make(false)).layout.bytes, 2 * std::size_t{1024});
   const LinkedGraph linked = given.link(make(true));
-  EXPECT_EQ(linked.image.early.size(), 1U);
+  EXPECT_EQ(linked.image.programmatic.size(), 1U);
   EXPECT_EQ(linked.layout.bytes, 3 * std::size_t{1024});
 }
 

@@ -265,7 +265,7 @@ TEST(Relocate, UnifiedEndsOutsideDeviceMemoryAreHostMemory) {
 TEST(Relocate, EdgesThatStartEarlyMustAgree) {
   Image a = image_of({{1}, {2}});
   const Image b = a;
-  a.early = a.edges;
+  a.programmatic = a.edges;
   EXPECT_FALSE(relocate(a, b, kRegions, kPhantom, kPhantomEnd).sound());
 }
 

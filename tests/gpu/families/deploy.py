@@ -42,7 +42,7 @@ def _compiled(case: Case, **options: str) -> Callable[..., Any]:
 def graphed_callable(function: Call, name: str, static: range) -> Call:
     """`function` as a frontend would run it; its graph is in pygraph.report()."""
     graph = CompiledGraph(
-        function, name=registry.next_name(name), static=static, mutated=(), device=0
+        function, name=registry.next_name(name), constants=static, mutated=(), device=0
     )
     registry.add(graph)
     return graph.as_callable()

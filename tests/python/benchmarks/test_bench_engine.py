@@ -290,7 +290,9 @@ def test_a_failing_part_costs_only_itself(tmp_path: Path, monkeypatch: pytest.Mo
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 1, result.output
     found = json.loads(out.read_text())
-    assert found["errors"] == [{"job": "link", "error": "OSError: no test_bench_engine.py"}]
+    assert found["errors"] == [
+        {"job": "link", "error": "OSError: no test_bench_engine.py", "ran": True}
+    ]
     assert set(found["seconds"]) == {"environment", "link", "memory"}
     assert [each["mode"] for each in found["memory"]["records"]] == ["default", "pygraph"]
     assert found["memory"]["packing"]["unet"]["over_allocator"] == pytest.approx(0.8)

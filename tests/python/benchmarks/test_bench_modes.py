@@ -23,7 +23,7 @@ from benchmarks.harness.isolate import isolated  # noqa: E402
 from benchmarks.harness.measure import Effort, Phases, measure  # noqa: E402
 from benchmarks.harness.modes import Bench, Runner  # noqa: E402
 from benchmarks.harness.weigh import note_memory  # noqa: E402
-from pygraph.demo.models import MLP, WORKLOADS, Program, Workload  # noqa: E402
+from pygraph.demo.models import MLP, WORKLOADS, AsFunction, Workload  # noqa: E402
 
 CPU = Device("cpu")
 QUICK = Effort(0.05, rounds=2, least=3, most=5)
@@ -64,12 +64,12 @@ def recording(name: str, log: list[str]):
     return backend
 
 
-@pytest.mark.parametrize("model", [Program(MLP(1, 8).float(), autocast=False), Broken()])
+@pytest.mark.parametrize("model", [AsFunction(MLP(1, 8).float(), autocast=False), Broken()])
 def test_each_twin_runs_its_own_backend(model):
     log: list[str] = []
     names = [f"mode{n}" for n in range(6)]
     compiled = {n: torch.compile(isolated(model, n), backend=recording(n, log)) for n in names}
-    x = torch.randn(2, 8 if isinstance(model, Program) else 4)
+    x = torch.randn(2, 8 if isinstance(model, AsFunction) else 4)
     for name in [*names, *reversed(names), *names]:
         log.clear()
         compiled[name](x)
@@ -77,16 +77,16 @@ def test_each_twin_runs_its_own_backend(model):
 
 
 def test_twins_share_parameters_but_no_code():
-    model = Program(MLP(1, 8).float(), autocast=False)
+    model = AsFunction(MLP(1, 8).float(), autocast=False)
     twin = isolated(model, "twin")
     assert next(twin.parameters()) is next(model.parameters())
     assert type(twin).forward.__code__ is not type(model).forward.__code__
     x = torch.randn(2, 8)
     assert torch.equal(twin(x)[0], model(x)[0])
-    assert isinstance(twin, Program)
+    assert isinstance(twin, AsFunction)
 
 
-def workload(build=lambda: Program(MLP(2, 8).float(), autocast=False)) -> Workload:
+def workload(build=lambda: AsFunction(MLP(2, 8).float(), autocast=False)) -> Workload:
     return Workload(
         "tiny", 2, build, lambda generator: (torch.randn(2, 8, generator=generator),), "torch"
     )

@@ -285,7 +285,7 @@ def test_every_rung_guards_the_value(
     apart: Apart, rung: Rung, static: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled_graph, "ladder", lambda *_: (rung,))
-    graph = compiled(apart, static=static)
+    graph = compiled(apart, constants=static)
     for value in (2.0, 2.0, 2.0, 3.0, 2.0):
         x = torch.randn(6)
         assert_bits(graph.dispatcher([x, number(value)]), scaled([x, number(value)]))

@@ -46,6 +46,7 @@ def twin(monkeypatch):
         arena_bytes=5,
         lower_bound_bytes=4,
         proof="passed",
+        proven=True,
         moved_equal=True,
     )
     monkeypatch.setattr(without_gpu, "demonstrate", lambda: result)

@@ -111,7 +111,7 @@ def test_a_program_that_does_not_fit_is_heard_of_though_all_is_quiet(
         constant, x, _ = arguments
         return [x * constant]
 
-    graph = place.graphed(function, static=(0,))
+    graph = place.graphed(function, constants=(0,))
     monkeypatch.setattr(graph._member, "has_moved", lambda call, arguments: True)
     for _ in range(3):
         graph.dispatcher([weight, place.randn(8), 2])

@@ -67,7 +67,7 @@ def test_threads_that_count_lose_nothing(in_order: Place) -> None:
         arguments[0].add_(1)
         return [arguments[1] * 2]
 
-    graph = in_order.graphed(function, mutated=(0,), static=(0,))
+    graph = in_order.graphed(function, mutated=(0,), constants=(0,))
     wrong: list[Any] = []
     # Drawn beforehand: a draw during another thread's first call looks like that call's own.
     values = [[in_order.randn(16) for _ in range(50)] for _ in range(4)]
@@ -97,7 +97,7 @@ def test_no_program_is_called_while_another_is_proven(in_order: Place) -> None:
         return [arguments[1] * arguments[2]]
 
     sizes = SignatureRules(at_once=6)  # the other thread's calls keep sizes from coming back soon
-    graph = in_order.graphed(function, mutated=(0,), static=(0,), sizes=sizes)
+    graph = in_order.graphed(function, mutated=(0,), constants=(0,), sizes=sizes)
     x = in_order.randn(16)
     for _ in range(3):
         graph.dispatcher([counter, x, 0])

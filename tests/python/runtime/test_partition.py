@@ -27,10 +27,10 @@ def linked(spent_after: list[int] | None = None, results: int = 0) -> Any:
     return types.SimpleNamespace(spent_after=spent_after or [], block_of_result=[0] * results)
 
 
-def side(
-    role: Role, pair: TrainingPair, partition: Partition | None, static: Any = ()
+def member(
+    role: Role, pair: TrainingPair, partition: Partition | None, constants: Any = ()
 ) -> PairMember:
-    made = PairMember(role, pair, static, Cuda(0), partition)
+    made = PairMember(role, pair, constants, Cuda(0), partition)
     if role is Role.BACKWARD:
         pair.add_backward(partition)
     return made
@@ -63,10 +63,10 @@ def test_a_map_that_does_not_fit_says_nothing() -> None:
 
 def test_gradients_of_parameters_are_known_by_the_graph() -> None:
     pair = TrainingPair(lambda: LAYOUT)
-    forward = side(Role.FORWARD, pair, FORWARD, static=[0, 2])  # the graph's arguments 1 and 2
+    forward = member(Role.FORWARD, pair, FORWARD, constants=[0, 2])  # the graph's arguments 1 and 2
     forward.note([torch.zeros(2), torch.zeros(3), torch.zeros(4)])
-    backward = side(Role.BACKWARD, pair, BACKWARD)
-    assert pair.static == {1, 2}
+    backward = member(Role.BACKWARD, pair, BACKWARD)
+    assert pair.constant_inputs == {1, 2}
     assert backward.gradients(3) == {0}
     assert forward.gradients(3) == frozenset()
 
@@ -75,14 +75,17 @@ def test_parameters_are_found_among_what_is_saved_of_several_callables() -> None
     pair = TrainingPair(lambda: LAYOUT)
     weights = [torch.zeros(2), torch.zeros(3)]
     for weight in weights:
-        side(Role.FORWARD, pair, None, static=[0]).note([weight])
-    backward = side(Role.BACKWARD, pair, None)
+        member(Role.FORWARD, pair, None, constants=[0]).note([weight])
+    backward = member(Role.BACKWARD, pair, None)
     assert backward.constants([torch.zeros(2), weights[1], weights[0]]) == {1, 2}
 
 
 def test_a_parameter_that_has_moved_is_no_constant_where_it_was() -> None:
     pair = TrainingPair(lambda: LAYOUT)
-    forward, backward = side(Role.FORWARD, pair, None, static=[0]), side(Role.BACKWARD, pair, None)
+    forward, backward = (
+        member(Role.FORWARD, pair, None, constants=[0]),
+        member(Role.BACKWARD, pair, None),
+    )
     before, after = torch.zeros(2), torch.zeros(2)
     forward.note([before])
     forward.note([after])
@@ -100,7 +103,7 @@ def merged(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize("forward_first", [False, True])
 def test_what_is_given_up_together_is_put_together(merged: list[Any], forward_first: bool) -> None:
     pair = TrainingPair(lambda: LAYOUT)
-    forward, backward = side(Role.FORWARD, pair, FORWARD), side(Role.BACKWARD, pair, BACKWARD)
+    forward, backward = member(Role.FORWARD, pair, FORWARD), member(Role.BACKWARD, pair, BACKWARD)
     arguments = [torch.zeros(1)] * 4
     made, taking = linked(results=5), linked([-1, 1, 0, -1])  # of a gradient, and saved 2, 0 and 1
     if forward_first:
@@ -115,9 +118,9 @@ def test_what_is_given_up_together_is_put_together(merged: list[Any], forward_fi
 
 def test_nothing_is_put_together_before_all_of_the_backward_is_known(merged: list[Any]) -> None:
     pair = TrainingPair(lambda: LAYOUT)
-    first = side(Role.BACKWARD, pair, Partition((2,), ()))
-    second = side(Role.BACKWARD, pair, Partition((3,), ()))
-    side(Role.FORWARD, pair, FORWARD).adopt(linked(results=5), [])
+    first = member(Role.BACKWARD, pair, Partition((2,), ()))
+    second = member(Role.BACKWARD, pair, Partition((3,), ()))
+    member(Role.FORWARD, pair, FORWARD).adopt(linked(results=5), [])
     first.adopt(linked([0]), [torch.zeros(1)])
     assert not merged
     second.adopt(linked([0]), [torch.zeros(1)])
@@ -127,7 +130,7 @@ def test_nothing_is_put_together_before_all_of_the_backward_is_known(merged: lis
 
 def test_nothing_is_put_together_for_a_backward_that_looks_at_offsets(merged: list[Any]) -> None:
     pair = TrainingPair(lambda: LAYOUT)
-    forward, backward = side(Role.FORWARD, pair, FORWARD), side(Role.BACKWARD, pair, BACKWARD)
+    forward, backward = member(Role.FORWARD, pair, FORWARD), member(Role.BACKWARD, pair, BACKWARD)
     backward.adopt(linked([0] * 4), [torch.zeros(1)] * 4, any_offsets=False)
     forward.adopt(linked(results=5), [])
     assert not merged
@@ -135,10 +138,10 @@ def test_nothing_is_put_together_for_a_backward_that_looks_at_offsets(merged: li
 
 def test_seeds_on_the_host_wait_for_the_backward_and_find_its_arguments() -> None:
     pair = TrainingPair(lambda: LAYOUT)
-    forward = side(Role.FORWARD, pair, FORWARD)
+    forward = member(Role.FORWARD, pair, FORWARD)
     real = run(number(3), torch.zeros(2), torch.zeros(2), number(4), torch.zeros(2))
     assert forward.saves_on_host(real).later
-    backward = side(Role.BACKWARD, pair, BACKWARD)
+    backward = member(Role.BACKWARD, pair, BACKWARD)
     assert backward.taken_on_host([torch.zeros(1)] * 4) == frozenset()
     found = forward.saves_on_host(real)
     assert found.against is None
@@ -148,8 +151,8 @@ def test_seeds_on_the_host_wait_for_the_backward_and_find_its_arguments() -> Non
 
 def test_seeds_on_the_host_that_cannot_be_found_are_refused() -> None:
     pair = TrainingPair(lambda: LAYOUT)
-    forward = side(Role.FORWARD, pair, FORWARD)
-    side(Role.BACKWARD, pair, Partition((5, 3), ()))  # takes saved tensor 1 alone
+    forward = member(Role.FORWARD, pair, FORWARD)
+    member(Role.BACKWARD, pair, Partition((5, 3), ()))  # takes saved tensor 1 alone
     plain = torch.zeros(2)
     not_taken = forward.saves_on_host(run(plain, plain, plain, number(4), plain)).against
     assert not_taken is not None and "do not take" in not_taken

@@ -50,7 +50,7 @@ def backend(
     ours, inductor = _split(options or {}, mode)
     reason = _reason_against(gm, example_inputs, ours.platform)
     if reason is not None:
-        _tell_uncaptured(reason, ours)
+        _tell_no_graph(reason, ours)
         return _compile(gm, example_inputs, ours, inductor)
     with hook.observed_metadata() as metadata:
         made = _Made(ours, sources.finder(gm), metadata)
@@ -81,7 +81,7 @@ def _reason_against(
     return None
 
 
-def _tell_uncaptured(reason: str, ours: Options) -> None:
+def _tell_no_graph(reason: str, ours: Options) -> None:
     if ours.require == "full":
         raise RequirementNotMet(reason)
     no_graphs(reason if reason == devices.FORKED else f"{reason}. {ours.platform.advice()}")
@@ -127,7 +127,7 @@ class _Made:
             name=registry.next_name(role.value),
             holdings=generated.holdings_of(model),
             # What Inductor calls static of a backward is whatever was saved.
-            static=() if is_backward else static_input_idxs,
+            constants=() if is_backward else static_input_idxs,
             mutated=mutated_input_idxs,
             device=ours.platform.device(device_index),
             find_source=self._find_source,
@@ -162,10 +162,10 @@ def _compile(
         return aot.compile_graph(gm, example_inputs, wrap, ours.platform.index)
     hooked: AbstractContextManager[dict[str, Any]]
     hooked = nullcontext({}) if wrap is None else hook.installed(wrap)
-    with hooked as routed:
-        patches = {**inductor, **routed.pop("config_patches", {})}
+    with hooked as extra:
+        patches = {**inductor, **extra.pop("config_patches", {})}
         compiled: Callable[..., Any] = inductor_names.compile_fx()(
-            gm, example_inputs, config_patches=patches or None, **routed
+            gm, example_inputs, config_patches=patches or None, **extra
         )
     return compiled
 

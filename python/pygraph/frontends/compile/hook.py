@@ -50,21 +50,21 @@ def _current() -> Wrap | None:
 
 @contextlib.contextmanager
 def installed(wrap: Wrap) -> Iterator[dict[str, Any]]:
-    """Routes the compilations of this thread to `wrap`; yields what compile_fx is to be given for
+    """Hands the compilations of this thread to `wrap`; yields what compile_fx is to be given for
     it. A backward graph may be compiled long after, at its first call and on autograd's thread:
-    hence the `inner_compile`, which routes to `wrap` wherever and whenever it runs."""
+    hence the `inner_compile`, which hands them over wherever and whenever it runs."""
     patches: dict[str, Any] = {"triton.cudagraphs": True}
     if inductor.has_graph_policy():
         patches["cudagraph_policy"] = None
     _replace_cudagraphify()
     _observe_partitions()
     _spare_the_tree_manager()
-    with _routed(wrap):
+    with _handed_to(wrap):
         yield {"config_patches": patches, "inner_compile": _inner_compile(wrap)}
 
 
 @contextlib.contextmanager
-def _routed(wrap: Wrap) -> Iterator[None]:
+def _handed_to(wrap: Wrap) -> Iterator[None]:
     previous = _current()
     _active.wrap = wrap
     try:
@@ -78,7 +78,7 @@ def _inner_compile(wrap: Wrap) -> Callable[..., Any]:
 
     @functools.wraps(compile_fx_inner)
     def inner_compile(*args: Any, **kwargs: Any) -> Any:
-        with _routed(wrap):
+        with _handed_to(wrap):
             return compile_fx_inner(*args, **kwargs)
 
     return inner_compile
