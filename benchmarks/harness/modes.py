@@ -143,11 +143,12 @@ def backward_thread(mode: str, also: Callable[[], None] | None = None) -> Callab
     keeps backwards on the calling thread (runtime/calling_thread.py), and no other mode shall gain
     from that. Torch's default holds in it. `also` is called, too."""
     from pygraph.runtime import calling_thread
+    from pygraph.torch_private import autograd
 
     ours = mode.startswith("pygraph")
 
     def before() -> None:
-        torch._C._set_multithreading_enabled(True)
+        autograd.set_multithreading_enabled(True)
         if ours:
             calling_thread.resume()
         if also is not None:

@@ -27,6 +27,7 @@ from benchmarks.harness.compare import (
 from benchmarks.harness.modes import Bench, Tensors
 from benchmarks.harness.program import precisely
 from benchmarks.paper.modes import Iteration
+from pygraph.torch_private.cuda import sleep
 
 EAGER_SEEDS = 2
 RUNS = 3
@@ -101,7 +102,7 @@ def outcome(iteration: Iteration, inputs: Tensors, seed: int, dense: bool = Fals
     """Of one iteration from this seed. `dense`: a GPU's kernels run without gaps."""
     torch.manual_seed(seed)
     if dense:
-        torch.cuda._sleep(DELAY_CYCLES)
+        sleep(DELAY_CYCLES)
     with iteration.all_results():
         outputs = tuple(output.detach().clone() for output in iteration.run(inputs))
     gradients = tuple(

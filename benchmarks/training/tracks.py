@@ -17,6 +17,7 @@ import torch
 from benchmarks.harness.compare import SEED, Distances, same_bits
 from benchmarks.harness.modes import Tensors
 from benchmarks.training.modes import Trainer, state
+from pygraph.torch_private.cuda import sleep
 
 RUNS = 6
 """How often the same code is run for its spread."""
@@ -94,7 +95,7 @@ def take(
     gradients: list[Any] = []
     for each in inputs:
         if dense:
-            torch.cuda._sleep(DELAY_CYCLES)
+            sleep(DELAY_CYCLES)
         losses.append(float(trainer.run(each).detach()))
         if not gradients:
             gradients = [None if grad is None else grad.clone() for grad in trainer.gradients()]

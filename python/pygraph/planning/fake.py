@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from pygraph.operators.obstacles import is_mask
-from pygraph.torch_private.fake_tensors import FakeTensor, FakeTensorMode
+from pygraph.torch_private.fake_tensors import FakeTensor, FakeTensorMode, constant_of
 from pygraph.torch_private.modules import buffers, parameters
 
 aten = torch.ops.aten
@@ -66,7 +66,7 @@ class StandInMode(FakeTensorMode):
         return super().dispatch(func, types, args, kwargs)
 
     def _number(self, tensor: Any) -> Any:
-        constant = getattr(tensor, "constant", None)
+        constant = constant_of(tensor)
         if constant is not None:
             return constant.item()
         times = self._guess("a number that the program reads is taken to be 1 (or True)")

@@ -81,3 +81,9 @@ def wrappers_are_inert(metadata: Any) -> bool:
         )
     except AttributeError:
         return False
+
+
+def tangents(graph_module: Any) -> int:
+    """How many gradients of outputs a backward graph takes, by AOTAutograd's naming."""
+    names = [node.name for node in graph_module.graph.nodes if node.op == "placeholder"]
+    return sum("tangents" in name for name in names)

@@ -31,8 +31,16 @@ def aot_autograd() -> Any:
     return private("torch._dynamo.backends.common:aot_autograd")
 
 
-def graph_break_reasons() -> Any:
-    return private("torch._dynamo.utils:graph_break_reasons")
+def graph_breaks() -> list[tuple[Any, str]]:
+    """Stack and text of each break so far."""
+    reasons = private("torch._dynamo.utils:graph_break_reasons")
+    return [(each.user_stack, each.reason) for each in reasons]
+
+
+def error_within(error: Exception) -> Exception:
+    """Dynamo wraps what comes from tracing a backward: its own first line says nothing."""
+    within: Exception = getattr(error, "inner_exception", error)
+    return within
 
 
 def code_around_backend() -> CodeType:

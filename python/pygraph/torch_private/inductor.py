@@ -3,7 +3,7 @@ that are replaced (hook.py) come with the place where they stand."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pygraph.torch_private.names import place, private
@@ -13,9 +13,18 @@ def config() -> Any:
     return private("torch._inductor:config")
 
 
-def has_graph_policy() -> bool:
-    """From torch 2.12 on."""
-    return hasattr(config(), "cudagraph_policy")
+def with_graphs() -> dict[str, Any]:
+    """Settings by which code is compiled for CUDA graphs. From torch 2.12 on there is a policy
+    besides, which is not to be asked."""
+    policy = {"cudagraph_policy": None} if hasattr(config(), "cudagraph_policy") else {}
+    return {"triton.cudagraphs": True, **policy}
+
+
+def checks_indices(options: Mapping[str, Any]) -> bool:
+    """Whether code that is compiled now, with these settings, checks each index that comes from
+    data."""
+    name = "assert_indirect_indexing"
+    return bool(options.get(name, getattr(config(), name)))
 
 
 def list_mode_options() -> Any:

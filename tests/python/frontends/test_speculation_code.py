@@ -12,6 +12,7 @@ from places import Place
 import pygraph
 from pygraph import _engine
 from pygraph.frontends.compile import speculation
+from pygraph.torch_private import inductor
 
 SOURCE = """
 triton_poi_fused_0 = async_compile.triton('triton_poi_fused_0', '''
@@ -124,11 +125,11 @@ def test_generated_code_without_checks_of_indices(tmp_path: Any) -> None:
     partition = generated(tmp_path, PARTITIONED)["partition_0"]
     assert speculation.permit(partition) == speculation.Permit({1: 9})
     assert speculation.permit(partition, checked=False) is None
-    assert speculation.indices_are_checked({})
-    assert not speculation.indices_are_checked({"assert_indirect_indexing": False})
+    assert inductor.checks_indices({})
+    assert not inductor.checks_indices({"assert_indirect_indexing": False})
     with config.patch(assert_indirect_indexing=False):
-        assert not speculation.indices_are_checked({})
-        assert speculation.indices_are_checked({"assert_indirect_indexing": True})
+        assert not inductor.checks_indices({})
+        assert inductor.checks_indices({"assert_indirect_indexing": True})
 
 
 def test_a_method_of_generated_code_is_one_piece_of_code(tmp_path: Any) -> None:

@@ -33,12 +33,16 @@ BY_STRING = {
 #: What torch does not promise either, though it has no underscore.
 WITHOUT_UNDERSCORE = {
     "accumulated_recompile_limit",
+    "assert_indirect_indexing",
     "cache_size_limit",
     "compile_wrapper",
+    "cudagraph_policy",
     "dynamo_ctx",
     "enter_exit_hooks",
     "eval_frame",
     "fw_metadata",
+    "graph_break_reasons",
+    "inner_exception",
     "input_index_mapping",
     "input_info",
     "is_rng_op_functionalized",
@@ -54,6 +58,7 @@ WITHOUT_UNDERSCORE = {
     "partition_maps",
     "recompile_limit",
     "static_input_indices",
+    "user_stack",
 }
 #: Whose private attributes are their own.
 OWN = {"self", "cls", "sys"}

@@ -193,6 +193,6 @@ def _permit(
     """Tells whether the graph may be launched before the guards; None: none is to be."""
     if ours.launch == "after_guards":
         return None
-    checked = speculation.indices_are_checked(inductor)
+    checked = inductor_names.checks_indices(inductor)
     code, always = graph.fallback.function, ours.launch == "always"
     return functools.partial(speculation.permit, code, always, checked)

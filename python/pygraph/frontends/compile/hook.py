@@ -53,14 +53,11 @@ def installed(wrap: Wrap) -> Iterator[dict[str, Any]]:
     """Hands the compilations of this thread to `wrap`; yields what compile_fx is to be given for
     it. A backward graph may be compiled long after, at its first call and on autograd's thread:
     hence the `inner_compile`, which hands them over wherever and whenever it runs."""
-    patches: dict[str, Any] = {"triton.cudagraphs": True}
-    if inductor.has_graph_policy():
-        patches["cudagraph_policy"] = None
     _replace_cudagraphify()
     _observe_partitions()
     _spare_the_tree_manager()
     with _handed_to(wrap):
-        yield {"config_patches": patches, "inner_compile": _inner_compile(wrap)}
+        yield {"config_patches": inductor.with_graphs(), "inner_compile": _inner_compile(wrap)}
 
 
 @contextlib.contextmanager

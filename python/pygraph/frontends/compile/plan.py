@@ -27,7 +27,7 @@ from pygraph.planning.fake import Stand, mode_of, on_cpu_only, replaced, stand_i
 from pygraph.planning.inspect import inspect
 from pygraph.planning.source import of_frames, of_text
 from pygraph.torch_private import dynamo
-from pygraph.torch_private.aot import boxed, mutated_inputs, static_inputs
+from pygraph.torch_private.aot import boxed, mutated_inputs, static_inputs, tangents
 from pygraph.torch_private.dispatch import tree_leaves, tree_map
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def _reader(graphs: list[GraphPlan], phase: str) -> Callable[..., Any]:
         mutated = len(mutated_inputs())
         if phase == "backward":
             # The saved tensors come first: they stay where the forward put them.
-            static, mutated = range(len(example_inputs) - _tangents(graph_module)), 0
+            static, mutated = range(len(example_inputs) - tangents(graph_module)), 0
         graphs.append(inspect(f"graph {len(graphs)} ({phase})", graph_module, static, mutated))
         outputs = next(node for node in graph_module.graph.nodes if node.op == "output").args[0]
         values = [getattr(each, "meta", {}).get("val", each) for each in outputs]
@@ -133,21 +133,15 @@ def _like(value: Any) -> Any:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
-def _tangents(graph_module: Any) -> int:
-    """How many gradients of outputs a backward graph takes, by AOTAutograd's naming."""
-    names = [node.name for node in graph_module.graph.nodes if node.op == "placeholder"]
-    return sum("tangents" in name for name in names)
-
-
 @contextmanager
 def _recorded_breaks(result: Plan) -> Iterator[None]:
-    before = len(dynamo.graph_break_reasons())
+    before = len(dynamo.graph_breaks())
     try:
         yield
     finally:
-        for reason in dynamo.graph_break_reasons()[before:]:
-            source, code = of_frames(reason.user_stack)
-            lines = [line.strip() for line in reason.reason.splitlines() if line.strip()]
+        for stack, reason in dynamo.graph_breaks()[before:]:
+            source, code = of_frames(stack)
+            lines = [line.strip() for line in reason.splitlines() if line.strip()]
             why = [line for line in lines if line.startswith("Explanation:")]
             result.breaks.append(
                 Break(
@@ -184,8 +178,7 @@ def _all_tensors(model: Any, given: Sequence[Any]) -> Iterator[Any]:
 
 def _in_short(error: Exception) -> str:
     source, _ = of_text(str(error))
-    # Dynamo wraps what comes from tracing a backward: its own first line says nothing.
-    inner = getattr(error, "inner_exception", error)
+    inner = dynamo.error_within(error)
     lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
     explanation = [line for line in lines if line.startswith("Explanation:")]
     parts = [type(inner).__name__, *lines[:1], *explanation[:1]]

@@ -19,7 +19,6 @@ import dataclasses
 import logging
 import operator
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from pygraph.frontends.compile import index_bounds
 from pygraph.frontends.compile.generated import callables_behind, generated_functions
 from pygraph.operators.known import known
 from pygraph.operators.table import FOR_EACH, Property, operators
-from pygraph.torch_private import dynamo, inductor, modules
+from pygraph.torch_private import dynamo, modules
 from pygraph.torch_private.dispatch import OpOverload
 
 log = logging.getLogger("pygraph")
@@ -63,16 +62,9 @@ class Permit:
 def permit(model: Any, always: bool = False, checked: bool = True) -> Permit | None:
     """How the compiled code `model` may be launched before the guards. Reading it takes up to half
     a second, so this is asked only of graphs that leave no trace. `checked`: see
-    indices_are_checked()."""
+    inductor.checks_indices()."""
     bounds = bounds_of(model, checked)
     return None if bounds is None else Permit(bounds, always)
-
-
-def indices_are_checked(options: Mapping[str, Any]) -> bool:
-    """Whether code that Inductor compiles now, with these settings of its own, checks each index
-    that comes from data."""
-    config = inductor.config()
-    return bool(options.get("assert_indirect_indexing", config.assert_indirect_indexing))
 
 
 def bounds_of(model: Any, checked: bool = True) -> dict[int, int] | None:
