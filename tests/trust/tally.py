@@ -24,7 +24,7 @@ class Tally:
     through_dynamo: int = 0
     steps: int = 0
     calls: int = 0  #: that users made
-    tensor_programs: int = 0  #: that reached compiled graphs
+    graph_calls: int = 0  #: that reached compiled graphs
     replays: int = 0
     copies: int = 0
     states: collections.Counter[str] = dataclasses.field(default_factory=_counter)
@@ -39,7 +39,7 @@ class Tally:
         self.through_dynamo += program.dynamo
         self.steps += len(program.lines)
         self.calls += len(program.calls)
-        self.tensor_programs += outcome.calls
+        self.graph_calls += outcome.calls
         self.replays += outcome.replays
         self.copies += outcome.copies
         self.states[outcome.state if outcome.torch_differs is None else "torch differs"] += 1
@@ -86,7 +86,7 @@ class Tally:
         lines = [
             f"{self.programs} programs ({self.through_dynamo} through Dynamo, {self.steps} steps, "
             f"{len(self.operations)} operations), {self.calls} calls",
-            f"{self.replays} of {self.tensor_programs} calls of compiled graphs replayed, "
+            f"{self.replays} of {self.graph_calls} calls of compiled graphs replayed, "
             f"{self.copies} copies",
             f"all graphs linked and proven: {self.graphed_share():.1%} of programs",
         ]
