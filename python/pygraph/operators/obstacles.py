@@ -32,6 +32,10 @@ def of_call(
         return _of_higher_order(str(target))
     if not isinstance(target, OpOverload):
         return None
+    used = {on_host(each) for each in _tensors((args, kwargs))}
+    # First, whatever else is in the way: a capture that fails in it cannot be rolled back.
+    if known(target, Property.BREAKS_ITS_LIBRARY) and False in used:
+        return "library state"
     if _takes_seed_on_host(target, args, kwargs, on_host):
         return "host seed"
     if torch.Tag.data_dependent_output in target.tags:
@@ -40,9 +44,6 @@ def of_call(
         return "data-dependent shape"
     if target.namespace in COLLECTIVES:
         return "collective"
-    used = {on_host(each) for each in _tensors((args, kwargs))}
-    if known(target, Property.BREAKS_ITS_LIBRARY) and False in used:
-        return "library state"
     if any(map(on_host, _tensors(made))):
         return "device to host" if False in used else "cpu operator"
     if True in used and known(target, Property.MOVES_MEMORY, namespaces=None):

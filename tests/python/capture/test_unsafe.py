@@ -28,6 +28,22 @@ def test_what_breaks_its_library_is_noted_and_runs() -> None:
     assert torch.equal(values, torch.ones(3))
 
 
+def test_all_that_breaks_its_library_is_noted() -> None:
+    """Some have other obstacles besides: the shapes of lstsq's results follow from data."""
+    x = torch.eye(3)
+    for solve in (
+        torch.linalg.eigh,
+        torch.linalg.eigvalsh,
+        torch.linalg.svd,
+        torch.linalg.eig,
+        torch.linalg.eigvals,
+        lambda x: torch.linalg.lstsq(x, x),
+    ):
+        with Watch(twin_device()) as watch:
+            solve(x)
+        assert watch.reason is not None, solve
+
+
 def test_what_does_not_work_on_the_device_is_not_noted() -> None:
     with Watch(Cuda(0)) as watch:
         torch.linalg.eigh(torch.eye(3))
