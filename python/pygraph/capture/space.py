@@ -67,7 +67,7 @@ def phantom_pool(space: _engine.PhantomSpace, device: int) -> Iterator[torch.cud
     finally:
         failures = _engine.set_capture_space(None)
     if failures:
-        raise PhantomMemoryShort(f"{failures} allocations found no phantom memory")
+        raise PhantomMemoryShort(f"{failures} allocations found no phantom memory during a capture")
 
 
 @contextlib.contextmanager
