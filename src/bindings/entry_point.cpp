@@ -55,10 +55,9 @@ void bind_hook(nb::module_& module) {
         }
       },
       nb::arg("entry_point"), nb::arg("bounds"), nb::arg("always") = false,
-      "The entry point's graph may be launched in front of guards, once the values of its "
-      "arguments are "
-      "seen to be 0 or more and below what `bounds` says, by argument: where that pays, or "
-      "`always`.");
+      "The entry point's graph may be launched before the guards, once the values of its "
+      "arguments are seen to be 0 or more and below what `bounds` says, by argument: where that "
+      "pays, or `always`.");
   module.def("is_speculation_hook", is_hook, nb::arg("object"),
              "Whether make_speculation_hook() made it.");
   module.def(

@@ -9,13 +9,13 @@ namespace {
 
 /// Adds the nodes that may start before one of `nodes` has finished: they still find its buffers in
 /// use.
-void add_early_successors(std::vector<std::uint32_t>& nodes, const Image& image) {
+void add_programmatic_successors(std::vector<std::uint32_t>& nodes, const Image& image) {
   std::vector<bool> uses(image.nodes.size());
   for (const std::uint32_t node : nodes) {
     uses[node] = true;
   }
-  for (const auto& [from, to] :
-       image.programmatic) {  // ascending, so chains are followed to their end
+  // Ascending, so chains are followed to their end.
+  for (const auto& [from, to] : image.programmatic) {
     uses[to] = uses[to] || uses[from];
   }
   nodes.clear();
@@ -93,7 +93,7 @@ void Scratch::find_nodes(std::span<const Relocation> relocations, const Image& i
     }
     *nodes = std::move(mentions[region]);
     if (holds(static_cast<std::uint32_t>(region)) && !image.programmatic.empty()) {
-      add_early_successors(*nodes, image);
+      add_programmatic_successors(*nodes, image);
     }
     if (known.any()) {
       known.complete(*nodes, possible[region]);

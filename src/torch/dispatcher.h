@@ -73,8 +73,8 @@ class Dispatcher {
   struct Launch {
     std::shared_ptr<TensorProgram> program;
     std::optional<TensorProgram::Launched> launched;
-    PythonRef
-        served;  ///< in place of that, from `failed`: the results; null: a Python error is set
+    /// In place of that, from `failed`: the results; null: a Python error is set.
+    PythonRef served;
   };
   /// Launches `program`. None: the call must be made another way, and nothing was done.
   std::optional<Launch> launch(std::shared_ptr<TensorProgram> program, const Arguments& arguments);

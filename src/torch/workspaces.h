@@ -62,8 +62,8 @@ class TensorProgram::Workspaces {
     const std::vector<ArenaSpec::Piece>& pieces = call_.arena_.pieces;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       if (pieces[i].first == part) {
-        const std::uint64_t floor = call_.arena_in_one_piece() != 0 ? call_.least_arena_ : 0;
-        const std::uint64_t size = std::max<std::uint64_t>(pieces[i].bytes, floor);
+        const std::uint64_t least = call_.arena_in_one_piece() != 0 ? call_.least_arena_ : 0;
+        const std::uint64_t size = std::max<std::uint64_t>(pieces[i].bytes, least);
         const CUdeviceptr address = at(i).emplace(call_, size, trial.displace).address();
         call_.fill(address, trial.poison, pieces[i].bytes, stream);
         call_.program_.bind(call_.arena_.region + static_cast<std::uint32_t>(i), address);
