@@ -174,7 +174,7 @@ class Signatures:
         at_once: Callable[[], int] = lambda: 0,
     ) -> None:
         """`at_once`: how many programs it may have without regard to the budget, if more than
-        the rules says."""
+        the rules say."""
         self.rules = rules
         self._at_once = at_once
         #: Why none gets a program, as far as can be told from the calls so far.
