@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "../torch/random_state.h"
+#include "../torch/staging.h"
 #include "../torch/tensor_program.h"
 #include "../torch/torch_api.h"
 #include "bindings.h"
@@ -21,6 +22,7 @@ using torch_bridge::ArenaSpec;
 using torch_bridge::Arguments;
 using torch_bridge::ArgumentSpec;
 using torch_bridge::Draw;
+using torch_bridge::FetchedResult;
 using torch_bridge::OutputBlock;
 using torch_bridge::ResultSpec;
 using torch_bridge::TensorProgram;
@@ -53,7 +55,7 @@ void bind_arguments(nb::module_& module) {
           [](ArgumentSpec* self, ArgumentSpec::Kind kind, std::uint32_t region,
              std::uint64_t alignment_mask, std::uint64_t address, std::uint64_t bytes,
              std::int64_t value, nb::handle number, bool mutated, bool guarded, bool spent,
-             bool elsewhere, std::int64_t storage_offset, std::uint64_t front) {
+             bool elsewhere, bool staged, std::int64_t storage_offset, std::uint64_t front) {
             new (self) ArgumentSpec{.kind = kind,
                                     .region = region,
                                     .alignment_mask = alignment_mask,
@@ -64,6 +66,7 @@ void bind_arguments(nb::module_& module) {
                                     .mutated = mutated,
                                     .guarded = guarded,
                                     .elsewhere = elsewhere,
+                                    .staged = staged,
                                     .storage_offset = storage_offset,
                                     .front = front,
                                     .spent_after = spent ? 0 : ArgumentSpec{}.spent_after};
@@ -74,6 +77,7 @@ void bind_arguments(nb::module_& module) {
           nb::arg("value") = ArgumentSpec{}.value, nb::arg("dtype_of") = nb::none(),
           nb::arg("mutated") = ArgumentSpec{}.mutated, nb::arg("guarded") = ArgumentSpec{}.guarded,
           nb::arg("spent") = false, nb::arg("elsewhere") = ArgumentSpec{}.elsewhere,
+          nb::arg("staged") = ArgumentSpec{}.staged,
           nb::arg("storage_offset") = ArgumentSpec{}.storage_offset,
           nb::arg("front") = ArgumentSpec{}.front,
           "`dtype_of`: a tensor. `spent`: the call may let go of the argument early.")
@@ -86,6 +90,7 @@ void bind_arguments(nb::module_& module) {
       .def_ro("mutated", &ArgumentSpec::mutated)
       .def_ro("guarded", &ArgumentSpec::guarded)
       .def_ro("elsewhere", &ArgumentSpec::elsewhere)
+      .def_ro("staged", &ArgumentSpec::staged)
       .def_ro("storage_offset", &ArgumentSpec::storage_offset)
       .def_ro("front", &ArgumentSpec::front);
 }
@@ -146,6 +151,25 @@ void bind_results(nb::module_& module) {
       .def_ro("bytes", &ResultSpec::bytes)
       .def_ro("sizes", &ResultSpec::sizes)
       .def_ro("strides", &ResultSpec::strides);
+}
+
+void bind_fetched(nb::module_& module) {
+  nb::class_<FetchedResult>(module, "FetchedResult", "See tensor_program.h.")
+      .def(
+          "__init__",
+          [](FetchedResult* self, std::uint32_t index, std::uint64_t bytes,
+             std::vector<std::int64_t> sizes, std::vector<std::int64_t> strides,
+             nb::handle tensor) {
+            new (self) FetchedResult{.index = index,
+                                     .dtype = calibrated_api().dtype(tensor.ptr()),
+                                     .bytes = bytes,
+                                     .sizes = std::move(sizes),
+                                     .strides = std::move(strides)};
+          },
+          nb::kw_only(), nb::arg("index"), nb::arg("bytes"), nb::arg("sizes"), nb::arg("strides"),
+          nb::arg("dtype_of"), "`dtype_of`: a tensor.")
+      .def_ro("index", &FetchedResult::index)
+      .def_ro("bytes", &FetchedResult::bytes);
 }
 
 void bind_draws(nb::module_& module) {
@@ -227,8 +251,11 @@ void bind_tensor_program(nb::module_& module) {
         return nb::borrow(generator);
       },
       nb::arg("address"), "The generator object of a running call that has this address.");
+  module.def("release_staging", &torch_bridge::release_staging,
+             "Gives the pinned memory back that values cross between host and device in.");
   bind_arguments(module);
   bind_results(module);
+  bind_fetched(module);
   bind_draws(module);
 
   // The object registers the type and is not needed any more.
@@ -243,7 +270,7 @@ void bind_tensor_program(nb::module_& module) {
           "make",
           [](Linked& linked, bool twin, int device_index, std::vector<ArgumentSpec> arguments,
              std::vector<OutputBlock> blocks, std::vector<ResultSpec> results,
-             std::vector<Draw> draws, nb::handle generator, std::vector<std::uint32_t> unwritten) {
+             std::vector<FetchedResult> fetched, std::vector<Draw> draws, nb::handle generator, std::vector<std::uint32_t> unwritten) {
             (void)calibrated_api();
             number_parts(linked.graph, arguments, blocks);
             return std::make_shared<TensorProgram>(TensorProgram::Specification{
@@ -254,6 +281,7 @@ void bind_tensor_program(nb::module_& module) {
                 .arguments = std::move(arguments),
                 .blocks = std::move(blocks),
                 .results = std::move(results),
+                .fetched = std::move(fetched),
                 .arena = arena_of(linked.graph),
                 .random = {.generator = generator.is_none() ? nullptr : generator.ptr(),
                            .draws = std::move(draws)},
@@ -261,6 +289,7 @@ void bind_tensor_program(nb::module_& module) {
           },
           nb::arg("linked"), nb::kw_only(), nb::arg("twin"), nb::arg("device_index"),
           nb::arg("arguments"), nb::arg("blocks"), nb::arg("results"),
+          nb::arg("fetched") = std::vector<FetchedResult>(),
           nb::arg("draws") = std::vector<Draw>(), nb::arg("generator") = nb::none(),
           nb::arg("unwritten") = std::vector<std::uint32_t>(),
           "Instantiates `linked` and makes it callable. `draws`: of the generators that it draws "
@@ -357,6 +386,10 @@ void bind_tensor_program(nb::module_& module) {
       .def_prop_ro("bytes_copied",
                    [](const TensorProgram& self) { return self.statistics().bytes_copied; })
       .def_prop_ro("copies", [](const TensorProgram& self) { return self.statistics().copies; })
+      .def_prop_ro("bytes_staged",
+                   [](const TensorProgram& self) { return self.statistics().bytes_staged; })
+      .def_prop_ro("bytes_fetched",
+                   [](const TensorProgram& self) { return self.statistics().bytes_fetched; })
       .def_prop_ro("updates", [](const TensorProgram& self) { return self.updates(); });
 }
 

@@ -2,6 +2,7 @@
 
 #include "call_scope.h"
 #include "random_state.h"
+#include "staging.h"
 #include "workspaces.h"
 
 #include <fmt/format.h>
@@ -78,6 +79,7 @@ TensorProgram::TensorProgram(Specification given)
       arguments_(std::move(given.arguments)),
       blocks_(std::move(given.blocks)),
       results_(std::move(given.results)),
+      fetched_(std::move(given.fetched)),
       unwritten_(std::move(given.unwritten)),
       whole_of_block_(blocks_.size(), -1),
       arena_(std::move(given.arena)),
@@ -86,9 +88,18 @@ TensorProgram::TensorProgram(Specification given)
                   : std::make_unique<RandomState>(*driver_, device_, arguments_,
                                                   std::move(given.random))) {
   driver_->check(driver_->api.cuCtxGetCurrent(&context_), "cuCtxGetCurrent");
-  for (const ArgumentSpec& argument : arguments_) {
-    require_small(argument, argument.kind == ArgumentSpec::Kind::kNumber);
-    writes_arguments_ = writes_arguments_ || argument.mutated;
+  for (const FetchedResult& fetched : fetched_) {
+    if (fetched.index >= results_.size()) {
+      throw std::invalid_argument(
+          fmt::format("result {} is fetched; there are {}", fetched.index, results_.size()));
+    }
+  }
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    require_small(arguments_[i], arguments_[i].kind == ArgumentSpec::Kind::kNumber);
+    writes_arguments_ = writes_arguments_ || arguments_[i].mutated;
+    if (arguments_[i].staged) {
+      staged_.push_back(i);
+    }
   }
   for (const ResultSpec& result : results_) {
     require_small(result, result.kind == ResultSpec::Kind::kNumber);
@@ -154,6 +165,37 @@ void TensorProgram::refuse_visible_copy(const Arguments& arguments, std::size_t 
   }
 }
 
+/// Brings the arguments that are on the host to the device, in a block that the call owns.
+OwnedTensor TensorProgram::stage(const Arguments& arguments, CUstream stream) {
+  const TorchApi& api = torch_api();
+  std::vector<Staging::Piece> pieces;
+  pieces.reserve(staged_.size());
+  std::uint64_t total = 0;
+  for (const std::size_t index : staged_) {
+    if (api.on_cpu(arguments[index])) {
+      const std::uint64_t size = arguments_[index].bytes;
+      pieces.push_back({api.data(arguments[index]), total, size});
+      total += round_up(size, Staging::kAlignment);
+    }
+  }
+  if (pieces.empty()) {
+    return {};
+  }
+  OwnedTensor block = bytes(total);
+  const CUdeviceptr start = data_of(block);
+  auto piece = pieces.begin();
+  for (const std::size_t index : staged_) {
+    if (api.on_cpu(arguments[index])) {
+      piece->device += start;
+      program_.bind(arguments_[index].region, piece->device);
+      statistics_.bytes_staged += piece->bytes;
+      ++piece;
+    }
+  }
+  staging_of(*driver_, device_ == Device::kTwin, device_index_).bring(pieces, stream);
+  return block;
+}
+
 void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& trial, CUstream stream,
                                    std::vector<Borrowed>& borrowed) {
   const TorchApi& api = torch_api();
@@ -174,6 +216,9 @@ void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& tria
     hint(i + kPrefetchDistance, &TorchApi::prefetch_storage);
     const ArgumentSpec& spec = arguments_[i];
     if (spec.kind == ArgumentSpec::Kind::kPatched) {
+      if (spec.staged && api.on_cpu(arguments[i])) {
+        continue;
+      }
       const CUdeviceptr address = address_of(api.data(arguments[i]));
       if (address == program_.bound(spec.region)) {
         continue;
@@ -267,6 +312,7 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
   RandomState::Turn turn;
   const NothingQueued on_leaving(*driver_, device_, stream);
 
+  const OwnedTensor cells = staged_.empty() ? OwnedTensor() : stage(arguments, stream);
   bind_arguments(arguments, trial, stream, borrowed);
   arena.emplace(*this);
   if (random_ != nullptr) {

@@ -48,6 +48,7 @@ struct ArgumentSpec {
   bool mutated = false;              ///< the graph writes it: a copy must be copied back
   bool guarded = false;              ///< kPatched: must stand at `address` all the same
   bool elsewhere = false;            ///< kPatched: may come as a CPU tensor, which is not accepted
+  bool staged = false;               ///< kPatched: a CPU tensor is brought to the device (staging.h)
   std::int64_t storage_offset = -1;  ///< in elements, which it must have; negative: any will do
   /// In front of the tensor's first element, memory of its storage that the graph may address: a
   /// copy of the argument has it too. Not 0 only with a storage offset.
@@ -99,6 +100,16 @@ struct ResultSpec {
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
   PyObject* object = nullptr;  ///< owned by the TensorProgram
+};
+
+/// A result that the caller gets as a copy on the host (staging.h): one that fills its memory, so
+/// that copying bytes copies it.
+struct FetchedResult {
+  std::uint32_t index = 0;
+  std::int32_t dtype = 0;
+  std::uint64_t bytes = 0;
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;
 };
 
 /// The scratch of a call: one piece for each of the regions from `region` on, taken in front of
@@ -165,6 +176,8 @@ struct CallStatistics {
   std::uint64_t replays = 0;
   std::uint64_t bytes_copied = 0;  ///< input bytes copied: static buffers and misaligned inputs
   std::uint64_t copies = 0;
+  std::uint64_t bytes_staged = 0;   ///< brought from the host
+  std::uint64_t bytes_fetched = 0;  ///< returned to it
 };
 
 /// A call that the graph cannot serve as faithfully as the callable: nothing was launched.
@@ -215,6 +228,7 @@ class TensorProgram {
     std::vector<ArgumentSpec> arguments;
     std::vector<OutputBlock> blocks;
     std::vector<ResultSpec> results;
+    std::vector<FetchedResult> fetched;
     ArenaSpec arena;  ///< its regions are bound to fresh workspaces at every call
     RandomSpec random;
     /// For proofs: results, by number, that nobody writes. They hold what their memory held.
@@ -319,6 +333,8 @@ class TensorProgram {
 
   void bind_arguments(const Arguments& arguments, const Trial& trial, CUstream stream,
                       std::vector<Borrowed>& borrowed);
+  OwnedTensor stage(const Arguments& arguments, CUstream stream);
+  void fetch(PyObject* results) const;
   void run_part(std::uint32_t part, const Trial& trial, CUstream stream, Workspaces& arena,
                 std::vector<OwnedTensor>& blocks);
   void let_go(const Arguments& arguments, std::uint32_t part,
@@ -343,14 +359,16 @@ class TensorProgram {
   std::vector<ArgumentSpec> arguments_;
   std::vector<OutputBlock> blocks_;
   std::vector<ResultSpec> results_;
+  std::vector<FetchedResult> fetched_;
   std::vector<std::uint32_t> unwritten_;
   std::vector<std::int32_t> whole_of_block_;  ///< result that is the whole block, or -1
   ArenaSpec arena_;
   std::uint64_t least_arena_ = 0;
   std::unique_ptr<RandomState> random_;  ///< null: no random numbers and no generators
+  std::vector<std::size_t> staged_;      ///< arguments that may come as CPU tensors
   bool writes_arguments_ = false;
   CUcontext context_ = nullptr;
-  CallStatistics statistics_;
+  mutable CallStatistics statistics_;
   std::int64_t patience_ = -1;
   std::uint64_t updates_before_ = 0;
 };

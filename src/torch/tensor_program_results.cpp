@@ -1,6 +1,10 @@
 // The outputs of a call: fresh memory in front of the launch, Python objects behind it.
 #include <cstring>
+#include <utility>
 
+#include "call_scope.h"
+#include "python_ref.h"
+#include "staging.h"
 #include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
@@ -92,7 +96,45 @@ PyObject* TensorProgram::make_results(const Arguments& arguments,
     }
     PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), result);
   }
+  if (tuple != nullptr && !fetched_.empty()) {
+    PythonRef owner = PythonRef::stolen(tuple);
+    fetch(tuple);
+    return owner.release();
+  }
   return tuple;
+}
+
+/// Replaces results that the caller gets on the host by copies there.
+void TensorProgram::fetch(PyObject* results) const {
+  const TorchApi& api = torch_api();
+  const CallScope scope = this->scope();
+  std::vector<OwnedTensor> copies;
+  std::vector<Staging::Piece> pieces;
+  copies.reserve(fetched_.size());
+  pieces.reserve(fetched_.size());
+  for (const FetchedResult& result : fetched_) {
+    TensorHandle copy = nullptr;
+    require(api.empty_strided(static_cast<std::int64_t>(result.sizes.size()), result.sizes.data(),
+                              result.strides.data(), result.dtype, kCpuDevice, 0, &copy),
+            "empty_strided of a result on the host");
+    copies.emplace_back(copy);
+    if (result.bytes != 0) {
+      PyObject* on_device = PyTuple_GET_ITEM(results, static_cast<Py_ssize_t>(result.index));
+      void* host = nullptr;
+      api.get_data_ptr(copy, &host);
+      pieces.push_back({host, address_of(api.data(on_device)), result.bytes});
+      statistics_.bytes_fetched += result.bytes;
+    }
+  }
+  staging_of(*driver_, device_ == Device::kTwin, device_index_).fetch(pieces, scope.stream());
+  for (std::size_t n = 0; n < fetched_.size(); ++n) {
+    PyObject* copy = api.wrap(copies[n].get());
+    if (copy == nullptr) {
+      throw std::runtime_error("no Python object for a result on the host");
+    }
+    const auto index = static_cast<Py_ssize_t>(fetched_[n].index);
+    Py_DECREF(std::exchange(PySequence_Fast_ITEMS(results)[index], copy));
+  }
 }
 
 }  // namespace pygraph::torch_bridge

@@ -62,6 +62,15 @@ CUresult join(Stream& stream, const Event& event) {
   return CUDA_SUCCESS;
 }
 
+/// Of an event that was recorded in a capture nobody can say that it has passed.
+CUresult refuse_captured(CUevent event) {
+  const Event* found = find(state().events, event);
+  if (found == nullptr) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  return found->captured ? CUDA_ERROR_CAPTURED_EVENT : CUDA_SUCCESS;
+}
+
 }  // namespace
 
 namespace entry {
@@ -108,6 +117,25 @@ CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned
 
 CUresult cuEventRecord(CUevent event, CUstream stream) {
   return entry::cuEventRecordWithFlags(event, stream, 0);
+}
+
+// The queue runs all that was launched, in order: an event has passed when nothing is left in it.
+CUresult cuEventQuery(CUevent event) {
+  const Lock lock;
+  if (const CUresult code = refuse_captured(event); code != CUDA_SUCCESS) {
+    return code;
+  }
+  return state().queue.empty() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+  {
+    const Lock lock;
+    if (const CUresult code = refuse_captured(event); code != CUDA_SUCCESS) {
+      return code;
+    }
+  }
+  return drain();
 }
 
 CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int flags) {

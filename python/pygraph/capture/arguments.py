@@ -39,6 +39,8 @@ def stand_ins(request: Request, policy: Policy) -> dict[int, torch.Tensor]:
     for index, argument in enumerate(request.arguments):
         if not isinstance(argument, torch.Tensor) or not argument.numel():
             continue
+        if index in request.staged:
+            continue  # a call has it in memory of its own anyway
         if index in request.changing:
             if policy.copy_inputs:
                 found[index] = tensors.static_copy(argument)
@@ -81,6 +83,7 @@ def specifications(
                 "region": regions.of_argument[index],
                 "alignment_mask": tensors.alignment_mask(capture.places[index]),
                 "elsewhere": index in request.elsewhere,
+                "staged": index in request.staged,
             }
             if attempt.keep_offsets:
                 fields |= {"front": argument.storage_offset() * argument.element_size()}

@@ -114,6 +114,20 @@ def plan(
     return planner.plan
 
 
+def fetched(results: Sequence[Any], which: Iterable[int]) -> list[_engine.FetchedResult]:
+    """How those of a capture's results are copied that the caller gets on the host."""
+    return [
+        _engine.FetchedResult(
+            index=index,
+            bytes=results[index].nbytes,
+            sizes=list(results[index].shape),
+            strides=list(results[index].stride()),
+            dtype_of=results[index],
+        )
+        for index in sorted(which)
+    ]
+
+
 class _Planner:
     def __init__(
         self,

@@ -102,6 +102,7 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
         arguments=specs,
         blocks=regions.blocks(planned, linked.copy_regions[0]),
         results=planned.results,
+        fetched=outputs.fetched(a.outputs, request.fetched),
         draws=draws,
         generator=device.default_generator() if drawn_from else None,
         unwritten=_unwritten(a, planned, regions, linked, explained=not unknown),

@@ -18,8 +18,11 @@ class Request:
     function: Function  #: what is captured; the reference's checks its arguments' alignment first
     holdings: Holdings
     reference: Reference
+    arguments: Sequence[Any]  #: the reference's, those that are staged on the device
     #: arguments that a call may have on the host, in place of the device
     elsewhere: frozenset[int] = frozenset()
+    staged: frozenset[int] = frozenset()  #: arguments that calls have on the host
+    fetched: frozenset[int] = frozenset()  #: results that callers get on the host
     gradients: frozenset[int] = frozenset()  #: results that die at about the same time
     given: frozenset[int] = frozenset()  #: arguments that the caller does not need any more
     cut: bool = False  #: the graph may be launched in parts, for the sake of its peak memory
@@ -29,10 +32,6 @@ class Request:
     @property
     def device(self) -> Device:
         return self.reference.device
-
-    @property
-    def arguments(self) -> Sequence[Any]:
-        return self.reference.arguments
 
     @property
     def changing(self) -> Sequence[int]:

@@ -122,6 +122,10 @@ class GraphReport:
     """Bytes copied in all calls together, in front of and behind the graph."""
     bytes_looked_at: int = 0
     """Bytes of indices that the host read before the graph was launched before the guards."""
+    bytes_staged: int = 0
+    """Bytes that calls brought from the host, for arguments that the caller has there."""
+    bytes_fetched: int = 0
+    """Bytes of results that callers got on the host."""
     updates: int = 0
     """Nodes that were patched, because what they address has moved."""
     copies: int = 0

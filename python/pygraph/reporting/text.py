@@ -91,6 +91,11 @@ def _graph_lines(graph: GraphReport) -> list[str]:
         )
     if graph.copies:
         lines.append(f"  {as_bytes(graph.bytes_copied)} copied in {graph.copies} copies")
+    if graph.bytes_staged or graph.bytes_fetched:
+        lines.append(
+            f"  {as_bytes(graph.bytes_staged)} brought from the host, "
+            f"{as_bytes(graph.bytes_fetched)} returned to it"
+        )
     if graph.bytes_looked_at:
         lines.append(f"  {as_bytes(graph.bytes_looked_at)} of indices read in front of launches")
     if graph.replays:

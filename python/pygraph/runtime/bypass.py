@@ -77,10 +77,10 @@ class Bypass:
         self._dispatcher.open_bypass_to_all(min(seconds, _ASKED_AGAIN), self._signatures.soon)
 
     def _may_bypass(self, arguments: list[Any]) -> bool:
-        """Not where signatures differ in more than integers, or arguments must come to the host
-        first."""
+        """Not where signatures differ in more than integers, or arguments must come to another
+        device first."""
         integers = self._signatures.integers
-        if integers is None or self._fallback.on_host:
+        if integers is None or not self._fallback.as_it_is:
             return False
         if not self._told:
             self._told = True

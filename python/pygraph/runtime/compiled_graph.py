@@ -33,6 +33,7 @@ from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING, GraphReport
 from pygraph.runtime.alignment import Alignment
 from pygraph.runtime.bypass import Bypass
 from pygraph.runtime.call_lock import CallLock
+from pygraph.runtime.crossing import NOTHING, Crossing
 from pygraph.runtime.fallback import Fallback
 from pygraph.runtime.paranoid import Paranoid
 from pygraph.runtime.partition import Partition
@@ -42,7 +43,7 @@ from pygraph.runtime.warn import no_graphs
 log = logging.getLogger("pygraph")
 
 #: What a program counts, as the report calls it too.
-_COUNTERS = ("replays", "bytes_copied", "copies", "updates")
+_COUNTERS = ("replays", "bytes_copied", "copies", "updates", "bytes_staged", "bytes_fetched")
 
 SourceFinder = Callable[[str | None], str | None]
 Deployed = Callable[[Sequence[Any], Sequence[Any]], None]
@@ -77,18 +78,28 @@ class CompiledGraph:
         pair: TrainingPair | None = None,
         partition: Partition | None = None,
         copied: bool = False,
+        crossing: Crossing = NOTHING,
     ) -> None:
         """`function` takes one list of arguments; `holdings` are what it holds. The arguments
         `constants` stay in place, `mutated` are known to be written. `paranoid`: repeat the proof
         every so many calls; 0: never. `aligned`: the function needs tensors aligned to 16 bytes, as
         those of `sure` always are. `pair`: what a forward and a backward share. `partition`: of the
-        compiled graph; None: all of it. `copied`: changing arguments are copied, not patched."""
-        self.constants = frozenset(constants)
+        compiled graph; None: all of it. `copied`: changing arguments are copied, not patched.
+        `crossing`: arguments and results that callers have on the host, and the function has not.
+        """
+        self.constants = frozenset(constants) - crossing.staged
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
         self._tell_deployed: Deployed | None = None
         self._launch_counts: _engine.LaunchCounts | None = None
-        self.fallback = Fallback(function, self.mutated, aligned, self.constants | frozenset(sure))
+        self.fallback = Fallback(
+            function,
+            self.mutated,
+            aligned,
+            self.device,
+            self.constants | frozenset(sure) | crossing.staged,
+            crossing,
+        )
         self.report = GraphReport(
             name=name, state=WARMING, device="twin" if self.device.twin else "cuda"
         )
@@ -182,7 +193,7 @@ class CompiledGraph:
             return self._serve(arguments)
 
     def _serve(self, arguments: list[Any]) -> Any:
-        signature = self._signatures.of(arguments, self.fallback.on_host)
+        signature = self._signature(arguments)
         if signature.program is not None and self._member.has_moved(signature.program, arguments):
             self._replace(signature)
             signature.postpone()
@@ -198,6 +209,10 @@ class CompiledGraph:
         if self._bypass.must_wait(signature, arguments) or not self._fits(signature, arguments):
             return self.fallback(arguments)
         return self._link(signature, arguments)
+
+    def _signature(self, arguments: list[Any]) -> Signature:
+        elsewhere = self.fallback.on_host | self.fallback.crossing.staged
+        return self._signatures.of(arguments, elsewhere)
 
     def _link(self, signature: Signature, arguments: list[Any]) -> Any:
         with self._alone():
@@ -268,7 +283,7 @@ class CompiledGraph:
         self._member.note(arguments)
         started = time.perf_counter()
         run = self._run_for_real(arguments)
-        saved = self._member.saves_on_host(run)
+        saved = self._member.saves_on_host(run, self.fallback.crossing.fetched)
         if saved.later:
             signature.postpone()
             self.report.reason = "its backward has not been compiled yet; tried again later"
@@ -276,7 +291,7 @@ class CompiledGraph:
         if saved.against is not None:
             self._give_up_for_good(saved.against)
             return run.outputs
-        arguments = self.fallback.on_device(arguments, self.device)
+        arguments = self.fallback.on_device(arguments)
         run = dataclasses.replace(run, arguments=arguments, on_host=saved.results)
         with capture_lock:
             outcome = self._find_program(run)
@@ -296,7 +311,12 @@ class CompiledGraph:
         return run.outputs
 
     def _find_program(self, run: reference.Reference) -> Outcome:
+        placed = list(run.arguments)
+        self.fallback.crossing.bring(placed, self.device)
         request = Request(
+            arguments=placed,
+            staged=self.fallback.crossing.staged,
+            fetched=self.fallback.crossing.fetched,
             function=self.fallback.function,
             holdings=self._holdings,
             reference=run,
@@ -337,7 +357,7 @@ class CompiledGraph:
         more. A program that fails is given up. Without memory for a proof there is none."""
         kept = list(arguments)
         arguments.clear()
-        signature = self._signatures.of(kept, self.fallback.on_host)
+        signature = self._signature(kept)
         program = signature.program
         if program is None or self._held or not program.accepts(kept) or not self._has_room(kept):
             return self.dispatcher(kept)

@@ -13,21 +13,27 @@ import torch
 
 from pygraph.capture import tensors
 from pygraph.capture.device import Device
+from pygraph.runtime.crossing import NOTHING, Crossing
 
 
 class Fallback:
-    """Calls `function`. With `aligned`, every CUDA tensor is at least 16-byte aligned: others are
-    cloned, and written back if the function writes them. Without, arguments go as they are. `sure`
-    are those that need not be looked at."""
+    """Calls `function`, which is compiled for `device`. With `aligned`, every CUDA tensor is at
+    least 16-byte aligned: others are cloned, and written back if the function writes them. Without,
+    arguments go as they are. `sure` are those that need not be looked at. What the `crossing` names
+    is on the host for the caller, and on the device for the function."""
 
     def __init__(
         self,
         function: Callable[[list[Any]], Any],
         mutated: frozenset[int],
         aligned: bool,
+        device: Device,
         sure: frozenset[int] = frozenset(),
+        crossing: Crossing = NOTHING,
     ) -> None:
         self.function = function
+        self.crossing = crossing
+        self._device = device
         self.mutated = mutated
         self.aligned = aligned
         self._sure = sure
@@ -45,11 +51,16 @@ class Fallback:
             self._look_at = [i for i in range(count) if self.aligned and i not in self._sure]
         return self._look_at
 
-    def on_device(self, arguments: list[Any], device: Device) -> list[Any]:
+    @property
+    def as_it_is(self) -> bool:
+        """Whether the function may be called in place of this, but for the alignment."""
+        return not self.on_host and not self.crossing
+
+    def on_device(self, arguments: list[Any]) -> list[Any]:
         """The arguments as a captured forward saves them: those of `on_host` too."""
         if not self.on_host:
             return arguments
-        here = torch.device(device.kind, device.index)
+        here = torch.device(self._device.kind, self._device.index)
         return [
             value.to(here) if index in self.on_host else value
             for index, value in enumerate(arguments)
@@ -58,6 +69,12 @@ class Fallback:
     def __call__(self, arguments: list[Any]) -> Any:
         for index in self.on_host:
             arguments[index] = arguments[index].cpu()
+        if self.crossing:
+            self.crossing.bring(arguments, self._device)
+            return self.crossing.fetch(self._call(arguments))
+        return self._call(arguments)
+
+    def _call(self, arguments: list[Any]) -> Any:
         if not self.aligned:
             return self.function(arguments)
         replaced: list[tuple[torch.Tensor, torch.Tensor]] = []

@@ -279,9 +279,10 @@ class PairMember:
         saved = _known(self._saved_arguments(arguments))
         return frozenset(index for index, each in saved if each in self._pair.saved_on_host)
 
-    def saves_on_host(self, run: Reference) -> SavedOnHost:
-        """Settles which of what a forward's callable saved in a real run is on the host."""
-        found = _seeds_on_host(run.outputs, self._device)
+    def saves_on_host(self, run: Reference, fetched: Collection[int] = ()) -> SavedOnHost:
+        """Settles which of what a forward's callable saved in a real run is on the host. `fetched`
+        results are there for another reason."""
+        found = _seeds_on_host(run.outputs, self._device).difference(fetched)
         if self.role is not Role.FORWARD or self._pair is None or not found:
             return SavedOnHost()
         if not self._pair.backward_is_compiled:

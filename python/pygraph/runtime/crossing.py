@@ -1,0 +1,49 @@
+"""What of a callable's arguments and results its callers have on the host, and it has on the device.
+
+A transformed graph (transform/) takes tensors on the device that its callers have on the host, and
+returns some on the device that they get on the host. A graph crosses by itself (src/torch/staging.h
+says how); wherever the callable runs as it is, this does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from pygraph.capture.device import Device
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossing:
+    """Which arguments are brought to the device, and which results are fetched from it."""
+
+    staged: frozenset[int] = frozenset()
+    fetched: frozenset[int] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.staged or self.fetched)
+
+    def bring(self, arguments: list[Any], device: Device) -> None:
+        """Replaces arguments that are on the host. Their memory is the caller's again on return."""
+        here = torch.device(device.kind, device.index)
+        for index in self.staged:
+            arguments[index] = brought(arguments[index], here)
+
+    def fetch(self, results: Any) -> list[Any]:
+        """The results as the caller gets them."""
+        returned = list(results)
+        for index in self.fetched:
+            returned[index] = returned[index].to("cpu", copy=True)
+        return returned
+
+
+NOTHING = Crossing()
+
+
+def brought(value: torch.Tensor, to: torch.device) -> torch.Tensor:
+    """A copy on the device, with the same strides. From pinned memory the device would copy after
+    the return, so that is waited for."""
+    made = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=to)
+    return made.copy_(value, non_blocking=not value.is_pinned())

@@ -1,0 +1,108 @@
+"""Arguments that callers have on the host, results that they get there, in graphs and without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from places import Place, assert_bits
+
+from pygraph.runtime.crossing import Crossing
+
+
+def host(*sizes: int) -> torch.Tensor:
+    return torch.randn(sizes)
+
+
+def scaled(arguments: list[Any]) -> list[Any]:
+    """By a cell and a tensor that come from the host."""
+    x, cell, rows = arguments
+    made = torch.relu(x * cell.to(x.dtype) + rows)
+    return [made, made.sum(), made.t()]
+
+
+CROSSING = Crossing(staged=frozenset((1, 2)), fetched=frozenset((1, 2)))
+
+
+def expected(x: torch.Tensor, cell: torch.Tensor, rows: torch.Tensor) -> list[Any]:
+    return scaled([x, cell.to(x.device), rows.to(x.device)])
+
+
+def test_values_that_differ_in_each_call_have_one_program(place: Place) -> None:
+    graph = place.graphed(scaled, crossing=CROSSING)
+    for n in range(12):
+        x, cell, rows = place.randn(5, 3), torch.tensor(0.5 + n, dtype=torch.float64), host(5, 3)
+        found = graph.dispatcher([x, cell, rows])
+        assert_bits(found, [each.cpu() if i else each for i, each in enumerate(expected(x, cell, rows))])
+        assert [each.device.type for each in found[1:]] == ["cpu", "cpu"]
+        assert found[2].stride() == (1, 3) and not found[2].is_pinned()
+    report = graph.refresh_report()
+    assert (report.state, report.programs, report.replays) == ("graphed", 1, 10)
+    assert report.bytes_staged == 10 * (8 + 5 * 3 * 4)
+    assert report.bytes_fetched == 10 * (4 + 5 * 3 * 4)
+    assert report.bytes_copied == 0
+
+
+def test_a_tensor_may_be_written_and_freed_as_soon_as_the_call_returns(place: Place) -> None:
+    graph = place.graphed(lambda a: [a[0] + a[1]], crossing=Crossing(staged=frozenset((1,))))
+    kept = []
+    for n in range(40):
+        x, rows = place.randn(2000), host(2000)
+        wanted = x + rows.to(x.device)
+        kept.append((graph.dispatcher([x, rows])[0], wanted))
+        rows.fill_(float("nan"))
+        del rows
+    for found, wanted in kept:
+        assert_bits([found], [wanted])
+
+
+@pytest.mark.parametrize("count", [1 << 18, (1 << 18) + 1, 1_000_000])
+def test_what_is_larger_than_a_slot_comes_in_pieces(place: Place, count: int) -> None:
+    graph = place.graphed(
+        lambda a: [a[0] + a[1] * a[2]],
+        crossing=Crossing(staged=frozenset((1, 2)), fetched=frozenset((0,))),
+    )
+    for n in range(5):
+        x, rows, cell = place.randn(count), host(count), torch.tensor(float(n))
+        wanted = x + rows.to(x.device) * cell.to(x.device)
+        assert_bits(graph.dispatcher([x, rows, cell]), [wanted.cpu()])
+    assert graph.refresh_report().replays == 3
+
+
+def test_nan_and_infinity_are_values_like_others(place: Place) -> None:
+    graph = place.graphed(lambda a: [a[0] * a[1]], crossing=Crossing(staged=frozenset((1,))))
+    x = place.randn(7)
+    for value in (1.0, 2.0, float("nan"), float("inf"), -0.0, 5e-324):
+        cell = torch.tensor(value)
+        assert_bits(graph.dispatcher([x, cell]), [x * cell.to(x.device)])
+    assert graph.refresh_report().replays == 4
+
+
+def test_results_are_kept_apart(place: Place) -> None:
+    """A result on the host is a tensor of its own, whatever is called afterwards."""
+    graph = place.graphed(lambda a: [a[0] + 1, a[0] * 2], crossing=Crossing(fetched=frozenset((0, 1))))
+    kept = []
+    for _ in range(20):
+        x = place.randn(300)
+        kept.append((graph.dispatcher([x]), [(x + 1).cpu(), (x * 2).cpu()]))
+    for found, wanted in kept:
+        assert_bits(found, wanted)
+
+
+def test_an_argument_that_is_returned_and_fetched(place: Place) -> None:
+    graph = place.graphed(lambda a: [a[0], a[0] + 1], crossing=Crossing(fetched=frozenset((0,))))
+    for _ in range(5):
+        x = place.randn(4)
+        found = graph.dispatcher([x])
+        assert found[0] is not x
+        assert_bits(found, [x.cpu(), x + 1])
+
+
+def test_nothing_is_bypassed(place: Place) -> None:
+    """The callable would get its arguments where they are."""
+    graph = place.graphed(lambda a: [a[0] + a[1]], crossing=Crossing(staged=frozenset((1,))))
+    graph.release()
+    for _ in range(4):
+        x, rows = place.randn(9), host(9)
+        assert_bits(graph.dispatcher([x, rows]), [x + rows.to(x.device)])
