@@ -15,6 +15,7 @@ FLOORS = (
     ("cli",),
     ("demo",),
     ("frontends",),
+    ("transform",),
     ("runtime",),
     ("decide",),
     ("capture",),

@@ -67,13 +67,25 @@ def is_operator(node: Any) -> bool:
     return node.op == "call_function" and isinstance(node.target, kinds)
 
 
-def obstacle(node: Any) -> Obstacle | None:
+def of_node(node: Any) -> Obstacle | None:
     """The same of a node of an FX graph, by the values in its and its arguments' `meta["val"]`."""
     if not is_operator(node):
         return None
     args, kwargs = tree_map(_value, (tuple(node.args), dict(node.kwargs)))
-    found = of_call(node.target, args, kwargs, made=_value(node))
+    return of_call(node.target, args, kwargs, made=_value(node))
+
+
+def obstacle(node: Any) -> Obstacle | None:
+    """The same, but for CPU inputs that were reported where they were made."""
+    found = of_node(node)
     return None if found == "cpu input" and _constant_inputs(node) else found
+
+
+def of_parameter(node: Any, name: str) -> Any:
+    """What a node gives for a parameter of its operator; None where that has no such parameter."""
+    if name not in parameters(node.target):
+        return None
+    return given(node.target, name, node.args, node.kwargs)
 
 
 def is_mask(value: Any) -> bool:

@@ -40,6 +40,7 @@ class Property(enum.Enum):
     READS_NO_DATA = "asks tensors what they are, and not what they hold, and returns none"
     RESIZES = "changes the size of its first argument's memory"
     MOVES_MEMORY = "copies a tensor, which may be to another device"
+    TAKES_FROM_HOST = "takes indices or values of the host for a tensor of the device"
     SHAPED_BY_MASKS = "has results whose shapes depend on values where an argument is a mask"
     LENDS_GENERATOR = "runs an operator that draws random numbers, and keeps or sets the state"
     CONTROL_FLOW = "runs a graph or not, or several times, as a tensor's value says"
@@ -213,6 +214,12 @@ TABLE = (
         "_copy _to_copy copy copy_ device_put",
         "aten/src/ATen/native/native_functions.yaml, torch/_prims/__init__.py: device_put; "
         "_copy in namespaces that are not torch's",
+    ),
+    _fact(
+        _P.TAKES_FROM_HOST,
+        "_unsafe_index _unsafe_index_put copy copy_ index index_put select_scatter slice_scatter",
+        "aten/src/ATen/native/IndexingUtils.h, Copy.cpp, TensorConversions.cpp: indices and "
+        "sources are copied to the device of what is indexed or written",
     ),
     _fact(
         _P.SHAPED_BY_MASKS,

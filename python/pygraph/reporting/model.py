@@ -20,6 +20,18 @@ FALLBACK = "fallback"
 STATES = (WARMING, GRAPHED, PARTLY, FALLBACK)
 
 
+@dataclass(frozen=True)
+class Applied:
+    """What a pass has done to a graph before it was compiled."""
+
+    name: str
+    """Of the pass."""
+    what: str
+    """A sentence."""
+    source: str | None = None
+    """The user's line, as "file.py:123", if known."""
+
+
 @dataclass
 class GraphReport:
     """One compiled graph: how it runs, why, and what that costs."""
@@ -39,6 +51,8 @@ class GraphReport:
     source: str | None = None
     """The user's line that called it, as "file.py:123", if known."""
 
+    passes: list[Applied] = field(default_factory=list)
+    """What was done to it before it was compiled, in order."""
     nodes: int = 0
     """Nodes of the captured graph: kernels, copies, fills and events."""
     kernels: int = 0

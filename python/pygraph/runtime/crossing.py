@@ -1,4 +1,4 @@
-"""What of a callable's arguments and results its callers have on the host, and it has on the device.
+"""Which of a callable's arguments and results its callers have on the host, and it on the device.
 
 A transformed graph (transform/) takes tensors on the device that its callers have on the host, and
 returns some on the device that they get on the host. A graph crosses by itself (src/torch/staging.h
@@ -27,9 +27,12 @@ class Crossing:
 
     def bring(self, arguments: list[Any], device: Device) -> None:
         """Replaces arguments that are on the host. Their memory is the caller's again on return."""
-        here = torch.device(device.kind, device.index)
+        self.bring_to(arguments, torch.device(device.kind, device.index))
+
+    def bring_to(self, arguments: list[Any], device: torch.device) -> None:
+        """The same, where only torch's device is known."""
         for index in self.staged:
-            arguments[index] = brought(arguments[index], here)
+            arguments[index] = brought(arguments[index], device)
 
     def fetch(self, results: Any) -> list[Any]:
         """The results as the caller gets them."""

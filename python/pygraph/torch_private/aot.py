@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from pygraph.torch_private.names import bound, place, private
@@ -81,6 +82,24 @@ def wrappers_are_inert(metadata: Any) -> bool:
         )
     except AttributeError:
         return False
+
+
+@contextlib.contextmanager
+def strides_kept(keep: Callable[[list[Any]], list[Any]] | None) -> Iterator[None]:
+    """What a compilation meanwhile tells of its results' strides goes through `keep` before
+    AOTAutograd hears of it; None: it does not hear of it."""
+    context = TracingContext.try_get()
+    told = getattr(context, "output_strides", None)
+    if told is None:
+        yield
+        return
+    context.output_strides = None if keep is None else told
+    try:
+        yield
+    finally:
+        context.output_strides = told
+    if keep is not None:
+        told[:] = keep(list(told))
 
 
 def tangents(graph_module: Any) -> int:

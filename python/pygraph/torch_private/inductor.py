@@ -20,6 +20,21 @@ def with_graphs() -> dict[str, Any]:
     return {"triton.cudagraphs": True, **policy}
 
 
+def apart(mark: str) -> dict[str, Any]:
+    """Settings that compile what others do, but whose results no cache has for them: the key of
+    every cache has them in it. `mark` is like the name of an operator to partition at."""
+    return {"custom_should_partition_ops": [*config().custom_should_partition_ops, mark]}
+
+
+def compile_on_host(module: Any, examples: Sequence[Any]) -> Any:
+    """Compiles a graph of the host, within a compilation."""
+    boxed_bool = private("torch._inductor.utils:BoxedBool")
+    with config().patch({"triton.cudagraphs": False}):
+        return compile_fx_inner()(
+            module, list(examples), cudagraphs=boxed_bool(False), is_inference=True
+        )
+
+
 def checks_indices(options: Mapping[str, Any]) -> bool:
     """Whether code that is compiled now, with these settings, checks each index that comes from
     data."""

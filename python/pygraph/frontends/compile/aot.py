@@ -7,15 +7,17 @@ proof, replay) is the same as with Inductor.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from pygraph.frontends.compile.hook import Wrap
+from pygraph.frontends.compile.parts import Boxed, Transformed, compile_in_parts, run_by_operators
 from pygraph.runtime.training_pair import PairLayout
 from pygraph.torch_private import aot
 from pygraph.torch_private.dispatch import schema_if_any
+from pygraph.transform.pipeline import transform
 
 
 def compile_graph(
@@ -23,8 +25,10 @@ def compile_graph(
     example_inputs: list[Any],
     wrap: Wrap | None,
     find_device: Callable[[Iterable[Any]], int | None],
+    passes: Collection[str] = (),
 ) -> Callable[..., Any]:
-    """Compiles with AOTAutograd and hands each graph to `wrap` (None: runs as it is).
+    """Compiles with AOTAutograd and hands each graph to `wrap` (None: runs as it is), transformed
+    by the `passes`.
     `find_device` gives the index of the device that a graph's arguments are on."""
 
     def compiler(
@@ -33,20 +37,31 @@ def compile_graph(
         is_backward: bool = False,
         is_inference: bool = False,
     ) -> Callable[..., Any]:
-        function = _boxed(graph)
         device = find_device(inputs)
         if wrap is None or device is None:
-            return function
-        return _Boxed(
-            wrap(
-                function,
-                [] if is_backward else aot.static_inputs(),
-                device_index=device,
-                is_backward=is_backward,
-                is_inference=is_inference,
-                mutated_input_idxs=_mutated(graph),
+            return run_by_operators(graph)
+        found = transform(graph, passes, generated=False) if passes else None
+        made = None if found is None else Transformed(found)
+
+        def compile_body(body: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
+            static = set() if is_backward else set(aot.static_inputs())
+            if found is not None:
+                static = (static | {*found.constants}) - found.staged
+            return Boxed(
+                wrap(
+                    run_by_operators(body),
+                    sorted(static),
+                    device_index=device,
+                    is_backward=is_backward,
+                    is_inference=is_inference,
+                    mutated_input_idxs=_mutated(body),
+                    transformed=made,
+                )
             )
-        )
+
+        if made is None:
+            return compile_body(graph, inputs)
+        return compile_in_parts(made, compile_body, lambda part, _: run_by_operators(part))
 
     compiled: Callable[..., Any] = aot.aot_module_simplified()(
         gm,
@@ -66,23 +81,6 @@ def pair_layout(metadata: Sequence[Any]) -> PairLayout:
         return PairLayout()
     (known,) = metadata
     return PairLayout(returned=aot.forward_results(known), sizes=aot.saved_sizes(known))
-
-
-@aot.boxed
-class _Boxed:
-    """Marks a callable as taking one list, which it clears (torch's boxed calling convention)."""
-
-    def __init__(self, function: Callable[[list[Any]], Any]) -> None:
-        self._function = self.__wrapped__ = function
-
-    def __call__(self, arguments: list[Any]) -> Any:
-        return self._function(arguments)
-
-
-def _boxed(graph: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
-    graph.graph.set_codegen(aot.BoxedCodeGen())
-    graph.recompile()
-    return _Boxed(graph.forward)
 
 
 def _mutated(graph: torch.fx.GraphModule) -> list[int]:

@@ -18,8 +18,10 @@ from pygraph.decide.signatures import SignatureRules, sizes_of
 from pygraph.frontends.compile import aot, entry_point, generated, hook, sources, speculation
 from pygraph.frontends.compile.options import Options
 from pygraph.frontends.compile.options import split as split_options
+from pygraph.frontends.compile.parts import Transformed
 from pygraph.runtime import devices, registry
 from pygraph.runtime.compiled_graph import CompiledGraph, SourceFinder
+from pygraph.runtime.crossing import NOTHING
 from pygraph.runtime.paranoid import Paranoid
 from pygraph.runtime.partition import Partition
 from pygraph.runtime.training_pair import Role, TrainingPair
@@ -118,9 +120,17 @@ class _Made:
         is_inference: bool,
         mutated_input_idxs: Sequence[int],
         partition: Partition | None = None,
+        transformed: Transformed | None = None,
     ) -> Callable[..., Any]:
         """What runs in place of a compiled callable (hook.Wrap)."""
         ours = self.ours
+        whole = entry_point.covers_everything(model)
+        first = whole or entry_point.comes_first(model)
+        crossing = NOTHING
+        if transformed is not None:
+            crossing = transformed.crossing(model, partition, whole)
+            whole = whole and transformed.transparent
+            first = first and transformed.begins_with_body
         role = Role.BACKWARD if is_backward else Role.INFERENCE if is_inference else Role.FORWARD
         graph = CompiledGraph(
             model,
@@ -139,14 +149,17 @@ class _Made:
             pair=None if is_inference else self._pair,
             partition=partition,
             copied=ours.arguments == "copied",
+            crossing=crossing,
         )
+        if transformed is not None:
+            graph.report.passes = list(transformed.split.applied)
         registry.add(graph)
         if is_backward:
             self._pair.add_backward(partition)
             return graph.as_callable()
         self.graphs.append(graph)
-        self.whole.append(entry_point.covers_everything(model))
-        self.first.append(self.whole[-1] or entry_point.comes_first(model))
+        self.whole.append(whole)
+        self.first.append(first)
         return graph.as_callable()
 
 
@@ -159,9 +172,10 @@ def _compile(
 ) -> Callable[..., Any]:
     """What Dynamo is to call, each compiled callable below it wrapped; None: left as it is."""
     if ours.compiler == "aot":
-        return aot.compile_graph(gm, example_inputs, wrap, ours.platform.index)
+        find_device = ours.platform.index
+        return aot.compile_graph(gm, example_inputs, wrap, find_device, ours.passes)
     hooked: AbstractContextManager[dict[str, Any]]
-    hooked = nullcontext({}) if wrap is None else hook.installed(wrap)
+    hooked = nullcontext({}) if wrap is None else hook.installed(wrap, ours.passes)
     with hooked as extra:
         patches = {**inductor, **extra.pop("config_patches", {})}
         compiled: Callable[..., Any] = inductor_names.compile_fx()(

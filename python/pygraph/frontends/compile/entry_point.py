@@ -30,7 +30,7 @@ import inspect
 import itertools
 import logging
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, cast
 
 from pygraph import _engine
@@ -89,7 +89,10 @@ class _Connector:
         return results
 
     def _connect(self, outer: Any, outer_results: Any, inner: Any, inner_results: Any) -> None:
-        order = arguments_between(self._graph.device.owns, outer, inner)
+        crossing = {id(inner[index]) for index in self._graph.fallback.crossing.staged}
+        order = arguments_between(
+            lambda value: id(value) in crossing or self._graph.device.owns(value), outer, inner
+        )
         wrapped = self._before_wrappers
         results = None if wrapped else results_between(outer_results, inner_results)
         if order is None or (results is None and not wrapped):
@@ -100,7 +103,8 @@ class _Connector:
             self.entry_point, self._graph.dispatcher, len(outer), order, results
         )
         program, guessed = self._graph.dispatcher.oldest, False
-        if self._ask is not None and program is not None and program.without_trace:
+        # A guess would read memory of the host that it knows nothing of.
+        if self._ask is not None and program is not None and program.without_trace and not crossing:
             permit = self._ask()
             guessed = permit is not None and install(self.entry_point, permit)
         self._graph.note_entry_point(Speculation(wrapped, guessed), counts)
@@ -110,8 +114,8 @@ def arguments_between(
     owns: Callable[[Any], bool], outer: Sequence[Any], inner: Sequence[Any]
 ) -> list[int] | None:
     """Which of the caller's arguments is each of the graph's, by identity. None when one of the
-    graph's is nowhere, or is there twice, or the caller has one that is not a tensor of the graph's
-    device (`owns`)."""
+    graph's is nowhere, or is there twice, or the caller has one that is not a tensor which
+    the graph takes (`owns`)."""
     return _positions(outer, inner) if all(map(owns, outer)) else None
 
 
@@ -145,6 +149,19 @@ def covers_everything(model: Callable[..., Any]) -> bool:
         len(partitions) == 1 and model is partitions[0] and _only_moves_names(statements)
         for partitions, statements in _around(model)
     )
+
+
+def returned_once(model: Callable[..., Any], results: Collection[int]) -> bool:
+    """Whether the compiled graph around `model` returns something of its own for each of these
+    results: generated code may return one buffer for several."""
+    for _, statements in _around(model):
+        returned = next((each for each in statements if isinstance(each, ast.Return)), None)
+        if returned is None or not isinstance(returned.value, (ast.Tuple, ast.List)):
+            return False
+        names = [ast.unparse(each) for each in returned.value.elts]
+        if any(index >= len(names) or names.count(names[index]) > 1 for index in results):
+            return False
+    return True
 
 
 def comes_first(model: Callable[..., Any]) -> bool:

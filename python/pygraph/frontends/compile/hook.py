@@ -18,11 +18,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol, cast
 
+from pygraph.frontends.compile.parts import (
+    Transformed,
+    compile_in_parts,
+    only_moves,
+    run_by_operators,
+)
 from pygraph.runtime.partition import Partition, Position
 from pygraph.torch_private import aot, inductor
+from pygraph.transform.pipeline import transform
 
 
 class Wrap(Protocol):
@@ -38,6 +45,7 @@ class Wrap(Protocol):
         is_inference: bool,
         mutated_input_idxs: Sequence[int],
         partition: Partition | None = None,
+        transformed: Transformed | None = None,
     ) -> Callable[..., Any]: ...
 
 
@@ -49,36 +57,66 @@ def _current() -> Wrap | None:
 
 
 @contextlib.contextmanager
-def installed(wrap: Wrap) -> Iterator[dict[str, Any]]:
-    """Hands the compilations of this thread to `wrap`; yields what compile_fx is to be given for
-    it. A backward graph may be compiled long after, at its first call and on autograd's thread:
-    hence the `inner_compile`, which hands them over wherever and whenever it runs."""
+def installed(wrap: Wrap, passes: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+    """Hands the compilations of this thread to `wrap`, each graph transformed by the `passes`;
+    yields what compile_fx is to be given for it. A backward graph may be compiled long after, at
+    its first call and on autograd's thread: hence the `inner_compile`, which hands them over
+    wherever and whenever it runs.
+
+    A cache that has a graph's code does not call `inner_compile`. So what is transformed is kept
+    out of AOTAutograd's cache, by being nothing that it can store, and everything compiled here has
+    a key of its own: nobody finds untransformed code who wants the other, or the reverse."""
     _replace_cudagraphify()
     _observe_partitions()
     _spare_the_tree_manager()
     with _handed_to(wrap):
-        yield {"config_patches": inductor.with_graphs(), "inner_compile": _inner_compile(wrap)}
+        patches = inductor.with_graphs()
+        if passes:
+            patches |= inductor.apart(f"pygraph::{'_'.join(sorted(passes))}")
+        yield {"config_patches": patches, "inner_compile": _inner_compile(wrap, passes)}
 
 
 @contextlib.contextmanager
-def _handed_to(wrap: Wrap) -> Iterator[None]:
-    previous = _current()
-    _active.wrap = wrap
+def _handed_to(wrap: Wrap | None, transformed: Transformed | None = None) -> Iterator[None]:
+    previous = _current(), getattr(_active, "transformed", None)
+    _active.wrap, _active.transformed = wrap, transformed
     try:
         yield
     finally:
-        _active.wrap = previous
+        _active.wrap, _active.transformed = previous
 
 
-def _inner_compile(wrap: Wrap) -> Callable[..., Any]:
+def _inner_compile(wrap: Wrap, passes: Collection[str]) -> Callable[..., Any]:
     compile_fx_inner = inductor.compile_fx_inner()
 
     @functools.wraps(compile_fx_inner)
-    def inner_compile(*args: Any, **kwargs: Any) -> Any:
-        with _handed_to(wrap):
-            return compile_fx_inner(*args, **kwargs)
+    def inner_compile(gm: Any, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+        found = transform(gm, passes, generated=True) if passes else None
+        if found is None:
+            with _handed_to(wrap):
+                return compile_fx_inner(gm, example_inputs, **kwargs)
+        made = Transformed(found)
+
+        def compile_body(body: Any, examples: list[Any]) -> Any:
+            static = {*kwargs.pop("static_input_idxs", ()), *found.constants} - found.staged
+            kept = range(min(found.arguments, len(example_inputs)))
+            given = [
+                example_inputs[i] if i in kept and i not in found.staged else example
+                for i, example in enumerate(examples)
+            ]
+            with _handed_to(wrap, made), aot.strides_kept(found.strides_of_results):
+                return compile_fx_inner(body, given, static_input_idxs=sorted(static), **kwargs)
+
+        return compile_in_parts(made, compile_body, _compile_host)
 
     return inner_compile
+
+
+def _compile_host(module: Any, examples: Sequence[Any]) -> Any:
+    if only_moves(module.graph):
+        return run_by_operators(module)
+    with _handed_to(None), aot.strides_kept(None):
+        return inductor.compile_on_host(module, examples)
 
 
 @contextlib.contextmanager
@@ -195,4 +233,5 @@ def _call(
         is_inference=kwargs["is_inference"],
         mutated_input_idxs=kwargs.get("mutated_input_idxs", ()),
         partition=_next_partition(),
+        transformed=getattr(_active, "transformed", None),
     )

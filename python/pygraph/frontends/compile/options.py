@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pygraph.decide.signatures import sizes_of
 from pygraph.runtime import devices
 from pygraph.torch_private import inductor as inductor_names
+from pygraph.transform import pipeline
 
 
 @dataclasses.dataclass
@@ -45,6 +46,10 @@ class Options:
     """"calling": a backward runs on the thread that calls it, as long as the process uses one GPU.
     "autograd": it runs on a thread of autograd's, as torch has it."""
 
+    transform: Literal["all", "none"] | Sequence[str] = "all"
+    """The passes that take obstacles out of a graph before it is compiled: all of them, none, or
+    those named ("fold", "bring", "fetch"; `pygraph.transform` describes each)."""
+
     launch: Literal["before_guards", "after_guards", "always"] = "before_guards"
     """"before_guards": a graph that writes nothing of the caller's, and indexes by nothing but
     arguments, is launched while Dynamo's guards run, where that pays. "after_guards": it is
@@ -70,6 +75,13 @@ class Options:
     """Sizes that are captured at their first call; other sizes get no graph then. Each is an
     integer, or a tuple of integers: the dynamic sizes of a call that has all of them. Empty: any
     sizes, when they come for the `capture_at`-th time."""
+
+    @property
+    def passes(self) -> frozenset[str]:
+        """The names of the passes that graphs go through."""
+        if isinstance(self.transform, str):
+            return pipeline.ALL if self.transform == "all" else frozenset()
+        return frozenset(self.transform)
 
     @property
     def platform(self) -> devices.Platform:
@@ -118,10 +130,27 @@ def _check_name(name: str, own: Sequence[str]) -> None:
         ) from None
 
 
+def _check_passes(value: Any) -> None:
+    listed = ("all", "none") if isinstance(value, str) else pipeline.ALL
+    names = [value] if isinstance(value, str) else list(value) if _is_list(value) else [value]
+    wrong = [name for name in names if name not in listed]
+    if wrong:
+        raise ValueError(
+            f"option 'transform' is {value!r}; it must be 'all', 'none', or a list of passes: "
+            f"{', '.join(sorted(pipeline.ALL))}"
+        )
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple, set, frozenset))
+
+
 def _check_value(name: str, value: Any, hint: Any) -> None:
     least = _LEAST.get(name, 1)
     if name == "capture_sizes":
         sizes_of(value)
+    elif name == "transform":
+        _check_passes(value)
     elif hint is not int:
         if value not in typing.get_args(hint):
             raise ValueError(

@@ -1,0 +1,1 @@
+"""Graphs rewritten before they are compiled, so that nothing in them stands in a capture's way."""

@@ -1,0 +1,47 @@
+"""The passes in their order, and what becomes of a graph.
+
+`transform()` is asked of every graph that is about to be compiled, and of every graph that is
+planned: a plan tells what it would do, because it does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+
+from pygraph.transform import bring, fetch, fold, reading
+from pygraph.transform.draft import Draft, kind
+from pygraph.transform.split import Split, split
+
+#: By name. Constants first: what follows from nothing that varies need not be brought in each call.
+PASSES: Mapping[str, Callable[[Draft], None]] = {
+    each.NAME: each.apply for each in (fold, bring, fetch)
+}
+ALL: frozenset[str] = frozenset(PASSES)
+
+#: What in a graph makes it worth a draft.
+_OBSTACLES = ("cpu operator", "host to device", "device to host", "cpu input")
+
+
+def transform(
+    module: torch.fx.GraphModule, passes: Collection[str] = ALL, *, generated: bool
+) -> Split | None:
+    """The graph in parts; None, and the graph as it was, where no pass has anything to do. The
+    module becomes the body. `generated`: code is generated for it. No pass touches a graph with
+    tensors on several devices besides the host, or with none."""
+    devices = reading.devices(module.graph)
+    if len(devices) != 1 or not any(kind(node) in _OBSTACLES for node in module.graph.nodes):
+        return None
+    (device,) = devices
+    draft = Draft(module, device, generated)
+    for name, apply in PASSES.items():
+        if name in passes:
+            apply(draft)
+    return split(draft) if draft.applied else None
+
+
+def remaining(graph: torch.fx.Graph) -> list[Any]:
+    """The nodes of a graph that still are obstacles."""
+    return [node for node in graph.nodes if kind(node) in _OBSTACLES]

@@ -1,0 +1,279 @@
+"""Obstacles are taken out of a program before it is compiled: one graph, the untransformed results
+bit for bit, on every call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import randn
+
+import pygraph
+from pygraph.reporting import GraphReport
+
+N = 64
+
+
+def layers(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(4):
+        x = torch.tanh(x @ x) + 0.1
+    return x
+
+
+def graphs_used() -> list[GraphReport]:
+    return [graph for graph in pygraph.report().graphs if graph.replays]
+
+
+def check(
+    function: Callable[..., Any],
+    given: Callable[[int], tuple[Any, ...]],
+    *,
+    calls: int = 12,
+    graphs: int = 1,
+    replays: int = 5,
+    dynamic: bool | None = None,
+) -> GraphReport:
+    """`given` makes the arguments of a call; they are made twice, since a call may write them."""
+    plain = torch.compile(function, dynamic=dynamic)
+    fast = torch.compile(function, backend="pygraph", dynamic=dynamic)
+    with torch.no_grad():
+        for n in range(calls):
+            torch.manual_seed(n)
+            one = given(n)
+            torch.manual_seed(n)
+            other = given(n)
+            torch.manual_seed(n)
+            expected = plain(*one)
+            torch.manual_seed(n)
+            found = fast(*other)
+            # At once, so that a result which is not there yet is seen.
+            assert_alike(found, expected)
+            assert_alike(other, one)
+    used = graphs_used()
+    assert len(used) == graphs, [(g.name, g.state, g.reason) for g in pygraph.report().graphs]
+    assert all(graph.replays >= replays and graph.state == "graphed" for graph in used), [
+        (graph.replays, graph.reason) for graph in used
+    ]
+    return used[0]
+
+
+def assert_alike(found: Any, expected: Any) -> None:
+    if isinstance(expected, torch.Tensor):
+        assert (found.device, found.dtype, found.shape) == (
+            expected.device,
+            expected.dtype,
+            expected.shape,
+        )
+        assert found.is_pinned() == expected.is_pinned()
+        left, right = found.contiguous().reshape(-1), expected.contiguous().reshape(-1)
+        assert torch.equal(left.view(torch.uint8), right.view(torch.uint8))
+    elif isinstance(expected, (tuple, list)):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_alike(one, other)
+    else:
+        assert found == expected or (found != found and expected != expected)
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float16], ids=str)
+def x_of(request: Any) -> Iterator[Callable[[], torch.Tensor]]:
+    yield lambda: randn(N, N).to(request.param)
+
+
+def test_a_float_that_differs_in_each_call(x_of: Callable[[], torch.Tensor]) -> None:
+    graph = check(lambda x, s: layers(x * s) / s, lambda n: (x_of(), 0.37 + 0.11 * n))
+    assert graph.programs == 1 and [each.name for each in graph.passes] == ["bring"]
+
+
+def test_a_float_that_is_computed_with(x_of: Callable[[], torch.Tensor]) -> None:
+    graph = check(
+        lambda x, s: layers(x) * (1 - s**2) + s**0.5, lambda n: (x_of(), 0.37 + 0.01 * n)
+    )
+    assert graph.programs == 1
+
+
+def test_a_number_on_the_cpu(x_of: Callable[[], torch.Tensor]) -> None:
+    graph = check(
+        lambda x, s: layers(x + s) * torch.exp(s), lambda n: (x_of(), torch.tensor(0.1 * n))
+    )
+    assert graph.programs == 1 and graph.bytes_staged > 0
+
+
+def test_a_numpy_scalar() -> None:
+    check(lambda x, s: layers(x) / s, lambda n: (randn(N, N), np.float64(1.5 + n)))
+
+
+class Owns(torch.nn.Module):
+    def __init__(self, buffer: bool) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(N, N)
+        if buffer:
+            self.register_buffer("temperature", torch.tensor(2.0))
+            self.register_buffer("mask", torch.rand(N, N) > 0.5)
+        else:
+            self.temperature = torch.tensor(2.0)
+            self.mask = torch.rand(N, N) > 0.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = layers(self.linear(x) / self.temperature)
+        return y.masked_fill(self.mask.to(x.device), 0.0)
+
+
+@pytest.mark.parametrize("buffer", [False, True])
+def test_what_a_module_has_on_the_cpu(buffer: bool) -> None:
+    model = Owns(buffer).requires_grad_(False)
+    model.linear.cuda()
+
+    def given(n: int) -> tuple[Any, ...]:
+        model.temperature.fill_(1.0 + n)
+        model.mask.copy_(torch.rand(N, N) > 0.5)
+        return (randn(N, N),)
+
+    check(model, given)
+
+
+def test_constants_of_the_cpu() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        rows = torch.arange(N).to(x.device)
+        mask = torch.ones(N, N).tril().to(x.device)
+        return layers(x * torch.tensor(3.0) + rows) * mask + torch.tensor([0.5]).to(x.device)
+
+    graph = check(function, lambda n: (randn(N, N),))
+    assert graph.bytes_staged == 0
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_tensor_of_the_cpu(pinned: bool, blocking: bool) -> None:
+    def given(n: int) -> tuple[Any, ...]:
+        t = torch.randn(N, N)
+        return randn(N, N), t.pin_memory() if pinned else t
+
+    function = lambda x, t: layers(x + t.to("cuda", non_blocking=not blocking))  # noqa: E731
+    check(function, given)
+
+
+def test_a_tensor_may_be_written_as_soon_as_the_call_returns() -> None:
+    function = lambda x, t: layers(x + t.to("cuda", non_blocking=True))  # noqa: E731
+    fast = torch.compile(function, backend="pygraph")
+    big = torch.empty(2048, 2048, device="cuda")
+    kept = []
+    with torch.no_grad():
+        for n in range(60):
+            x, t = randn(N, N), torch.randn(N, N).pin_memory()
+            kept.append((x, t.clone()))
+            big @ big  # the device is behind
+            kept[-1] += (fast(x, t),)
+            t.fill_(float("nan"))
+        plain = torch.compile(function)
+        for x, t, found in kept:
+            assert_alike(found, plain(x, t))
+
+
+def test_results_on_the_cpu() -> None:
+    def function(x: torch.Tensor) -> Any:
+        y = layers(x)
+        return y, y.cpu(), y.argmax(-1).cpu(), y.sum().cpu()
+
+    graph = check(function, lambda n: (randn(N, N),))
+    assert graph.bytes_fetched > 0
+
+
+def test_what_the_cpu_does_with_results() -> None:
+    def function(x: torch.Tensor, t: torch.Tensor) -> Any:
+        y = layers(x)
+        return y, (y.sum().cpu() * t).sin(), y.to("cpu", non_blocking=False)[:, ::2]
+
+    check(function, lambda n: (randn(N, N), torch.randn(5)))
+
+
+def test_host_work_on_both_sides() -> None:
+    def function(x: torch.Tensor, t: torch.Tensor) -> Any:
+        y = layers(x + torch.exp(t).to("cuda"))
+        return y.cpu() + t
+
+    check(function, lambda n: (randn(N, N), torch.randn(N, N)))
+
+
+def test_a_state_on_the_cpu_is_counted() -> None:
+    class Counts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("steps", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = layers(x) * self.steps
+            self.steps += 1
+            return y
+
+    one, other = Counts(), Counts()
+    plain, fast = torch.compile(one), torch.compile(other, backend="pygraph")
+    with torch.no_grad():
+        for _ in range(10):
+            x = randn(N, N)
+            assert_alike(fast(x), plain(x))
+    assert other.steps.item() == one.steps.item() == 10
+    assert graphs_used()
+
+
+def test_training_with_a_float_that_differs() -> None:
+    linear = torch.nn.Linear(N, N).cuda()
+
+    def function(x: torch.Tensor, s: float) -> torch.Tensor:
+        return (torch.tanh(linear(x)) * s).square().mean()
+
+    plain, fast = torch.compile(function), torch.compile(function, backend="pygraph")
+    for n in range(10):
+        x, s = randn(N, N), 0.5 + 0.1 * n
+        gradients = []
+        for each in (plain, fast):
+            linear.zero_grad()
+            loss = each(x, s)
+            loss.backward()
+            gradients.append([loss.detach(), *(p.grad.clone() for p in linear.parameters())])
+        assert_alike(*reversed(gradients))
+    assert len(graphs_used()) >= 2
+    assert all(graph.programs == 1 for graph in graphs_used())
+
+
+def test_without_passes_a_number_has_a_program_of_its_own() -> None:
+    fast = torch.compile(
+        lambda x, s: layers(x) * s, backend="pygraph", options={"transform": "none"}
+    )
+    with torch.no_grad():
+        for n in range(8):
+            x, s = randn(N, N), torch.tensor(0.1 * n)
+            torch.testing.assert_close(fast(x, s), layers(x) * s, rtol=1e-3, atol=1e-3)
+    assert all(not graph.passes for graph in pygraph.report().graphs)
+
+
+def test_nan_and_infinity_and_none_of_a_type() -> None:
+    values = [1.0, float("nan"), float("inf"), -0.0, 2.0, 1e-300, -5.0, 3.0]
+    check(lambda x, s: x * s, lambda n: (randn(N), torch.tensor(values[n])), calls=8)
+
+
+def test_a_value_that_changes_its_type_or_device() -> None:
+    fast = torch.compile(lambda x, s: layers(x) * s, backend="pygraph")
+    made: list[Any] = [1.5, torch.tensor(2.0), torch.tensor(3), torch.tensor(2.5).cuda(), 7, 2.5]
+    with torch.no_grad():
+        for n in range(24):
+            x, s = randn(N, N), made[n % len(made)]
+            torch.testing.assert_close(fast(x, s), layers(x) * s, rtol=1e-3, atol=1e-3)
+
+
+def test_dynamic_sizes_with_host_tensors() -> None:
+    def function(x: torch.Tensor, t: torch.Tensor, s: float) -> Any:
+        y = torch.tanh(x + t.to("cuda")) * s
+        return y, y.sum().cpu()
+
+    sizes = [8, 8, 8, 12, 12, 12, 12, 8, 12]
+    check(
+        function,
+        lambda n: (randn(sizes[n], N), torch.randn(sizes[n], N), 0.5 + n),
+        calls=len(sizes),
+        replays=3,
+        dynamic=True,
+    )

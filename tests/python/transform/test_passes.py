@@ -1,0 +1,278 @@
+"""Each pass before and after, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from places import assert_bits
+from transform_support import DEVICE, Case, OnDevice
+
+from pygraph.transform import pipeline
+
+X = torch.randn(4, 4)
+
+
+def number(value: float = 1.5) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def assert_runs(case: Case, *arguments: Any) -> None:
+    found, expected = reversed(case.run(*arguments))
+    assert_bits(found, expected)
+
+
+# ----------------------------------------------------------------------------------------- bring
+
+
+def test_a_number_becomes_a_cell() -> None:
+    case = Case(lambda x, s: (x * s,), OnDevice(X), number())
+    assert case.split is not None
+    assert case.before == case.after == ["mul.Tensor"]
+    assert case.split.staged == {1} and case.split.transparent
+    assert [each.name for each in case.split.applied] == ["bring"]
+    for value in (1.5, -3.0, float("nan"), float("inf"), 1e-310):
+        assert_runs(case, X, number(value))
+
+
+def test_what_is_computed_of_it_moves_to_the_front() -> None:
+    case = Case(lambda x, s: (x * (1 - s**2) + torch.exp(s),), OnDevice(X), number())
+    assert case.split is not None and case.split.front is not None
+    assert case.before == ["pow.Tensor_Scalar", "rsub.Scalar", "mul.Tensor", "exp", "add.Tensor"]
+    assert case.after == ["mul.Tensor", "add.Tensor"]
+    assert case.split.staged == {2, 3} and case.split.unused == {1}
+    assert_runs(case, X, number(0.3))
+
+
+def test_a_tensor_that_is_copied_to_the_device_is_staged() -> None:
+    mask = torch.rand(4, 4) > 0.5
+    case = Case(lambda x, m: (x.masked_fill(m.to(DEVICE), 0.0),), OnDevice(X), mask)
+    assert case.split is not None and case.split.transparent
+    assert case.after == ["masked_fill.Scalar"] and case.split.staged == {1}
+    assert_runs(case, X, mask)
+    assert_runs(case, X, ~mask)
+
+
+def test_a_copy_that_converts_is_left_alone() -> None:
+    """Not every value is converted alike by host and device. (Generated code converts apart.)"""
+    case = Case(lambda x, t: (x + t.to(DEVICE, torch.int32),), OnDevice(X), torch.randn(4, 4))
+    assert case.split is None
+
+
+def test_indices_and_written_values_may_be_on_the_host() -> None:
+    rows = torch.tensor([2, 0])
+    case = Case(
+        lambda x, i, v: (
+            torch.ops.aten.index.Tensor(x, [i]),
+            torch.ops.aten.index_put.default(x, [i], v),
+        ),
+        OnDevice(X),
+        rows,
+        torch.tensor(7.0),
+    )
+    assert case.split is not None and case.split.staged == {1, 2}
+    assert_runs(case, X, rows, torch.tensor(-1.0))
+
+
+def test_an_argument_that_the_body_also_takes_on_the_host_keeps_its_place() -> None:
+    """Something that must stay in the body reads it: the sum of the device decides what."""
+
+    def function(x: Any, t: Any) -> Any:
+        return (x + t.to(DEVICE), (x.sum().cpu() + t).to(DEVICE) * x)
+
+    case = Case(function, OnDevice(X), torch.randn(4, 4))
+    assert case.split is not None
+    assert case.split.staged == {2} and 1 not in case.split.unused
+    assert_runs(case, X, torch.randn(4, 4))
+
+
+def test_torchs_own_kernels_get_numbers_as_they_are() -> None:
+    """They divide by a number of the host in another way than by one of the device."""
+    case = Case(lambda x, s: (x / s,), OnDevice(X), number(), generated=False)
+    assert case.split is None
+
+
+def test_random_numbers_of_the_host_keep_their_order() -> None:
+    def function(x: Any, t: Any) -> Any:
+        noise = torch.rand(4, 4)
+        other = torch.rand(4, 4)
+        return (x + noise.to(DEVICE), other + t)
+
+    case = Case(function, OnDevice(X), torch.randn(4, 4))
+    t = torch.randn(4, 4)
+    assert case.split is not None and case.split.front is not None
+    torch.manual_seed(3)
+    (expected, _) = case.run(X, t)
+    torch.manual_seed(3)
+    (_, found) = (case._plain, list(case.callable()([X, t])))
+    assert_bits(found, expected)
+
+
+def test_what_follows_from_the_device_is_not_brought() -> None:
+    case = Case(lambda x: (x * x.sum().cpu(),), OnDevice(X))
+    assert case.split is None
+
+
+def test_an_expanded_tensor_is_not_brought() -> None:
+    case = Case(
+        lambda x, t: (torch.ops.aten.copy.default(x, t),),
+        OnDevice(X),
+        torch.randn(4, 1).expand(4, 4),
+    )
+    assert case.split is None
+
+
+# ------------------------------------------------------------------------------------------ fold
+
+
+def test_a_constant_of_equal_elements_is_filled_in() -> None:
+    case = Case(lambda x: (x + torch.full((4, 4), 2.5).to(DEVICE),), OnDevice(X))
+    assert case.split is not None and not case.split.constants
+    assert case.after == ["full", "add.Tensor"]
+    assert_runs(case, X)
+
+
+def test_others_are_arguments_that_stay() -> None:
+    case = Case(
+        lambda x: (
+            x + torch.ones(4, 4).tril().to(DEVICE) * torch.tensor([1.0, 2, 3, 4]).to(DEVICE),
+        ),
+        OnDevice(X),
+    )
+    assert case.split is not None
+    assert sorted(case.split.constants) == [1, 2]
+    assert case.after == ["mul.Tensor", "add.Tensor"]
+    assert_runs(case, X)
+
+
+@pytest.mark.parametrize("value", [float("nan"), -0.0, float("-inf"), 3.0])
+def test_a_constant_number_has_its_bits(value: float) -> None:
+    case = Case(lambda x: (x * torch.tensor(value),), OnDevice(X))
+    assert case.split is not None
+    assert len(case.split.constants) == (value != value)
+    assert_runs(case, X)
+
+
+def test_random_values_are_no_constants() -> None:
+    case = Case(lambda x: (x + torch.rand(4, 4).to(DEVICE),), OnDevice(X))
+    assert case.split is not None and case.split.front is not None
+    torch.manual_seed(1)
+    (first,) = case.callable()([X])
+    (second,) = case.callable()([X])
+    assert not torch.equal(first, second)
+
+
+# ----------------------------------------------------------------------------------------- fetch
+
+
+def test_copies_to_the_host_move_behind() -> None:
+    case = Case(lambda x: ((x + 1).cpu(), x.sum().cpu(), x * 2), OnDevice(X))
+    assert case.split is not None and case.split.transparent
+    assert case.split.fetched == {0, 1}
+    assert case.after == ["add.Tensor", "sum", "mul.Tensor"]
+    assert_runs(case, X)
+
+
+def test_what_the_host_does_with_them_follows() -> None:
+    def function(x: Any, t: Any) -> Any:
+        y = (x + 1).cpu()
+        return (x * 2, y * t, y)
+
+    case = Case(function, OnDevice(X), torch.randn(4, 4))
+    assert case.split is not None and case.split.behind is not None
+    assert case.after == ["add.Tensor", "mul.Tensor"] and case.split.fetched == {2}
+    assert_runs(case, X, torch.randn(4, 4))
+
+
+def test_an_argument_on_the_host_may_be_written_behind() -> None:
+    def function(x: Any, t: Any) -> Any:
+        y = x + t.to(DEVICE)
+        torch.ops.aten.copy_.default(t, x.cpu())
+        return (y,)
+
+    case = Case(function, OnDevice(X), torch.randn(4, 4))
+    assert case.split is not None and case.split.behind is not None
+    first, second = torch.ones(4, 4), torch.ones(4, 4)
+    (expected,) = case._plain(X, first)
+    (found,) = case.callable()([X, second])
+    assert_bits([found, second], [expected, first])
+    assert torch.equal(second, X)
+
+
+def test_a_result_that_the_graph_writes_later_is_kept_first() -> None:
+    def function(x: Any) -> Any:
+        y = x.t().cpu()
+        torch.ops.aten.copy_.default(x, x + 1)
+        return (y,)
+
+    case = Case(function, OnDevice(X))
+    assert case.split is not None and "clone" in case.after
+    one, other = X.clone(), X.clone()
+    assert_bits(list(case.callable()([one])), list(case._plain(other)))
+    assert_bits([one], [other])
+
+
+def test_a_copy_that_is_not_waited_for_is_torchs() -> None:
+    case = Case(lambda x: (x.to("cpu", non_blocking=True), x + 1), OnDevice(X))
+    assert case.split is not None and case.split.behind is not None
+    assert not case.split.fetched and case.after == ["add.Tensor"]
+    assert_runs(case, X)
+
+
+def test_a_copy_with_another_layout_is_torchs() -> None:
+    case = Case(lambda x: (torch.ops.aten.slice.Tensor(x, 1, 0, 2).cpu(), x + 1), OnDevice(X))
+    assert case.split is not None and case.split.behind is not None
+    assert_runs(case, X)
+
+
+def test_what_goes_back_to_the_device_stays() -> None:
+    case = Case(lambda x: (x * (x.sum().cpu() + 1).to(DEVICE), x.max().cpu()), OnDevice(X))
+    assert case.split is not None
+    assert case.split.fetched == {1} and len(pipeline.remaining(case.module.graph)) == 3
+    assert_runs(case, X)
+
+
+def test_one_value_that_is_returned_on_both() -> None:
+    def function(x: Any) -> Any:
+        y = x + 1
+        z = y.cpu()
+        return (y, z, z)
+
+    case = Case(function, OnDevice(X))
+    assert case.split is not None and case.split.fetched == {1}
+    assert_runs(case, X)
+
+
+def test_an_argument_is_returned_as_it_is() -> None:
+    t = torch.randn(4, 4)
+    case = Case(lambda x, t: (x + t.to(DEVICE), t), OnDevice(X), t)
+    assert case.split is not None
+    assert case.callable()([X, t])[1] is t
+
+
+# ------------------------------------------------------------------------------------- all of them
+
+
+def test_a_graph_without_obstacles_is_left_alone() -> None:
+    case = Case(lambda x: (torch.relu(x) * 2,), OnDevice(X))
+    assert case.split is None
+
+
+def test_each_pass_can_be_left_out() -> None:
+    from transform_support import trace
+
+    def function(x: Any, s: Any) -> Any:
+        return (x * s + torch.full((4, 4), 2.0).to(DEVICE), x.cpu())
+
+    everything = ["bring", "fetch", "fold"]
+    for left_out in everything:
+        module = trace(function, OnDevice(X), number())
+        split = pipeline.transform(module, pipeline.ALL - {left_out}, generated=True)
+        assert split is not None
+        applied = sorted({each.name for each in split.applied})
+        # A constant is as well brought in each call.
+        expected = (
+            ["bring", "fetch"] if left_out == "fold" else [e for e in everything if e != left_out]
+        )
+        assert applied == expected
