@@ -14,14 +14,14 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks.harness.jobs import Job, Outcome, Running, together
-from benchmarks.paper.turns import WAITING, Clocks, Turn, status
+from benchmarks.harness.turns import WAITING, Clocks, Turn, status
 
 # Counts until it is told to stop, so that standing still shows; then asks for its turn.
 WORKER = """
 import json, sys, time
 sys.path[:0] = {path!r}
 from pathlib import Path
-from benchmarks.paper.turns import Turn
+from benchmarks.harness.turns import Turn
 out = sys.argv[sys.argv.index("--out") + 1]
 sys.stdin.readline()
 turn = Turn(Path({folder!r}), {name!r})
