@@ -36,6 +36,9 @@ with turn.alone():
     alone = time.monotonic()
     time.sleep(0.5)
     done = time.monotonic()
+    if {behind}:
+        turn.give_up()
+        time.sleep({behind})
 json.dump({{"result": [ticks, prepared, alone, done]}}, open(out, "w"))
 """
 
@@ -44,12 +47,20 @@ json.dump({{"result": [ticks, prepared, alone, done]}}, open(out, "w"))
 class Ticking(Job):
     folder: str = ""
     ticks: int = 5
+    behind: float = 0.0
+    """Seconds that it goes on for when it has given up its turn."""
 
     def command(self) -> list[str]:
         import pygraph
 
         path = [str(Path(pygraph.__file__).parents[1])]
-        code = WORKER.format(path=path, folder=self.folder, name=self.model, ticks=self.ticks)
+        code = WORKER.format(
+            path=path,
+            folder=self.folder,
+            name=self.model,
+            ticks=self.ticks,
+            behind=self.behind,
+        )
         return [sys.executable, "-c", code]
 
 
@@ -141,3 +152,19 @@ def test_what_a_job_returns_runs_next() -> None:
     together([Named("measure", "A")], time.monotonic() + 60, done, 1)
     assert [each.error for each in outcomes] == ["exit status 3: no A", "exit status 3: no B"]
     assert outcomes[0].log == "no A\n"
+
+
+def test_a_turn_that_is_given_up_is_the_next_ones(tmp_path: Path) -> None:
+    jobs = [
+        Ticking("measure", name, folder=str(tmp_path), limit_s=60.0, behind=3.0)
+        for name in ("one", "other")
+    ]
+    outcomes = dict[str, Outcome]()
+
+    def done(outcome: Outcome) -> None:
+        outcomes[outcome.job.model] = outcome
+
+    together(jobs, time.monotonic() + 60, done, 2, tick=Clocks(tmp_path).tick)
+    first, second = sorted(each.result[2:] for each in outcomes.values())
+    # Behind the other's clocks, and not behind its whole life.
+    assert first[1] <= second[0] < first[1] + 2.0
