@@ -109,10 +109,15 @@ class Suite:
             self.console.print(Text(f"  {name}: {error}", style="red"))
         else:
             found = outcome.result
-            self.env = self.env or found["env"]
+            self.env = found["env"]
             self._found[name] = [restored(Record, each) for each in found["records"]]
             self._phases[name] = found["phases"] | {"all": round(outcome.seconds, 1)}
             said = in_short(by_mode(self._found[name])[name])
             self.console.print(Text(f"  {name} ({outcome.seconds:.0f} s): {said}"))
         if self.out is not None:
             record.write(self.out, self.document())
+            if name not in self._found or not all(each.timed for each in self._found[name]):
+                # Beside the record, not part of it: it is full of paths.
+                folder = self.out.with_suffix(".logs")
+                folder.mkdir(parents=True, exist_ok=True)
+                Path(folder, f"{name}.txt").write_text(outcome.log)

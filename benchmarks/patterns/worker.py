@@ -27,10 +27,12 @@ def measure(given: Given) -> dict[str, Any]:
         options = Options(
             wanted, given.options, given.seconds, turn.alone, turn.give_up, turn.clock
         )
+    # In front of the clocks: it asks another program, which others' clocks would stop for long.
+    env = environment()
     phases = Phases()
     records = run_pattern(given.workload, given.device, options, phases)
     return {
-        "env": environment(),
+        "env": env,
         "records": [asdict(each) for each in records],
         "phases": {name: round(seconds, 2) for name, seconds in phases.items()},
     }

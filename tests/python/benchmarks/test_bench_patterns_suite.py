@@ -147,6 +147,7 @@ def test_a_crash_costs_only_its_own_pattern(tmp_path: Path, monkeypatch: pytest.
     (error,) = content["errors"]
     assert error == {"pattern": "logging", "error": "exit status 1: no luck at else", "ran": True}
     assert suite.problems() == ["logging: exit status 1: no luck at else"]
+    assert "/some/where/else" in Path(tmp_path, "new", "patterns.logs", "logging.txt").read_text()
     assert "pygraph 200, clean 160 us; bit-equal" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -177,5 +178,5 @@ def test_the_command_on_the_twin(tmp_path: Path):
 def test_mistakes_are_told():
     assert "item_end" in command_line("--list").stdout
     for options in (["--only", "nothing"], ["--options", "[]"]):
-        found = command_line(*options, "--device", "cpu")
+        found = command_line(*options, "--device", "cpu", "--budget", "1")
         assert found.returncode == 2 and options[1] in found.stderr
