@@ -1,7 +1,8 @@
-"""The laboratory's commands: python -m benchmarks demo | bench | training | engine | regress.
+"""The laboratory's commands: python -m benchmarks COMMAND, and those are demo, bench, training,
+patterns, engine and regress.
 
-`./run demo`, `./run bench`, `./run bench-training`, `./run bench-engine-record` and `./run regress`
-set everything up and call them.
+`./run demo`, `./run bench`, `./run bench-training`, `./run bench-patterns`,
+`./run bench-engine-record` and `./run regress` set everything up and call them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from benchmarks.first_light import demo as first_light
 from benchmarks.first_light import regress
 from benchmarks.harness import modes as ways
 from benchmarks.paper import command as paper
+from benchmarks.patterns import command as patterns
 from benchmarks.training import command as training
 from pygraph.demo import models as known
 from pygraph.demo import small_models
@@ -27,6 +29,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command("training")(training.main)
+app.command("patterns")(patterns.main)
 app.command("engine")(engine.main)
 app.command("regress")(regress.main)
 app.command("bench")(paper.main)

@@ -6,7 +6,7 @@
 A table stands between `<!-- table: NAME -->` and `<!-- /table -->`, and the README's example
 between `<!-- file: PATH -->` and `<!-- /file -->`. Both commands fail, and say why, when a page
 lacks these markers, or when a measurement is missing. The picture is drawn with matplotlib; --check
-compares its texts.
+compares its texts. A record that nobody has made yet is no error where its table may wait for it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ PICTURE = "docs/images/speed-ups.svg"
 PAPER = "benchmarks/results/paper25.json"
 FIRST_LIGHT = "benchmarks/results/first-light.json"
 LAYERS_RECORD = "benchmarks/results/layers.json"
+PATTERNS = "benchmarks/results/patterns.json"
 
 MODES = ("eager", "default", "reduce-overhead", "pygraph", "floor")
 HEAD = (
@@ -60,6 +61,8 @@ class Block(NamedTuple):
     name: str
     record: str
     make: Callable[[Document], str]
+    waits: bool = False
+    """Until there is a record, the page keeps what it has."""
 
 
 def fail(message: str) -> NoReturn:
@@ -172,12 +175,28 @@ def of_paper(name: str) -> Callable[[Document], str]:
     return make
 
 
+def patterns(document: Document) -> str:
+    """Of `./run bench-patterns`; needs the package, and so torch."""
+    from benchmarks.patterns.table import page
+
+    head, rows = page(document)
+    counts = document["summary"]["counts"]
+    return (
+        f"{lines_of(head, rows)}\n\n{machine(document['env'])}. Microseconds, medians. "
+        f"PyGraph's results are bit-equal to torch.compile's default in "
+        f"{counts['pygraph_bit_equal']} of {counts['pygraph_compared']} patterns; of "
+        f"{counts['records']} results {counts['wrong']} are wrong. "
+        f"Measured with `{document['command']}`."
+    )
+
+
 BLOCKS = (
     Block("README.md", "gain", PAPER, of_paper("gain")),
     Block("README.md", "speed-ups", PAPER, of_paper("readme_table")),
     Block("docs/benchmarks.md", "paper25", PAPER, of_paper("whole_table")),
     Block("docs/benchmarks.md", "memory", PAPER, of_paper("memory")),
     Block("docs/benchmarks.md", "first-light", FIRST_LIGHT, first_light),
+    Block("docs/benchmarks.md", "patterns", PATTERNS, patterns, waits=True),
     Block("docs/usage.md", "layers", LAYERS_RECORD, layers),
 )
 EXAMPLE = "examples/quickstart.py"
@@ -196,7 +215,7 @@ def replaced(page: Path, text: str, name: str, made: str, kind: str = "table") -
 def rewritten(page: str, text: str, root: Path, documents: Mapping[str, Document]) -> str:
     """A page with all its generated parts."""
     for block in BLOCKS:
-        if block.page == page:
+        if block.page == page and block.record in documents:
             made = block.make(documents[block.record])
             text = replaced(root / page, text, block.name, made)
     if page == "README.md":
@@ -256,7 +275,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     sys.path.insert(0, str(ROOT / "python"))
     sources = {block.record: block for block in BLOCKS}
-    documents = {name: read(block, given.root) for name, block in sources.items()}
+    documents = {
+        name: read(block, given.root)
+        for name, block in sources.items()
+        if not block.waits or (given.root / name).exists()
+    }
     for page in dict.fromkeys(block.page for block in BLOCKS):
         path = given.root / page
         text = path.read_text() if path.exists() else ""

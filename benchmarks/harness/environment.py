@@ -22,6 +22,7 @@ COMMANDS = {
     "bench": "bench",
     "training": "bench-training",
     "engine": "bench-engine-record",
+    "patterns": "bench-patterns",
 }
 """Of this package, as `./run` has them."""
 LIBRARIES = ("triton", "transformers", "torchvision", "timm")

@@ -159,13 +159,14 @@ def time_pipeline(
 def measure(
     runners: Sequence[Runner], inputs: Sequence[Tensors], device: Device, effort: Effort
 ) -> dict[str, Samples]:
-    """All modes, in rounds that begin with another mode each time, so that drift hits all alike."""
+    """All modes, in rounds that begin with another mode each time, so that drift hits all alike.
+    `inputs` are of those that have none of their own."""
     samples = {runner.mode: Samples() for runner in runners}
     counts: dict[str, tuple[int, int]] = {}
     with _no_collector():
         for runner in runners:
             trial = Samples()
-            time_calls(runner, inputs, 3, device, trial)
+            time_calls(runner, runner.inputs or inputs, 3, device, trial)
             latency_us = statistics.median(trial.latency)
             counts[runner.mode] = (
                 effort.count(len(runners), latency_us),
@@ -176,10 +177,11 @@ def measure(
             first = turn % len(runners) if runners else 0
             for runner in [*runners[first:], *runners[:first]]:
                 own, settle = samples[runner.mode], Samples()
+                given = runner.inputs or inputs
                 apart, in_a_row = counts[runner.mode]
                 _sweep()
-                time_calls(runner, inputs, 2, device, settle)
-                time_calls(runner, inputs, apart, device, own)
-                time_pipeline(runner, inputs, in_a_row, device, own)
+                time_calls(runner, given, 2, device, settle)
+                time_calls(runner, given, apart, device, own)
+                time_pipeline(runner, given, in_a_row, device, own)
                 own.calls += settle.calls
     return samples

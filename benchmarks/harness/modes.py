@@ -62,6 +62,8 @@ class Runner:
     """Where they are if not in the parameters: a graph has places of its own for them."""
     graphs: frozenset[str] = frozenset()
     """pygraph: the names of this mode's compiled graphs in the report."""
+    inputs: Sequence[Tensors] = ()
+    """What the clocks call it with, where modes do not take the same."""
 
     def run(self, inputs: Tensors) -> Any:
         """A step on these inputs as a program would take it; results live until the next one."""

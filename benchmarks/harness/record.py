@@ -55,11 +55,12 @@ def shareable(text: str) -> str:
 
 
 def message(error: BaseException) -> str:
-    """The first line, for a record."""
+    """The first line, for a record; of what a backend raised, its own first line, too."""
     if isinstance(error, Unavailable):
         return str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return shareable(": ".join([type(error).__name__, *lines[:1]]))
+    many = 2 if lines and lines[0].endswith(" raised:") else 1
+    return shareable(": ".join([type(error).__name__, *lines[:many]]))
 
 
 def fail(result: Any, error: Exception) -> None:

@@ -10,8 +10,10 @@ GPU: the next measurement can start up while the one before is still running. Th
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import logging
+import signal
 import sys
 import traceback
 import warnings
@@ -44,6 +46,8 @@ class Given:
     """Others use the GPU while it is weighed."""
     resumed: dict[str, Any] = field(default_factory=dict)
     """What an earlier process found out, which had to be given up."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """PyGraph's, of its modes."""
 
 
 def run(
@@ -66,13 +70,21 @@ def run(
         turns: Annotated[Path | None, typer.Option()] = None,
         shared: bool = False,
         resumed: str = "{}",
+        options: str = "{}",
     ) -> None:
         (found,) = find(model, tiny)
         if device == "cpu":
             torch.set_num_threads(1)  # tiny tensors are not worth more; tests share their machine
-        known = json.loads(resumed)
         given = Given(
-            found, mode, Device(device), tiny, seconds, turns=turns, shared=shared, resumed=known
+            found,
+            mode,
+            Device(device),
+            tiny,
+            seconds,
+            turns=turns,
+            shared=shared,
+            resumed=json.loads(resumed),
+            options=json.loads(options),
         )
         work = {"environment": lambda _: environment(), **kinds}
         serve(out, lambda: work[kind](given), gate, lambda: kind in kinds and build(found))
@@ -103,3 +115,10 @@ def serve(out: Path, work: Callable[[], Any], gate: bool, build: Callable[[], An
         if not sys.stdin.readline():
             raise typer.Exit(3)  # whoever started this is gone
     record.write(out, outcome(work))
+
+
+def end_with_parent() -> None:
+    """A worker that is stopped would keep the GPU's memory for ever if the suite were killed."""
+    set_death_signal = 1  # PR_SET_PDEATHSIG, prctl(2)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)

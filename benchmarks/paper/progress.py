@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.harness.turns import status
 from benchmarks.paper.record import Row
-from benchmarks.paper.turns import status
 
 REFRESH_S = 0.5
 SHOWN = ("default", "reduce-overhead", "pygraph", "floor")

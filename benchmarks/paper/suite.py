@@ -22,12 +22,12 @@ from rich.console import Console
 from benchmarks.harness.jobs import Job, Outcome, Running, in_turn, together
 from benchmarks.harness.record import shareable
 from benchmarks.harness.targets import Target
+from benchmarks.harness.turns import Clocks, status
 from benchmarks.paper import costs
 from benchmarks.paper.progress import Progress
 from benchmarks.paper.record import Document, Row
 from benchmarks.paper.report.targets import evaluate
 from benchmarks.paper.run import about_of
-from benchmarks.paper.turns import Clocks, status
 from benchmarks.paper.workloads.catalogue import WORKLOADS
 
 STARTING_S = 60.0

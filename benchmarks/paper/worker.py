@@ -13,10 +13,7 @@ several can prepare at once, and each is alone for the clocks.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,11 +27,11 @@ import torch
 from benchmarks.harness.environment import environment
 from benchmarks.harness.measure import Effort
 from benchmarks.harness.modes import CONFIGURATIONS
-from benchmarks.harness.worker import Given, run
+from benchmarks.harness.turns import Turn
+from benchmarks.harness.worker import Given, end_with_parent, run
 from benchmarks.paper import modes
 from benchmarks.paper.prepare import FloorImpossible, Options
 from benchmarks.paper.run import build, run_workload
-from benchmarks.paper.turns import Turn
 from benchmarks.paper.workloads import catalogue
 
 ROUNDS, LEAST = 10, 5
@@ -91,14 +88,7 @@ def compile_elsewhere(given: Given, mode: str) -> Callable[[], float | None]:
     return wait
 
 
-def _end_with_parent() -> None:
-    """A worker that is stopped would keep the GPU's memory for ever if the suite were killed."""
-    set_death_signal = 1  # PR_SET_PDEATHSIG, prctl(2)
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
-
-
 if __name__ == "__main__":
-    _end_with_parent()
+    end_with_parent()
     kinds = {"measure": measure, "cold": cold}
     run(kinds, lambda name, _: catalogue.find(name), lambda workload: workload.build(True))

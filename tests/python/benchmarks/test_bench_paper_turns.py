@@ -14,14 +14,14 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks.harness.jobs import Job, Outcome, Running, together
-from benchmarks.paper.turns import WAITING, Clocks, Turn, status
+from benchmarks.harness.turns import WAITING, Clocks, Turn, status
 
 # Counts until it is told to stop, so that standing still shows; then asks for its turn.
 WORKER = """
 import json, sys, time
 sys.path[:0] = {path!r}
 from pathlib import Path
-from benchmarks.paper.turns import Turn
+from benchmarks.harness.turns import Turn
 out = sys.argv[sys.argv.index("--out") + 1]
 sys.stdin.readline()
 turn = Turn(Path({folder!r}), {name!r})
@@ -36,6 +36,9 @@ with turn.alone():
     alone = time.monotonic()
     time.sleep(0.5)
     done = time.monotonic()
+    if {behind}:
+        turn.give_up()
+        time.sleep({behind})
 json.dump({{"result": [ticks, prepared, alone, done]}}, open(out, "w"))
 """
 
@@ -44,12 +47,20 @@ json.dump({{"result": [ticks, prepared, alone, done]}}, open(out, "w"))
 class Ticking(Job):
     folder: str = ""
     ticks: int = 5
+    behind: float = 0.0
+    """Seconds that it goes on for when it has given up its turn."""
 
     def command(self) -> list[str]:
         import pygraph
 
         path = [str(Path(pygraph.__file__).parents[1])]
-        code = WORKER.format(path=path, folder=self.folder, name=self.model, ticks=self.ticks)
+        code = WORKER.format(
+            path=path,
+            folder=self.folder,
+            name=self.model,
+            ticks=self.ticks,
+            behind=self.behind,
+        )
         return [sys.executable, "-c", code]
 
 
@@ -141,3 +152,19 @@ def test_what_a_job_returns_runs_next() -> None:
     together([Named("measure", "A")], time.monotonic() + 60, done, 1)
     assert [each.error for each in outcomes] == ["exit status 3: no A", "exit status 3: no B"]
     assert outcomes[0].log == "no A\n"
+
+
+def test_a_turn_that_is_given_up_is_the_next_ones(tmp_path: Path) -> None:
+    jobs = [
+        Ticking("measure", name, folder=str(tmp_path), limit_s=60.0, behind=3.0)
+        for name in ("one", "other")
+    ]
+    outcomes = dict[str, Outcome]()
+
+    def done(outcome: Outcome) -> None:
+        outcomes[outcome.job.model] = outcome
+
+    together(jobs, time.monotonic() + 60, done, 2, tick=Clocks(tmp_path).tick)
+    first, second = sorted(each.result[2:] for each in outcomes.values())
+    # Behind the other's clocks, and not behind its whole life.
+    assert first[1] <= second[0] < first[1] + 2.0

@@ -89,7 +89,10 @@ def test_a_named_python_that_does_not_run_says_why(tmp_path: Path, tools: Path) 
     assert "needed 3.11" in found.stderr
 
 
-@pytest.mark.parametrize("command", ["bench", "bench-training", "bench-engine-record", "memcheck"])
+MEASURED = ("bench", "bench-training", "bench-patterns", "bench-engine-record")
+
+
+@pytest.mark.parametrize("command", [*MEASURED, "memcheck"])
 def test_without_a_driver_a_measurement_is_refused_before_set_up(command: str, tools: Path) -> None:
     if Path("/proc/driver/nvidia").exists() or Path("/dev/dxg").exists():
         pytest.skip("there is a driver")

@@ -2,10 +2,11 @@
 
 A worker that is ready to be timed says so in its status file, and waits. The suite stops all other
 workers (SIGSTOP, with their compilers), tells that one to go, and lets the others go on when it has
-ended: what it gives back to the GPU at its end would disturb the next one's clocks as well. What a
-stopped worker was taking the time of is not falsified: the suite tells it for how long it stood
-still, before it goes on. Only graphs' own reports do not know of that: seconds of links and proofs
-in them (`timings_ms`) can have a stop in them.
+ended: what it gives back to the GPU at its end would disturb the next one's clocks as well. A
+worker with more to do behind its clocks can give up its turn earlier; it is stopped for the next.
+What a stopped worker was taking the time of is not falsified: the suite tells it for how long it
+stood still, before it goes on. Only graphs' own reports do not know of that: seconds of links and
+proofs in them (`timings_ms`) can have a stop in them.
 
 Files in one folder, by the name of the workload: NAME, what it is at; NAME.go, its turn has come;
 NAME.stopped, seconds in which it was stopped so far.
@@ -21,6 +22,7 @@ from pathlib import Path
 from benchmarks.harness.jobs import Running
 
 WAITING = "waits to be timed"
+TIMED = "was timed"
 POLL_S = 0.02
 
 
@@ -33,7 +35,7 @@ class Clocks:
 
     def tick(self, running: Sequence[Running]) -> None:
         """Called often, with all workers that there are."""
-        if self._alone is not None and self._alone not in running:
+        if self._alone is not None and not self._holds(self._alone, running):
             self._alone = None
             for each in running:
                 self._resume(each)
@@ -50,6 +52,9 @@ class Clocks:
         """Another process begins with this workload."""
         for ending in ("", ".stopped"):
             Path(self._folder, f"{name}{ending}").unlink(missing_ok=True)
+
+    def _holds(self, alone: Running, running: Sequence[Running]) -> bool:
+        return alone in running and status(self._folder, alone.job.model) != TIMED
 
     def _stop_others(self, running: Sequence[Running]) -> None:
         for each in running:
@@ -90,9 +95,13 @@ class Turn:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Holds until the process ends."""
+        """Holds until the process ends, or gives it up."""
         self.tell(WAITING)
         go = Path(self.folder, f"{self._name}.go")
         while not go.exists():
             time.sleep(POLL_S)
         yield
+
+    def give_up(self) -> None:
+        """The others go on, while this process still runs."""
+        self.tell(TIMED)

@@ -1,0 +1,96 @@
+"""Patterns that stand in the way of CUDA graphs, each beside a clean version of itself.
+
+    ./run bench-patterns --out benchmarks/results/patterns.json    # on a GPU, some minutes
+    ./run bench-patterns --only float_scale,item_end
+    ./run bench-patterns --only float_scale --device cpu           # to try it; means nothing
+
+The exit status is 0 if everything ran and every mode was right.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from benchmarks.harness.device import Device
+from benchmarks.harness.environment import command_line
+from benchmarks.patterns.catalogue import PATTERNS, THEME_OF, find
+from benchmarks.patterns.modes import MODES, available
+from benchmarks.patterns.suite import Plan, Suite
+from benchmarks.patterns.table import reasons, summary_lines, tables
+from pygraph.demo.models import chosen
+from pygraph.demo.output import terminal
+
+
+def main(
+    only: Annotated[
+        str | None, typer.Option(help="Patterns, separated by commas. Default: all.")
+    ] = None,
+    modes: Annotated[str | None, typer.Option(help=f"Of {', '.join(MODES)}. Default: all.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The record, as benchmarks/results/patterns.json. Default: none."),
+    ] = None,
+    budget: Annotated[float, typer.Option(min=1.0, help="Seconds for everything.")] = 480.0,
+    seconds: Annotated[float, typer.Option(help="For the clocks, per pattern.")] = 1.5,
+    preparing: Annotated[
+        int, typer.Option(min=1, help="Patterns that compile at once; each is timed alone.")
+    ] = 12,
+    options: Annotated[
+        str, typer.Option(help='PyGraph\'s, as JSON: {"arguments": "copied"}.')
+    ] = "{}",
+    listed: Annotated[bool, typer.Option("--list", help="Show the patterns and stop.")] = False,
+    device: Annotated[str, typer.Option(help="cpu: to try the command; means nothing.")] = "cuda",
+) -> None:
+    """Measure patterns that stand in the way of CUDA graphs; 0 if all ran right."""
+    console = terminal()
+    if listed:
+        for name, pattern in PATTERNS.items():
+            console.print(Text(f"{name:20} {THEME_OF[name]:22} {pattern.about}"), soft_wrap=True)
+        return
+    if device == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("no NVIDIA GPU that torch can use; without one: --device cpu")
+    try:
+        plan = Plan(
+            patterns=tuple(each.name for each in find(only)),
+            modes=tuple(chosen(modes, available(Device(device)), "mode")),
+            device=device,
+            budget_s=budget,
+            seconds=seconds,
+            preparing=preparing,
+            options=_parsed(options),
+        )
+    except (KeyError, ValueError) as error:
+        raise typer.BadParameter(str(error.args[0])) from error
+    suite = Suite(plan, command_line(), console, out)
+    suite.run()
+    raise typer.Exit(show(suite, console))
+
+
+def _parsed(options: str) -> dict[str, Any]:
+    found = json.loads(options)
+    if not isinstance(found, dict):
+        raise ValueError(f"--options: found {options}, needed a JSON object")
+    return found
+
+
+def show(suite: Suite, console: Console) -> int:
+    if suite.records:
+        for table in tables(suite.records):
+            console.print(table)
+        for line in summary_lines(suite.document()["summary"]):
+            console.print(line)
+        for line in reasons(suite.records):
+            console.print(Text(line, style="dim"), soft_wrap=True)
+    problems = suite.problems()
+    for problem in problems:
+        console.print(Text(problem, style="red"), soft_wrap=True)
+    if suite.out is not None:
+        console.print(f"written: {suite.out.name}")
+    return 1 if problems else 0
