@@ -21,6 +21,21 @@ STATES = (WARMING, GRAPHED, PARTLY, FALLBACK)
 
 
 @dataclass
+class Applied:
+    """A pass that has changed a graph before it was compiled, so that more of it can be captured."""
+
+    name: str
+    """The pass, in a word."""
+    what: str
+    """What it has done, as a sentence without a full stop."""
+    source: str | None = None
+    """The user's line that it was done for, as "file.py:123", if known."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.what}" + (f" ({self.source})" if self.source else "")
+
+
+@dataclass
 class GraphReport:
     """One compiled graph: how it runs, why, and what that costs."""
 
@@ -138,6 +153,8 @@ class GraphReport:
     They are not among `calls`."""
     timings_ms: dict[str, float] = field(default_factory=dict)
     """What building it took, by step."""
+    passes: list[Applied] = field(default_factory=list)
+    """What was changed in it before it was compiled, in the order of the changes."""
 
     @property
     def graphed(self) -> bool:
@@ -164,8 +181,14 @@ class GraphReport:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> GraphReport:
         """Read back what to_dict() wrote; names that this version does not know are dropped."""
-        known = {each.name for each in fields(cls)}
-        return cls(**{key: value for key, value in data.items() if key in known})
+        made = cls(**_known(cls, data))
+        made.passes = [Applied(**_known(Applied, each)) for each in data.get("passes", [])]
+        return made
+
+
+def _known(record: type[Applied] | type[GraphReport], data: Mapping[str, Any]) -> dict[str, Any]:
+    names = {each.name for each in fields(record)}
+    return {key: value for key, value in data.items() if key in names}
 
 
 @dataclass
