@@ -39,7 +39,7 @@ from pygraph.runtime.partition import Partition
 from pygraph.runtime.training_pair import PairMember, Role, TrainingPair
 from pygraph.runtime.warn import no_graphs
 
-log = logging.getLogger("pygraph")
+log = logging.getLogger(__name__)
 
 #: What a program counts, as the report calls it too.
 _COUNTERS = ("replays", "bytes_copied", "copies", "updates")

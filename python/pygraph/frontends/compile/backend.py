@@ -27,7 +27,7 @@ from pygraph.runtime.warn import no_graphs, warn_once
 from pygraph.torch_private import aot as aot_names
 from pygraph.torch_private import inductor as inductor_names
 
-log = logging.getLogger("pygraph")
+log = logging.getLogger(__name__)
 
 for _entry in (_engine.Dispatcher, Paranoid):
     aot_names.boxed(_entry)  # what CompiledGraph.as_callable() returns

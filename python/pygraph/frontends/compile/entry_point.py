@@ -38,7 +38,7 @@ from pygraph.frontends.compile.generated import generated_globals
 from pygraph.frontends.compile.speculation import Permit, install
 from pygraph.runtime.compiled_graph import CompiledGraph, Speculation
 
-log = logging.getLogger("pygraph")
+log = logging.getLogger(__name__)
 
 #: Tells how a graph may be launched before the guards, once that must be known.
 AskPermit = Callable[[], Permit | None]
