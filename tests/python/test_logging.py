@@ -20,15 +20,15 @@ def named(code: str) -> list[str]:
     """What a module calls its loggers."""
     calls = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
     return [
-        ast.unparse(call.args[0])
-        for call in calls
-        if ast.unparse(call.func) == "logging.getLogger"
+        ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func) == "logging.getLogger"
     ]
 
 
 def test_a_module_logs_under_its_own_name() -> None:
     assert named("log = logging.getLogger('pygraph')") == ["'pygraph'"]
-    paths = [path for path in PACKAGE.rglob("*.py") if "log = logging.getLogger" in path.read_text()]
+    paths = [
+        path for path in PACKAGE.rglob("*.py") if "log = logging.getLogger" in path.read_text()
+    ]
     assert len(paths) > 5
     for path in paths:
         if "demo" not in path.parts:  # which quiets all of PyGraph

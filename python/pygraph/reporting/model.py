@@ -22,7 +22,7 @@ STATES = (WARMING, GRAPHED, PARTLY, FALLBACK)
 
 @dataclass
 class Applied:
-    """A pass that has changed a graph before it was compiled, so that more of it can be captured."""
+    """A pass that changed a graph before it was compiled, so that more of it can be captured."""
 
     name: str
     """The pass, in a word."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pygraph.frontends.compile.hook import Wrap
+from pygraph.frontends.compile.hook import Around, Wrap
 from pygraph.runtime.training_pair import PairLayout
 from pygraph.torch_private import aot
 from pygraph.torch_private.dispatch import schema_if_any
@@ -23,11 +23,21 @@ def compile_graph(
     example_inputs: list[Any],
     wrap: Wrap | None,
     find_device: Callable[[Iterable[Any]], int | None],
+    around: Around | None = None,
 ) -> Callable[..., Any]:
     """Compiles with AOTAutograd and hands each graph to `wrap` (None: runs as it is).
     `find_device` gives the index of the device that a graph's arguments are on."""
 
     def compiler(
+        graph: torch.fx.GraphModule, inputs: list[Any], is_backward: bool = False, **kwargs: Any
+    ) -> Callable[..., Any]:
+        if around is None:
+            return compile_one(graph, inputs, is_backward, **kwargs)
+        compile_it = functools.partial(compile_one, graph, inputs, is_backward, **kwargs)
+        made: Callable[..., Any] = around(compile_it, graph, is_backward)
+        return made
+
+    def compile_one(
         graph: torch.fx.GraphModule,
         inputs: list[Any],
         is_backward: bool = False,

@@ -48,8 +48,16 @@ def _current() -> Wrap | None:
     return getattr(_active, "wrap", None)
 
 
+class Around(Protocol):
+    """Is called for each graph of ATen operators, in place of its compilation, which it makes."""
+
+    def __call__(
+        self, compile_it: Callable[[], Any], graph_module: Any, is_backward: bool
+    ) -> Any: ...
+
+
 @contextlib.contextmanager
-def installed(wrap: Wrap) -> Iterator[dict[str, Any]]:
+def installed(wrap: Wrap, around: Around | None = None) -> Iterator[dict[str, Any]]:
     """Hands the compilations of this thread to `wrap`; yields what compile_fx is to be given for
     it. A backward graph may be compiled long after, at its first call and on autograd's thread:
     hence the `inner_compile`, which hands them over wherever and whenever it runs."""
@@ -57,7 +65,10 @@ def installed(wrap: Wrap) -> Iterator[dict[str, Any]]:
     _observe_partitions()
     _spare_the_tree_manager()
     with _handed_to(wrap):
-        yield {"config_patches": inductor.with_graphs(), "inner_compile": _inner_compile(wrap)}
+        yield {
+            "config_patches": inductor.with_graphs(),
+            "inner_compile": _inner_compile(wrap, around),
+        }
 
 
 @contextlib.contextmanager
@@ -70,13 +81,16 @@ def _handed_to(wrap: Wrap) -> Iterator[None]:
         _active.wrap = previous
 
 
-def _inner_compile(wrap: Wrap) -> Callable[..., Any]:
+def _inner_compile(wrap: Wrap, around: Around | None) -> Callable[..., Any]:
     compile_fx_inner = inductor.compile_fx_inner()
 
     @functools.wraps(compile_fx_inner)
     def inner_compile(*args: Any, **kwargs: Any) -> Any:
         with _handed_to(wrap):
-            return compile_fx_inner(*args, **kwargs)
+            if around is None:
+                return compile_fx_inner(*args, **kwargs)
+            compile_it = functools.partial(compile_fx_inner, *args, **kwargs)
+            return around(compile_it, args[0], kwargs.get("is_backward", False))
 
     return inner_compile
 
