@@ -86,15 +86,21 @@ def release() -> None:
 
 PLATFORMS = {
     "cuda": Platform(
-        "cuda", "on a CUDA device", _cuda_problem, _cuda_advice, cuda_index, device_of, _not_on_cuda
+        "cuda",
+        "on a CUDA device",
+        problem=_cuda_problem,
+        advice=_cuda_advice,
+        index=cuda_index,
+        device=device_of,
+        on_host=_not_on_cuda,
     ),
     "twin": Platform(
         "twin",
         "on the CPU",
-        _twin_problem,
-        _twin_advice,
-        _cpu_index,
-        _twin_device,
-        lambda tensor: False,
+        problem=_twin_problem,
+        advice=_twin_advice,
+        index=_cpu_index,
+        device=_twin_device,
+        on_host=lambda tensor: False,
     ),
 }

@@ -53,6 +53,11 @@ def is_compiled(function: Any) -> bool:
     return in_place or hasattr(function, "dynamo_ctx") or _is_wrapper(code)
 
 
+def module_behind(function: Any) -> Any:
+    """The module that torch.compile was given; others are returned as they are."""
+    return getattr(function, "_orig_mod", function)
+
+
 @dataclass(frozen=True)
 class CompiledFrame:
     """One compilation by Dynamo."""

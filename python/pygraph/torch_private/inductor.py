@@ -66,7 +66,13 @@ def reasons_against_graphs(compiled: Any) -> list[str]:
     said = getattr(compiled, "disabled_cudagraphs_reason", None)
     known = getattr(compiled, "cudagraph_info", None)
     failed = getattr(known, "cudagraph_fail_reasons", None) or ()
-    return [str(each) for each in (said, *failed) if each]
+    prefix = "skipping cudagraphs due to "
+    return [str(each).removeprefix(prefix) for each in (said, *failed) if each]
+
+
+def callable_of(compiled: Any) -> Any:
+    """What a call of compiled code runs; None where it is code of another kind."""
+    return getattr(compiled, "current_callable", None)
 
 
 def backward_is_announced() -> tuple[Any, str]:

@@ -195,6 +195,7 @@ empty_strided_cuda = None
         ("cpp_fused_add_0(buf0, buf1)", True),
         ("buf1.copy_(buf0, False)", True),
         ("u0 = buf0.item()", True),
+        ("with guard(0): buf1.copy_(buf0)", True),
         ("triton_poi_fused_0.run(buf0, 4, stream=stream0)", True),
     ],
 )
@@ -205,7 +206,12 @@ def test_work_between_partitions_is_read_from_generated_code(
     path.write_text(CODE.replace("{between}", between))
     names: dict[str, Any] = {}
     exec(compile(path.read_text(), str(path), "exec"), names)
-    assert generated.work_outside(names["partition_0"]) == [between] * works
+    assert (
+        generated.work_outside(names["partition_0"])
+        == [between.partition(": ")[2] or between] * works
+    )
+    assert generated.works(names["runner"].call) is works
+    assert generated.works(print) is None
 
 
 def test_the_problem_of_a_cut_graph_names_its_obstacle() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pygraph import frames
-from pygraph.frontends.compile.generated import work_outside
+from pygraph.frontends.compile.generated import work_outside, works
 from pygraph.operators.obstacles import is_operator
 from pygraph.planning import KINDS, Finding
 from pygraph.planning.inspect import findings, is_view
@@ -103,9 +103,12 @@ def look(graph_module: Any, backward: bool, on_host: Callable[[torch.Tensor], bo
 
 def conclude(made: Compilation, models: Sequence[Any], compiled: Any) -> None:
     """Afterwards. `models`: what was handed over for graphs; `compiled`: what the compiler gave."""
-    statements = (text for model in models[:1] for text in work_outside(model))
-    made.outside = list(statements)
-    made.reasons = [] if models else inductor.reasons_against_graphs(compiled)
+    if models:
+        made.outside = work_outside(models[0])
+        return
+    made.reasons = inductor.reasons_against_graphs(compiled)
+    if works(inductor.callable_of(compiled)) is False:
+        made.works = False  # nothing is left of its operators
 
 
 def of_graph(name: str) -> Compilation | None:

@@ -250,7 +250,7 @@ def _compiled(frame: dynamo.CompiledFrame) -> str:
 
 
 def _name_of(fn: Any) -> str:
-    inner = getattr(fn, "_orig_mod", fn)
+    inner = dynamo.module_behind(fn)
     if isinstance(inner, torch.nn.Module):
         return type(inner).__name__
     return getattr(inner, "__name__", type(inner).__name__)

@@ -99,11 +99,28 @@ def _statements(function: Callable[..., Any]) -> list[ast.stmt]:
 def work_outside(model: Callable[..., Any]) -> list[str]:
     """The statements of generated code around `model`, one of its partitions, that compute or copy
     outside of all partitions."""
+    return [text for _, body in functions_around(model) for text in _working(body)]
+
+
+def works(function: Any) -> bool | None:
+    """Whether generated code behind `function` computes or copies, partitions left out; None: it
+    cannot be read."""
+    bodies = [_statements(each) for each in generated_functions(function)]
+    return any(map(_working, bodies)) if bodies and all(bodies) else None
+
+
+def _working(body: list[ast.stmt]) -> list[str]:
+    """Those statements, at whatever depth, that compute or copy."""
+    simple = (
+        node
+        for statement in body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.stmt) and not hasattr(node, "body")
+    )
     return [
-        ast.unparse(statement)
-        for _, statements in functions_around(model)
-        for statement in statements
-        if any(isinstance(node, ast.Call) and _works(node) for node in ast.walk(statement))
+        ast.unparse(node)
+        for node in simple
+        if any(isinstance(each, ast.Call) and _works(each) for each in ast.walk(node))
     ]
 
 
