@@ -5,7 +5,12 @@ from __future__ import annotations
 
 class RequirementNotMet(RuntimeError):
     """`options={"require": "full"}` was given, and work of a compiled function runs outside of CUDA
-    graphs for good. The message has all that is known: graph, reason, operator, line, remedy."""
+    graphs for good. `reason` says why; `graph`, `operator`, `source` ("file.py:123") and `remedy`
+    are None where they are not known. The message has all of them.
+
+    It is raised by the call of the compiled function, or by the backward, in which that becomes
+    known, and by later ones. Calls before it, and the call that tries to make the graph, have run
+    to their end."""
 
     def __init__(
         self,
