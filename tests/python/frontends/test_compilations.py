@@ -66,6 +66,16 @@ def test_operators_that_leave_no_code_are_no_work() -> None:
     assert work.problem() is not None
 
 
+def test_what_generated_code_does_counts_for_more_than_operators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for read, works in ((False, False), (True, True), (None, True)):
+        monkeypatch.setattr(compilations, "works", lambda function, read=read: read)
+        made = Compilation(works=True)
+        compilations.conclude(made, [], None)
+        assert made.works is works and (made.problem() is not None) is works
+
+
 def test_what_cannot_be_looked_at_is_compiled() -> None:
     made = compilations.look(None, False, lambda tensor: False)
     assert not made.works and not made.findings and compilations.last() is made

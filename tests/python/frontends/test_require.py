@@ -160,6 +160,17 @@ def test_reset_and_without_graphs_are_no_errors() -> None:
     fast(torch.randn(8))
 
 
+def test_a_graph_that_is_held_runs_although_it_was_given_up() -> None:
+    from pygraph.runtime.registry import without_graphs
+
+    fast = required(lambda x: torch.linalg.eigh(x)[0] + 1)
+    x = torch.eye(4)
+    for _ in range(2):
+        assert "leaves its library unusable" in raised(fast, x).reason
+    with without_graphs():
+        assert torch.equal(fast(x), torch.full((4,), 2.0))
+
+
 CODE = """
 class Runner:
     def __init__(self, partitions):
