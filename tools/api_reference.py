@@ -25,14 +25,16 @@ PAGE = ROOT / "docs" / "api.md"
 
 OPTIONS = ("pygraph.frontends.compile.options", "Options")
 RECORDS = {
-    "The report": ("pygraph.reporting", ("Report", "GraphReport")),
+    "The report": ("pygraph.reporting", ("Report", "GraphReport", "Applied")),
+    "The explanation": ("pygraph.reporting", ("Explanation", "Blocker", "OutsideKernel")),
     "The plan": ("pygraph.planning", ("Plan", "GraphPlan", "Finding", "Break", "Argument")),
 }
 HEAD = """\
 # API reference
 
 `tools/api_reference.py` writes this page from the docstrings in `python/pygraph`: the public names
-of the package, the options of torch.compile, and the fields of what `report()` and `plan()` return.
+of the package, the options of torch.compile, and the fields of what `report()`, `explain()` and
+`plan()` return.
 Options are given as `torch.compile(model, backend="pygraph", options={"debug": "paranoid"})`.
 [usage.md](usage.md) shows how all of it is used.
 """
@@ -124,7 +126,8 @@ def field(owner: str, node: ast.AnnAssign, below: ast.stmt | None) -> Member:
 def default_of(value: ast.expr | None) -> str | None:
     """Of a field: what stands there, or what its factory gives."""
     if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("field"):
-        return {"list": "[]", "dict": "{}"}[ast.unparse(value.keywords[0].value)]
+        factory = ast.unparse(value.keywords[0].value)
+        return {"list": "[]", "dict": "{}"}.get(factory, f"{factory}()")
     return None if value is None else text_of(value)
 
 
@@ -170,10 +173,20 @@ def functions() -> Iterator[str]:
     yield "## Functions\n"
     for name in public_names():
         node = find("pygraph", name)
-        if not isinstance(node, ast.FunctionDef):
-            fail(f"pygraph.{name} is no function")
-        yield f"### pygraph.{name}\n\n```python\n{signature(node)}\n```\n"
-        yield f"{docstring(node, f'pygraph.{name}')}\n"
+        if isinstance(node, ast.FunctionDef):
+            yield f"### pygraph.{name}\n\n```python\n{signature(node)}\n```\n"
+            yield f"{docstring(node, f'pygraph.{name}')}\n"
+
+
+def errors() -> Iterator[str]:
+    """The public classes, which are all errors."""
+    found = [(name, find("pygraph", name)) for name in public_names()]
+    classes = [(name, node) for name, node in found if isinstance(node, ast.ClassDef)]
+    if classes:
+        yield "## Errors\n"
+    for name, node in classes:
+        bases = ", ".join(map(ast.unparse, node.bases))
+        yield f"### pygraph.{name}\n\nA `{bases}`. {docstring(node, f'pygraph.{name}')}\n"
 
 
 def record(title: str, node: ast.ClassDef, members: Iterator[Member]) -> Iterator[str]:
@@ -193,7 +206,7 @@ def wrapped(text: str) -> str:
 
 def page() -> str:
     options = find_class(*OPTIONS)
-    parts = [HEAD, *functions(), *record("## Options", options, fields(options))]
+    parts = [HEAD, *functions(), *errors(), *record("## Options", options, fields(options))]
     for title, (module, names) in RECORDS.items():
         parts.append(f"## {title}\n")
         for name in names:

@@ -12,15 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pygraph.frontends.compile.backend import backend
+    from pygraph.frontends.compile.explain import explain
     from pygraph.frontends.compile.plan import plan
     from pygraph.runtime.registry import info, report, reset
+    from pygraph.runtime.requirement import RequirementNotMet
 
     __version__: str
 
-__all__ = ["__version__", "backend", "info", "plan", "report", "reset"]
+__all__ = [
+    "RequirementNotMet",
+    "__version__",
+    "backend",
+    "explain",
+    "info",
+    "plan",
+    "report",
+    "reset",
+]
 
 _HOMES = {
     "backend": "pygraph.frontends.compile.backend",
+    "RequirementNotMet": "pygraph.runtime.requirement",
+    "explain": "pygraph.frontends.compile.explain",
     "info": "pygraph.runtime.registry",
     "report": "pygraph.runtime.registry",
     "reset": "pygraph.runtime.registry",

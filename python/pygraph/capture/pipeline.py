@@ -7,6 +7,7 @@ caller's is touched by either: a capture executes nothing, and a proof rewinds w
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,6 +33,8 @@ from pygraph.capture.outcome import Failure, LinkedProgram, Outcome, Tried
 from pygraph.capture.record import Capture
 from pygraph.capture.regions import Regions, name_regions
 from pygraph.capture.request import Request
+
+log = logging.getLogger(__name__)
 
 #: Bytes that everything in an arena takes a multiple of (include/pygraph/layout.h).
 _ARENA_STEP = 512
@@ -149,6 +152,7 @@ def find(request: Request, todo: Sequence[Attempt]) -> Outcome:
     while left:
         last = _try(request, left[0])
         tried.append(last)
+        log.debug("%s: %s", last.attempt, last.failure.reason if last.failure else last.verdict)
         left = attempts.remaining(left[1:], last.attempt, last.setback) if last.setback else ()
     return Outcome(tried)
 

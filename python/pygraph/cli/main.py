@@ -1,4 +1,4 @@
-"""Commands: demo, plan, info.
+"""Commands: demo, plan, explain, info.
 
 torch takes seconds to import, so the modules that need it are imported inside the commands, and
 `pygraph --help` answers at once.
@@ -7,9 +7,10 @@ torch takes seconds to import, so the modules that need it are imported inside t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 EXAMPLES = """Examples:
 
@@ -18,6 +19,16 @@ pygraph info
 pygraph demo
 
 pygraph plan torchvision.models:resnet18 --input 1x3x224x224
+
+pygraph explain train.py --epochs 1
+"""
+
+EXPLAIN_EXAMPLES = """Options of pygraph come first; what follows the script or module is its \
+own. Examples:
+
+pygraph explain train.py --epochs 1
+
+pygraph explain --html page.html -m my_package.train --epochs 1
 """
 
 PLAN_EXAMPLES = """The factory takes no arguments and returns a model, (model, args) or \
@@ -139,6 +150,76 @@ def plan(
     else:
         terminal().print(found)
     raise typer.Exit(1 if found.error else 0)
+
+
+class _BeforeProgram(TyperCommand):
+    """Takes no option behind the program: these are the program's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        flags = [each for each in self.params if getattr(each, "is_flag", False)]
+        alone = {name for flag in flags for name in flag.opts} | {"--help"}
+        place = 0
+        while place < len(args) and args[place].startswith("-") and args[place] != "--":
+            name = args[place]
+            place += 1 if name in alone or "=" in name else 2
+            if name == "-m":
+                args = [*args[:place], "--", *args[place:]]
+                break
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+
+@app.command(
+    cls=_BeforeProgram,
+    epilog=EXPLAIN_EXAMPLES,
+    context_settings={"allow_interspersed_args": False},
+)
+def explain(
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCRIPT ARGUMENTS...", help="A script, and its arguments."),
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option("-m", help="A module in place of a script, as python -m runs it.")
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Count kernels, with torch's profiler over the run.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page of HTML to this file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a file as well: .json, .html or .txt.")
+    ] = None,
+) -> None:
+    """Run a program, and say how much of it ran inside of graphs, what did not, and why.
+
+    What is printed comes behind the program's own output. The exit status is the program's.
+    """
+    given = program or []
+    if module is None and not given:
+        raise typer.BadParameter("needed is a script, or -m and a module")
+    if html is not None and html.suffix != ".html":
+        raise typer.BadParameter(f"--html {html}: needed is a name that ends in .html")
+    if out is not None and out.suffix not in (".json", ".html", ".txt"):
+        raise typer.BadParameter(f"--out {out}: needed is a name that ends in .json, .html or .txt")
+    from pygraph.cli.script import explained
+    from pygraph.demo.output import terminal
+
+    script, rest = (None, given) if module is not None else (given[0], given[1:])
+    try:
+        found, status = explained(script, module, rest, profile)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    for path in (html, out):
+        if path is not None:
+            found.save(path)
+    if json:
+        from json import dumps
+
+        typer.echo(dumps(found.to_dict(), indent=1))
+    else:
+        terminal().print(found)
+    raise typer.Exit(status)
 
 
 @app.command()

@@ -92,6 +92,7 @@ class Signature:
     keep: Any = None  #: memory that the program needs
     nodes: int = 0  #: of the program
     failures: int = 0  #: links that came to nothing
+    against: str | None = None  #: why the last of them did
     relinks: int = 0  #: for arguments that are less aligned (alignment.py)
     evictions: int = 0
     #: It waits for a place: calls of the graph when that began, and its own until it asks again.

@@ -67,17 +67,17 @@ def is_operator(node: Any) -> bool:
     return node.op == "call_function" and isinstance(node.target, kinds)
 
 
-def of_node(node: Any) -> Obstacle | None:
+def of_node(node: Any, on_host: Callable[[torch.Tensor], bool] = on_cpu) -> Obstacle | None:
     """The same of a node of an FX graph, by the values in its and its arguments' `meta["val"]`."""
     if not is_operator(node):
         return None
     args, kwargs = tree_map(_value, (tuple(node.args), dict(node.kwargs)))
-    return of_call(node.target, args, kwargs, made=_value(node))
+    return of_call(node.target, args, kwargs, made=_value(node), on_host=on_host)
 
 
-def obstacle(node: Any) -> Obstacle | None:
+def obstacle(node: Any, on_host: Callable[[torch.Tensor], bool] = on_cpu) -> Obstacle | None:
     """The same, but for CPU inputs that were reported where they were made."""
-    found = of_node(node)
+    found = of_node(node, on_host)
     return None if found == "cpu input" and _constant_inputs(node) else found
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from pygraph.operators.obstacles import is_operator, obstacle
+from pygraph.operators.obstacles import is_operator, obstacle, on_cpu
 from pygraph.planning.kinds import KINDS
 from pygraph.planning.model import Argument, Finding, GraphPlan
 from pygraph.planning.source import of_node
@@ -25,18 +25,31 @@ def inspect(name: str, graph_module: Any, static: Sequence[int], mutated: int) -
     for node in graph.nodes:
         if is_operator(node):
             found.operators += 1
-            found.views += bool(getattr(node.target, "is_view", False))
-            kind = obstacle(node)
-            if kind is not None:
-                _add(found.findings, kind, node)
+            found.views += is_view(node)
         elif node.op == "output":
             leaves = tree_leaves(node.args)
             found.outputs = [
                 _argument(leaf.name, leaf.meta["val"]) for leaf in leaves if _has_tensor(leaf)
             ]
-    order = list(KINDS)
-    found.findings.sort(key=lambda finding: order.index(finding.kind))
+    found.findings = findings(graph)
     return found
+
+
+def findings(graph: Any, on_host: Callable[[torch.Tensor], bool] = on_cpu) -> list[Finding]:
+    """What stands in the way of a capture, or needs care; the most serious first. `on_host`: of a
+    tensor, whether it is not in memory of the device."""
+    found: list[Finding] = []
+    for node in graph.nodes:
+        kind = obstacle(node, on_host)
+        if kind is not None:
+            _add(found, kind, node)
+    order = list(KINDS)
+    return sorted(found, key=lambda finding: order.index(finding.kind))
+
+
+def is_view(node: Any) -> bool:
+    """Whether an operator only looks at memory in another way, and launches nothing."""
+    return bool(getattr(node.target, "is_view", False))
 
 
 def _sort_input(found: GraphPlan, node: Any, keeps_address: bool) -> None:

@@ -20,16 +20,19 @@ FALLBACK = "fallback"
 STATES = (WARMING, GRAPHED, PARTLY, FALLBACK)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Applied:
-    """What a pass has done to a graph before it was compiled."""
+    """A pass that changed a graph before it was compiled, so that more of it can be captured."""
 
     name: str
-    """Of the pass."""
+    """The pass, in a word."""
     what: str
-    """A sentence."""
+    """What it has done, as a sentence without a full stop."""
     source: str | None = None
-    """The user's line, as "file.py:123", if known."""
+    """The user's line that it was done for, as "file.py:123", if known."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.what}" + (f" ({self.source})" if self.source else "")
 
 
 @dataclass
@@ -51,8 +54,6 @@ class GraphReport:
     source: str | None = None
     """The user's line that called it, as "file.py:123", if known."""
 
-    passes: list[Applied] = field(default_factory=list)
-    """What was done to it before it was compiled, in order."""
     nodes: int = 0
     """Nodes of the captured graph: kernels, copies, fills and events."""
     kernels: int = 0
@@ -156,6 +157,8 @@ class GraphReport:
     They are not among `calls`."""
     timings_ms: dict[str, float] = field(default_factory=dict)
     """What building it took, by step."""
+    passes: list[Applied] = field(default_factory=list)
+    """What was changed in it before it was compiled, in the order of the changes."""
 
     @property
     def graphed(self) -> bool:
@@ -182,8 +185,14 @@ class GraphReport:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> GraphReport:
         """Read back what to_dict() wrote; names that this version does not know are dropped."""
-        known = {each.name for each in fields(cls)}
-        return cls(**{key: value for key, value in data.items() if key in known})
+        made = cls(**_known(cls, data))
+        made.passes = [Applied(**_known(Applied, each)) for each in data.get("passes", [])]
+        return made
+
+
+def _known(record: type[Applied] | type[GraphReport], data: Mapping[str, Any]) -> dict[str, Any]:
+    names = {each.name for each in fields(record)}
+    return {key: value for key, value in data.items() if key in names}
 
 
 @dataclass

@@ -32,6 +32,9 @@ def as_tables(report: Report) -> RenderableType:
     blamed = [graph for graph in report.graphs if graph.blame]
     if blamed:
         parts.append(_reasons(blamed))
+    parts += [
+        Text(f"{graph.name}: pass {each}") for graph in report.graphs for each in graph.passes
+    ]
     parts += [Text(f"event: {event}", style="yellow") for event in report.events]
     return Group(*parts)
 

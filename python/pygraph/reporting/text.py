@@ -50,10 +50,12 @@ def environment_line(report: Report) -> str:
     return ", ".join(f"{key} {value}" for key, value in known.items())
 
 
-def _graph_lines(graph: GraphReport) -> list[str]:
+def graph_lines(graph: GraphReport) -> list[str]:
+    """One graph; the lines below the first are indented."""
     lines = [f"{graph.name}: {graph.state}; {graph.replays} of {graph.calls} calls replayed"]
     if graph.blame:
         lines.append(f"  because {graph.blame}")
+    lines += [f"  pass {each}" for each in graph.passes]
     if graph.nodes:
         lines.append(
             f"  {graph.nodes} nodes ({graph.kernels} kernels, {graph.edges} edges"
@@ -112,6 +114,6 @@ def as_text(report: Report) -> str:
     if report.environment:
         lines.append(environment_line(report))
     for graph in report.graphs:
-        lines += _graph_lines(graph)
+        lines += graph_lines(graph)
     lines += [f"event: {event}" for event in report.events]
     return "\n".join(lines)

@@ -27,7 +27,10 @@ class Bypass:
         fallback: Fallback,
         signatures: Signatures,
         report: GraphReport,
+        closed: bool = False,
     ) -> None:
+        """`closed`: Python is to hear of every call without a program."""
+        self._closed = closed
         self._report = report
         self._dispatcher = dispatcher
         self._fallback = fallback
@@ -80,7 +83,7 @@ class Bypass:
         """Not where signatures differ in more than integers, or arguments must come to another
         device first."""
         integers = self._signatures.integers
-        if integers is None or not self._fallback.as_it_is:
+        if self._closed or integers is None or not self._fallback.as_it_is:
             return False
         if not self._told:
             self._told = True

@@ -40,13 +40,14 @@ from pygraph.runtime.partition import Partition
 from pygraph.runtime.training_pair import PairMember, Role, TrainingPair
 from pygraph.runtime.warn import no_graphs
 
-log = logging.getLogger("pygraph")
+log = logging.getLogger(__name__)
 
 #: What a program counts, as the report calls it too.
 _COUNTERS = ("replays", "bytes_copied", "copies", "updates", "bytes_staged", "bytes_fetched")
 
 SourceFinder = Callable[[str | None], str | None]
 Deployed = Callable[[Sequence[Any], Sequence[Any]], None]
+Refusal = Callable[[GraphReport], Exception]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +80,7 @@ class CompiledGraph:
         partition: Partition | None = None,
         copied: bool = False,
         crossing: Crossing = NOTHING,
+        refusal: Refusal | None = None,
     ) -> None:
         """`function` takes one list of arguments; `holdings` are what it holds. The arguments
         `constants` stay in place, `mutated` are known to be written. `paranoid`: repeat the proof
@@ -86,7 +88,8 @@ class CompiledGraph:
         those of `sure` always are. `pair`: what a forward and a backward share. `partition`: of the
         compiled graph; None: all of it. `copied`: changing arguments are copied, not patched.
         `crossing`: arguments and results that callers have on the host, and the function has not.
-        """
+        `refusal`: the error that is raised where a call runs without a graph for good; None: it
+        runs."""
         self.constants = frozenset(constants) - crossing.staged
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
@@ -119,8 +122,15 @@ class CompiledGraph:
         self._off = False  #: no program will ever be made again
         self._abandoned: str | None = None  #: why, in a forked child
         self._paranoid = paranoid
+        self._refusal = refusal
         self.dispatcher = _engine.Dispatcher(self._miss, self._failed)
-        self._bypass = Bypass(self.dispatcher, self.fallback, self._signatures, self.report)
+        self._bypass = Bypass(
+            self.dispatcher,
+            self.fallback,
+            self._signatures,
+            self.report,
+            closed=refusal is not None,
+        )
 
     @property
     def direct_calls_allowed(self) -> bool:
@@ -166,6 +176,11 @@ class CompiledGraph:
             setattr(self.report, name, retired + sum(getattr(each, name) for each in programs))
         return self.report
 
+    def __del__(self) -> None:
+        """The report may be read later (registry.kept)."""
+        with contextlib.suppress(Exception):
+            self.refresh_report()
+
     def release(self) -> None:
         """Drops every graph and its memory; calls run uncaptured from now on."""
         self.refresh_report()
@@ -182,6 +197,24 @@ class CompiledGraph:
     # ------------------------------------------------------------------ the slow path
 
     def _miss(self, arguments: list[Any]) -> Any:
+        self._require_graphs()
+        result = self._answer(arguments)
+        self._require_graphs()
+        return result
+
+    def _require_graphs(self) -> None:
+        """Raises if there will be none any more, where they are required."""
+        given_up = self._off and self.report.state == FALLBACK
+        if self._refusal is not None and given_up and not self._held:
+            raise self._refusal(self.report)
+
+    def _require_program(self, signature: Signature) -> None:
+        """Raises if this signature is settled without one, where graphs are required."""
+        if self._refusal is not None and signature.settled and signature.program is None:
+            reason = signature.against or "its sizes are not in capture_sizes"
+            raise self._refusal(dataclasses.replace(self.report, reason=reason))
+
+    def _answer(self, arguments: list[Any]) -> Any:
         self.fallback.read_on_host(self._member.taken_on_host(arguments))
         if self._off or self._held:
             if self._abandoned is not None:
@@ -201,6 +234,7 @@ class CompiledGraph:
             return self._link(signature, arguments)
         if signature.settled or self.device.busy():
             if signature.settled and signature.program is None:
+                self._require_program(signature)
                 self._bypass.for_good(arguments)
             return self.fallback(arguments)
         self._bypass.sync(signature, arguments)
@@ -242,7 +276,9 @@ class CompiledGraph:
     def _failed(self, arguments: list[Any], message: str) -> Any:
         """A proven graph failed at run time (the driver refused)."""
         self._give_up_for_good(f"a replay failed: {message}")
-        return self.fallback(arguments)
+        result = self.fallback(arguments)
+        self._require_graphs()
+        return result
 
     def _warm_up(self, signature: Signature, arguments: list[Any]) -> Any:
         self._bypass.while_nothing_happens(signature, arguments)
@@ -268,6 +304,7 @@ class CompiledGraph:
         shortage = self._shortage(arguments)
         if shortage is not None:
             signature.postpone()
+            signature.against = shortage
             self.report.reason = f"{shortage}; tried again later"
         return shortage is None
 
@@ -307,7 +344,9 @@ class CompiledGraph:
             signature.postpone()
         # Not settled: memory was short, and another signature may find some.
         self._signatures.note_link(time.perf_counter() - started, failed=signature.settled)
+        signature.against = outcome.reasons
         self._give_up(outcome.reasons, whole=not self._signatures.with_program)
+        self._require_program(signature)
         return run.outputs
 
     def _find_program(self, run: reference.Reference) -> Outcome:
@@ -377,6 +416,7 @@ class CompiledGraph:
             self._note_verdict(verdict)
             if not verdict.passed:
                 self._give_up_for_good(f"a repeated proof failed: {verdict}")
+        self._require_graphs()
         return run.outputs
 
     # ------------------------------------------------------------------ bookkeeping

@@ -32,11 +32,16 @@ class Platform:
     advice: Callable[[], str]  #: what to do where it cannot, or where no tensor is on it
     index: Callable[[Iterable[Any]], int | None]  #: of the device that some values are on
     device: Callable[[int], Device]
+    on_host: Callable[[torch.Tensor], bool]  #: whether a tensor is not in the device's memory
 
 
 def cuda_index(values: Iterable[Any]) -> int | None:
     """The index of the first CUDA tensor's device."""
     return next((x.device.index for x in values if isinstance(x, torch.Tensor) and x.is_cuda), None)
+
+
+def _not_on_cuda(tensor: torch.Tensor) -> bool:
+    return bool(tensor.device.type != "cuda")
 
 
 def _cpu_index(values: Iterable[Any]) -> int | None:
@@ -81,14 +86,21 @@ def release() -> None:
 
 PLATFORMS = {
     "cuda": Platform(
-        "cuda", "on a CUDA device", _cuda_problem, _cuda_advice, cuda_index, device_of
+        "cuda",
+        "on a CUDA device",
+        problem=_cuda_problem,
+        advice=_cuda_advice,
+        index=cuda_index,
+        device=device_of,
+        on_host=_not_on_cuda,
     ),
     "twin": Platform(
         "twin",
         "on the CPU",
-        _twin_problem,
-        _twin_advice,
-        _cpu_index,
-        _twin_device,
+        problem=_twin_problem,
+        advice=_twin_advice,
+        index=_cpu_index,
+        device=_twin_device,
+        on_host=lambda tensor: False,
     ),
 }

@@ -23,6 +23,7 @@ from pygraph.torch_private.cuda import is_in_bad_fork
 
 _graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
 _plain: list[GraphReport] = []
+_keepers: list[list[GraphReport]] = []
 _events: list[str] = []
 _numbers = itertools.count()
 _MAXIMUM_NOTES = 1000
@@ -35,12 +36,32 @@ def next_name(kind: str) -> str:
 
 def add(graph: CompiledGraph) -> None:
     _graphs.add(graph)
+    _keep(graph.report)
 
 
 def add_fallback(name: str, reason: str, device: str) -> None:
     """Notes a compiled graph that runs without any of our machinery."""
+    graph = GraphReport(name=name, state=FALLBACK, reason=reason, device=device)
     if len(_plain) < _MAXIMUM_NOTES:
-        _plain.append(GraphReport(name=name, state=FALLBACK, reason=reason, device=device))
+        _plain.append(graph)
+    _keep(graph)
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[list[GraphReport]]:
+    """Collects the reports of what is compiled meanwhile. They stay when their graphs go; report()
+    brings the counters of those that are there up to date."""
+    reports: list[GraphReport] = []
+    _keepers.append(reports)
+    try:
+        yield reports
+    finally:
+        _keepers[:] = [each for each in _keepers if each is not reports]
+
+
+def _keep(report: GraphReport) -> None:
+    for each in _keepers:
+        each.append(report)
 
 
 def note(event: str) -> None:

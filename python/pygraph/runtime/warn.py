@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 
-log = logging.getLogger("pygraph")
+log = logging.getLogger(__name__)
 
 
 @functools.cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from pygraph.torch_private.names import bound, place, private
@@ -22,6 +23,14 @@ def boxed(function: Callee) -> Callee:
 
 def aot_module_simplified() -> Any:
     return private("torch._functorch.aot_autograd:aot_module_simplified")
+
+
+def without_cache() -> AbstractContextManager[None]:
+    """Every function is traced, whatever torch has in its cache: only traces name operators and
+    lines."""
+    settings = private("torch._functorch:config")
+    off: AbstractContextManager[None] = settings.patch(enable_autograd_cache=False)
+    return off
 
 
 def wrapper_is_made() -> tuple[Any, str]:

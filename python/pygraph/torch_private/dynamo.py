@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -37,6 +38,54 @@ def graph_breaks() -> list[tuple[Any, str]]:
     return [(each.user_stack, each.reason) for each in reasons]
 
 
+def break_behind(graph_module: Any) -> tuple[Any, str] | None:
+    """Stack and text of the break that Dynamo ended this graph for, if one did."""
+    reason = getattr(graph_module, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return None
+    return reason.user_stack, reason.reason
+
+
+def is_compiled(function: Any) -> bool:
+    """Whether torch.compile has returned it."""
+    code = getattr(function, "__code__", None)
+    in_place = getattr(function, "_compiled_call_impl", None) is not None
+    return in_place or hasattr(function, "dynamo_ctx") or _is_wrapper(code)
+
+
+def module_behind(function: Any) -> Any:
+    """The module that torch.compile was given; others are returned as they are."""
+    return getattr(function, "_orig_mod", function)
+
+
+@dataclass(frozen=True)
+class CompiledFrame:
+    """One compilation by Dynamo."""
+
+    name: str
+    """The function's."""
+    file: str
+    line: int
+    because: str | None
+    """Which guard of an earlier compilation failed; None: it is the first."""
+
+
+def compiled_frames(marks: Sequence[Any] = ()) -> tuple[list[CompiledFrame], list[Any]]:
+    """The last compilations (torch keeps 64) that are not among the `marks`, and marks by which to
+    ask for later ones."""
+    metrics = private("torch._dynamo.utils:get_compilation_metrics")()
+    known = {id(each) for each in marks}
+    found = [
+        CompiledFrame(
+            each.co_name or "?", each.co_filename or "?", each.co_firstlineno or 0, reason
+        )
+        for each in metrics
+        if id(each) not in known
+        for reason in [getattr(each, "recompile_reason", None)]
+    ]
+    return found, list(metrics)
+
+
 def error_within(error: Exception) -> Exception:
     """Dynamo wraps what comes from tracing a backward: its own first line says nothing."""
     within: Exception = getattr(error, "inner_exception", error)
@@ -67,11 +116,18 @@ def running(frame: FrameType | None) -> Running | None:
         if frame is None:
             return None
         code = frame.f_code
-        if code.co_name == "compile_wrapper" and code.co_filename.endswith(_FILE):
+        if _is_wrapper(code):
             hooks = getattr(frame.f_locals.get("self"), "enter_exit_hooks", None)
             return Running(hooks, code) if isinstance(hooks, list) else None
         frame = frame.f_back
     return None
+
+
+def _is_wrapper(code: CodeType | None) -> bool:
+    """Whether it is of what torch.compile makes of a function."""
+    if code is None:
+        return False
+    return code.co_name == "compile_wrapper" and code.co_filename.endswith(_FILE)
 
 
 def hooks_of(compiled: Any) -> list[Any]:

@@ -76,6 +76,20 @@ def positions(partition_map: Any) -> tuple[Sequence[Any], Sequence[Any]] | None:
     return None if inputs is None or outputs is None else (inputs, outputs)
 
 
+def reasons_against_graphs(compiled: Any) -> list[str]:
+    """Why Inductor keeps what it has compiled out of CUDA graphs, as far as it says."""
+    said = getattr(compiled, "disabled_cudagraphs_reason", None)
+    known = getattr(compiled, "cudagraph_info", None)
+    failed = getattr(known, "cudagraph_fail_reasons", None) or ()
+    prefix = "skipping cudagraphs due to "
+    return [str(each).removeprefix(prefix) for each in (said, *failed) if each]
+
+
+def callable_of(compiled: Any) -> Any:
+    """What a call of compiled code runs; None where it is code of another kind."""
+    return getattr(compiled, "current_callable", None)
+
+
 def backward_is_announced() -> tuple[Any, str]:
     """Where torch's own manager of CUDA graphs is told that a backward runs."""
     return place("torch._inductor.output_code:maybe_handle_backward_generation")

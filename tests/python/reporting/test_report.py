@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from pygraph.planning import Argument, Break, Finding, GraphPlan, Plan
-from pygraph.reporting import GraphReport, Report, model
+from pygraph.reporting import Applied, GraphReport, Report, model
 from pygraph.reporting.text import as_bytes
 
 
@@ -27,6 +27,10 @@ def example() -> Report:
                 arena_bytes=81 << 20,
                 calls=10,
                 replays=6,
+                passes=[
+                    Applied("hoist", "2 CPU tensors are brought through staging memory", "a.py:7"),
+                    Applied("fold", "a copy is gone"),
+                ],
             ),
             GraphReport(
                 name="graph 1 (forward)",
@@ -69,6 +73,13 @@ def test_text_says_what_blocked_and_where():
     assert "slow tensor access" in text
 
 
+def test_a_pass_is_a_line_of_its_graph():
+    lines = str(example()).splitlines()
+    wanted = "  pass hoist: 2 CPU tensors are brought through staging memory (a.py:7)"
+    assert lines[lines.index("graph 0 (forward): graphed; 6 of 10 calls replayed") + 1] == wanted
+    assert "  pass fold: a copy is gone" in lines
+
+
 def on(*devices: str, environment: dict[str, str | None] | None = None) -> str:
     graphs = [GraphReport(f"graph {n}", "graphed", device=each) for n, each in enumerate(devices)]
     return str(Report(graphs=graphs, environment=environment or {}))
@@ -87,7 +98,7 @@ def test_a_graph_on_the_twin_is_no_cuda_graph():
 
 
 def test_every_field_is_described():
-    for owner in (GraphReport, Report, Plan, GraphPlan, Finding, Break, Argument):
+    for owner in (Applied, GraphReport, Report, Plan, GraphPlan, Finding, Break, Argument):
         (tree,) = ast.parse(inspect.getsource(owner)).body
         assert isinstance(tree, ast.ClassDef)
         for field, after in zip(tree.body, tree.body[1:], strict=False):

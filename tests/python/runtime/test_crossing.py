@@ -34,7 +34,9 @@ def test_values_that_differ_in_each_call_have_one_program(place: Place) -> None:
     for n in range(12):
         x, cell, rows = place.randn(5, 3), torch.tensor(0.5 + n, dtype=torch.float64), host(5, 3)
         found = graph.dispatcher([x, cell, rows])
-        assert_bits(found, [each.cpu() if i else each for i, each in enumerate(expected(x, cell, rows))])
+        assert_bits(
+            found, [each.cpu() if i else each for i, each in enumerate(expected(x, cell, rows))]
+        )
         assert [each.device.type for each in found[1:]] == ["cpu", "cpu"]
         assert found[2].stride() == (1, 3) and not found[2].is_pinned()
     report = graph.refresh_report()
@@ -81,7 +83,9 @@ def test_nan_and_infinity_are_values_like_others(place: Place) -> None:
 
 def test_results_are_kept_apart(place: Place) -> None:
     """A result on the host is a tensor of its own, whatever is called afterwards."""
-    graph = place.graphed(lambda a: [a[0] + 1, a[0] * 2], crossing=Crossing(fetched=frozenset((0, 1))))
+    graph = place.graphed(
+        lambda a: [a[0] + 1, a[0] * 2], crossing=Crossing(fetched=frozenset((0, 1)))
+    )
     kept = []
     for _ in range(20):
         x = place.randn(300)

@@ -81,7 +81,9 @@ def test_runs_of_a_repeated_proof_are_no_replays(place: Place) -> None:
 
 def test_uncaptured_leaves_aligned_cpu_arguments_alone() -> None:
     seen: list[Any] = []
-    run = Fallback(lambda arguments: seen.extend(arguments) or ("r",), frozenset(), True, twin_device())
+    run = Fallback(
+        lambda arguments: seen.extend(arguments) or ("r",), frozenset(), True, twin_device()
+    )
     x = torch.randn(9)[1:]
     assert run([x, 3]) == ("r",)
     assert seen[0] is x and seen[1] == 3

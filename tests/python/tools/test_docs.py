@@ -38,12 +38,14 @@ def reference(tmp_path, monkeypatch):
         "__init__": """
             from typing import TYPE_CHECKING
             if TYPE_CHECKING:
-                from pygraph.work import run
-            __all__ = ["__version__", "run"]
+                from pygraph.work import Refused, run
+            __all__ = ["Refused", "__version__", "run"]
         """,
         "work": """
             def run(first: int, *rest: str, name: str = "x", **more: object) -> list[int]:
                 \"""Runs.\"""
+            class Refused(RuntimeError):
+                \"""Did not.\"""
         """,
         "options": """
             class Options:
@@ -90,6 +92,7 @@ def test_the_api_reference_has_signatures_defaults_and_docstrings(reference):
         '    name: str = "x",\n    **more: object,\n) -> list[int]\n```\n\nRuns.\n',
         '- `kind`: `Literal["a", "b"]`, default `"a"`  \n  "a": the first.\n',
         "- `sizes`: `list[int]`, default `[]`  \n  Sizes, in a docstring that goes on in a second",
+        "## Errors\n\n### pygraph.Refused\n\nA `RuntimeError`. Did not.\n",
         "### Record\n\nA record.\n\n- `count`: `int`  \n  How many.\n",
         "- `double`: `int`, computed  \n  Twice that.\n",
         "- `scaled(by: float = 2.0)`: `float`  \n  By a factor.\n",

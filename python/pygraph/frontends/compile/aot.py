@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from pygraph.frontends.compile.hook import Wrap
+from pygraph.frontends.compile.hook import Around, Wrap
 from pygraph.frontends.compile.parts import Boxed, Transformed, compile_in_parts, run_by_operators
 from pygraph.runtime.training_pair import PairLayout
 from pygraph.torch_private import aot
@@ -26,6 +26,7 @@ def compile_graph(
     wrap: Wrap | None,
     find_device: Callable[[Iterable[Any]], int | None],
     passes: Collection[str] = (),
+    around: Around | None = None,
 ) -> Callable[..., Any]:
     """Compiles with AOTAutograd and hands each graph to `wrap` (None: runs as it is), transformed
     by the `passes`.
@@ -38,15 +39,13 @@ def compile_graph(
         is_inference: bool = False,
     ) -> Callable[..., Any]:
         device = find_device(inputs)
-        if wrap is None or device is None:
-            return run_by_operators(graph)
-        found = transform(graph, passes, generated=False) if passes else None
-        made = None if found is None else Transformed(found)
 
-        def compile_body(body: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
+        def wrapped(made: Transformed | None, body: torch.fx.GraphModule) -> Callable[..., Any]:
+            if wrap is None or device is None:
+                return run_by_operators(body)
             static = set() if is_backward else set(aot.static_inputs())
-            if found is not None:
-                static = (static | {*found.constants}) - found.staged
+            if made is not None:
+                static = (static | {*made.split.constants}) - made.split.staged
             return Boxed(
                 wrap(
                     run_by_operators(body),
@@ -59,9 +58,17 @@ def compile_graph(
                 )
             )
 
-        if made is None:
-            return compile_body(graph, inputs)
-        return compile_in_parts(made, compile_body, lambda part, _: run_by_operators(part))
+        def compile_it(made: Transformed | None, body: torch.fx.GraphModule) -> Callable[..., Any]:
+            code = functools.partial(wrapped, made, body)
+            return code() if around is None else cast(Any, around(code, body, is_backward))
+
+        found = transform(graph, passes, generated=False) if passes else None
+        if found is None:
+            return compile_it(None, graph)
+        made = Transformed(found)
+        return compile_in_parts(
+            made, lambda body, _: compile_it(made, body), lambda part, _: run_by_operators(part)
+        )
 
     compiled: Callable[..., Any] = aot.aot_module_simplified()(
         gm,

@@ -15,7 +15,16 @@ import torch
 
 from pygraph import _engine
 from pygraph.decide.signatures import SignatureRules, sizes_of
-from pygraph.frontends.compile import aot, entry_point, generated, hook, sources, speculation
+from pygraph.frontends.compile import (
+    aot,
+    breaks,
+    compilations,
+    entry_point,
+    generated,
+    hook,
+    sources,
+    speculation,
+)
 from pygraph.frontends.compile.options import Options
 from pygraph.frontends.compile.options import split as split_options
 from pygraph.frontends.compile.parts import Transformed
@@ -24,19 +33,16 @@ from pygraph.runtime.compiled_graph import CompiledGraph, SourceFinder
 from pygraph.runtime.crossing import NOTHING
 from pygraph.runtime.paranoid import Paranoid
 from pygraph.runtime.partition import Partition
+from pygraph.runtime.requirement import RequirementNotMet
 from pygraph.runtime.training_pair import Role, TrainingPair
 from pygraph.runtime.warn import no_graphs, warn_once
 from pygraph.torch_private import aot as aot_names
 from pygraph.torch_private import inductor as inductor_names
 
-log = logging.getLogger("pygraph")
+log = logging.getLogger(__name__)
 
 for _entry in (_engine.Dispatcher, Paranoid):
     aot_names.boxed(_entry)  # what CompiledGraph.as_callable() returns
-
-
-class RequirementNotMet(RuntimeError):
-    """`options={"require": "full"}` was given and a compiled graph cannot run as a CUDA graph."""
 
 
 def backend(
@@ -48,16 +54,49 @@ def backend(
     **_: Any,
 ) -> Callable[..., Any]:
     """Compiles one FX graph from Dynamo. Never raises where torch.compile's default would not,
-    unless `require` asks for it or an option is wrong."""
+    unless an option is wrong; with `require`, what it returns may raise RequirementNotMet."""
     ours, inductor = _split(options or {}, mode)
     reason = _reason_against(gm, example_inputs, ours.platform)
+    problem = _unmet(gm, reason) if ours.require == "full" else None
+    if problem is not None:
+        return _raising(problem)
     if reason is not None:
         _tell_no_graph(reason, ours)
         return _compile(gm, example_inputs, ours, inductor)
-    with hook.observed_metadata() as metadata:
+    with hook.observed_metadata() as metadata, _traced(ours):
         made = _Made(ours, sources.finder(gm), metadata)
-        compiled = _compile(gm, example_inputs, ours, inductor, made.wrap)
+        try:
+            compiled = _compile(gm, example_inputs, ours, inductor, made)
+        except RequirementNotMet as error:
+            return _raising(error)
     return _with_entry_point(compiled, made, inductor)
+
+
+def _unmet(gm: torch.fx.GraphModule, reason: str | None) -> RequirementNotMet | None:
+    """What `require="full"` is not met for, before anything is compiled. `reason`: why this FX
+    graph is not fit for capture."""
+    if reason is not None:
+        return RequirementNotMet(reason)
+    found = breaks.around(gm)
+    if found is None:
+        return None
+    reason = f"Dynamo breaks the function into several graphs: {found.reason}"
+    return RequirementNotMet(reason, source=found.source, remedy=breaks.REMEDY)
+
+
+def _raising(error: RequirementNotMet) -> Callable[..., Any]:
+    """What Dynamo is to call: the error comes to the caller as it is, at this call and later ones.
+    Raised here, Dynamo would wrap it into one of its own."""
+
+    def refused(*_: Any) -> Any:
+        raise error.with_traceback(None)
+
+    return refused
+
+
+def _traced(ours: Options) -> AbstractContextManager[None]:
+    """torch's cache of traced functions hands out code of which no operator is known."""
+    return aot_names.without_cache() if ours.require == "full" else nullcontext()
 
 
 def _split(options: dict[str, Any], mode: str | None) -> tuple[Options, dict[str, Any]]:
@@ -84,8 +123,6 @@ def _reason_against(
 
 
 def _tell_no_graph(reason: str, ours: Options) -> None:
-    if ours.require == "full":
-        raise RequirementNotMet(reason)
     no_graphs(reason if reason == devices.FORKED else f"{reason}. {ours.platform.advice()}")
     registry.add_fallback(registry.next_name("not captured"), reason, ours.platform.name)
 
@@ -109,6 +146,23 @@ class _Made:
         self.graphs: list[CompiledGraph] = []
         self.whole: list[bool] = []
         self.first: list[bool] = []
+        self._models: list[Any] = []
+        self._compilation = compilations.Compilation()
+
+    def around(self, compile_it: Callable[[], Any], graph_module: Any, is_backward: bool) -> Any:
+        """Compiles one graph of ATen operators, and looks at it (hook.Around)."""
+        before, outer = len(self._models), self._compilation
+        found = compilations.look(graph_module, is_backward, self.ours.platform.on_host)
+        self._compilation = found
+        try:
+            compiled = compile_it()
+        finally:
+            self._compilation = outer
+        compilations.conclude(found, self._models[before:], compiled)
+        problem = found.problem()
+        if problem is not None and self.ours.require == "full":
+            raise problem
+        return compiled
 
     def wrap(
         self,
@@ -150,10 +204,13 @@ class _Made:
             partition=partition,
             copied=ours.arguments == "copied",
             crossing=crossing,
+            refusal=self._compilation.refusal if ours.require == "full" else None,
         )
         if transformed is not None:
             graph.report.passes = list(transformed.split.applied)
         registry.add(graph)
+        self._models.append(model)
+        self._compilation.graphs.append(graph.report.name)
         if is_backward:
             self._pair.add_backward(partition)
             return graph.as_callable()
@@ -168,14 +225,15 @@ def _compile(
     example_inputs: list[Any],
     ours: Options,
     inductor: dict[str, Any],
-    wrap: hook.Wrap | None = None,
+    made: _Made | None = None,
 ) -> Callable[..., Any]:
     """What Dynamo is to call, each compiled callable below it wrapped; None: left as it is."""
+    wrap, around = (made.wrap, made.around) if made is not None else (None, None)
     if ours.compiler == "aot":
         find_device = ours.platform.index
-        return aot.compile_graph(gm, example_inputs, wrap, find_device, ours.passes)
+        return aot.compile_graph(gm, example_inputs, wrap, find_device, ours.passes, around)
     hooked: AbstractContextManager[dict[str, Any]]
-    hooked = nullcontext({}) if wrap is None else hook.installed(wrap, ours.passes)
+    hooked = nullcontext({}) if wrap is None else hook.installed(wrap, ours.passes, around)
     with hooked as extra:
         patches = {**inductor, **extra.pop("config_patches", {})}
         compiled: Callable[..., Any] = inductor_names.compile_fx()(

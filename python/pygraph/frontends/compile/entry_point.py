@@ -26,19 +26,16 @@ compared with what was launched, object by object.
 from __future__ import annotations
 
 import ast
-import inspect
-import itertools
 import logging
-import textwrap
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 from pygraph import _engine
-from pygraph.frontends.compile.generated import generated_globals
+from pygraph.frontends.compile.generated import functions_around
 from pygraph.frontends.compile.speculation import Permit, install
 from pygraph.runtime.compiled_graph import CompiledGraph, Speculation
 
-log = logging.getLogger("pygraph")
+log = logging.getLogger(__name__)
 
 #: Tells how a graph may be launched before the guards, once that must be known.
 AskPermit = Callable[[], Permit | None]
@@ -147,14 +144,14 @@ def covers_everything(model: Callable[..., Any]) -> bool:
     does nothing else."""
     return all(
         len(partitions) == 1 and model is partitions[0] and _only_moves_names(statements)
-        for partitions, statements in _around(model)
+        for partitions, statements in functions_around(model)
     )
 
 
 def returned_once(model: Callable[..., Any], results: Collection[int]) -> bool:
     """Whether the compiled graph around `model` returns something of its own for each of these
     results: generated code may return one buffer for several."""
-    for _, statements in _around(model):
+    for _, statements in functions_around(model):
         returned = next((each for each in statements if isinstance(each, ast.Return)), None)
         if returned is None or not isinstance(returned.value, (ast.Tuple, ast.List)):
             return False
@@ -170,31 +167,8 @@ def comes_first(model: Callable[..., Any]) -> bool:
     return all(
         any(model is first for first in partitions[:1])
         and _only_moves_names(_up_to_the_first_call(statements))
-        for partitions, statements in _around(model)
+        for partitions, statements in functions_around(model)
     )
-
-
-def _around(model: Callable[..., Any]) -> Iterator[tuple[Sequence[Any], list[ast.stmt]]]:
-    """The partitions that `model` is one of, and the outer function's statements (none if they
-    cannot be had). Nothing where there is no outer function around it."""
-    for names in generated_globals(model):
-        runner: Any = names.get("runner")
-        partitions = getattr(runner, "partitions", None)
-        if partitions is not None and model != runner.call:
-            yield partitions, _statements(type(runner).call)
-
-
-def _statements(function: Callable[..., Any]) -> list[ast.stmt]:
-    try:
-        code = function.__code__
-        with open(code.co_filename, encoding="utf-8") as file:
-            lines = itertools.islice(file, code.co_firstlineno - 1, None)
-            # inspect.getsource() would look for the function's module among all that there are.
-            source = "".join(inspect.getblock(list(lines)))
-        (definition,) = ast.parse(textwrap.dedent(source)).body
-    except (AttributeError, OSError, SyntaxError, ValueError):
-        return []
-    return definition.body if isinstance(definition, ast.FunctionDef) else []
 
 
 def _up_to_the_first_call(statements: list[ast.stmt]) -> list[ast.stmt]:

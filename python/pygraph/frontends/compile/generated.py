@@ -1,10 +1,15 @@
-"""Inductor's generated code behind a callable: its functions, its allocators, its tensors."""
+"""Inductor's generated code behind a callable: its functions, its allocators, its tensors, and what
+runs around it."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator
+import inspect
+import itertools
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +18,9 @@ from pygraph.capture.holdings import Allocator, Holdings
 
 _ALLOCATORS = ("empty_strided_cuda", "empty_strided_cuda_pinned", "alloc_from_pool")
 _SEARCH_DEPTH = 4
+#: How calls begin and end by which generated code computes or copies.
+_WORK = ("aten.", "cpp_fused_", "extern_kernels.", "torch.ops.")
+_WORK_OF_TENSORS = (".copy_", ".item")
 
 
 def holdings_of(function: Any) -> Holdings:
@@ -63,6 +71,63 @@ def generated_functions(function: Any, depth: int = _SEARCH_DEPTH) -> list[Any]:
 def generated_globals(function: Any, depth: int = _SEARCH_DEPTH) -> list[dict[str, Any]]:
     """The module dictionaries of Inductor's generated code behind `function`."""
     return [each.__globals__ for each in generated_functions(function, depth)]
+
+
+def functions_around(model: Callable[..., Any]) -> Iterator[tuple[Sequence[Any], list[ast.stmt]]]:
+    """The partitions that `model` is one of, and the outer function's statements (none if they
+    cannot be had). Nothing where there is no outer function around it."""
+    for names in generated_globals(model):
+        runner: Any = names.get("runner")
+        partitions = getattr(runner, "partitions", None)
+        if partitions is not None and model != runner.call:
+            yield partitions, _statements(type(runner).call)
+
+
+def _statements(function: Callable[..., Any]) -> list[ast.stmt]:
+    try:
+        code = function.__code__
+        with open(code.co_filename, encoding="utf-8") as file:
+            lines = itertools.islice(file, code.co_firstlineno - 1, None)
+            # inspect.getsource() would look for the function's module among all that there are.
+            source = "".join(inspect.getblock(list(lines)))
+        (definition,) = ast.parse(textwrap.dedent(source)).body
+    except (AttributeError, OSError, SyntaxError, ValueError):
+        return []
+    return definition.body if isinstance(definition, ast.FunctionDef) else []
+
+
+def work_outside(model: Callable[..., Any]) -> list[str]:
+    """The statements of generated code around `model`, one of its partitions, that compute or copy
+    outside of all partitions."""
+    return [text for _, body in functions_around(model) for text in _working(body)]
+
+
+def works(function: Any) -> bool | None:
+    """Whether generated code behind `function` computes or copies, partitions left out; None: it
+    cannot be read."""
+    bodies = [_statements(each) for each in generated_functions(function)]
+    return any(map(_working, bodies)) if bodies and all(bodies) else None
+
+
+def _working(body: list[ast.stmt]) -> list[str]:
+    """Those statements, at whatever depth, that compute or copy."""
+    simple = (
+        node
+        for statement in body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.stmt) and not hasattr(node, "body")
+    )
+    return [
+        ast.unparse(node)
+        for node in simple
+        if any(isinstance(each, ast.Call) and _works(each) for each in ast.walk(node))
+    ]
+
+
+def _works(call: ast.Call) -> bool:
+    name = ast.unparse(call.func)
+    kernel = name.startswith("triton_") and name.endswith(".run")
+    return kernel or name.startswith(_WORK) or name.endswith(_WORK_OF_TENSORS)
 
 
 def _allocators_of(function: Any) -> Iterator[Allocator]:

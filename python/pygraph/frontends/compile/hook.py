@@ -56,8 +56,18 @@ def _current() -> Wrap | None:
     return getattr(_active, "wrap", None)
 
 
+class Around(Protocol):
+    """Is called for each graph of ATen operators, in place of its compilation, which it makes."""
+
+    def __call__(
+        self, compile_it: Callable[[], Any], graph_module: Any, is_backward: bool
+    ) -> Any: ...
+
+
 @contextlib.contextmanager
-def installed(wrap: Wrap, passes: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+def installed(
+    wrap: Wrap, passes: Collection[str] = (), around: Around | None = None
+) -> Iterator[dict[str, Any]]:
     """Hands the compilations of this thread to `wrap`, each graph transformed by the `passes`;
     yields what compile_fx is to be given for it. A backward graph may be compiled long after, at
     its first call and on autograd's thread: hence the `inner_compile`, which hands them over
@@ -73,7 +83,7 @@ def installed(wrap: Wrap, passes: Collection[str] = ()) -> Iterator[dict[str, An
         patches = inductor.with_graphs()
         if passes:
             patches |= inductor.apart(f"pygraph::{'_'.join(sorted(passes))}")
-        yield {"config_patches": patches, "inner_compile": _inner_compile(wrap, passes)}
+        yield {"config_patches": patches, "inner_compile": _inner_compile(wrap, passes, around)}
 
 
 @contextlib.contextmanager
@@ -86,15 +96,23 @@ def _handed_to(wrap: Wrap | None, transformed: Transformed | None = None) -> Ite
         _active.wrap, _active.transformed = previous
 
 
-def _inner_compile(wrap: Wrap, passes: Collection[str]) -> Callable[..., Any]:
+def _inner_compile(
+    wrap: Wrap, passes: Collection[str], around: Around | None
+) -> Callable[..., Any]:
     compile_fx_inner = inductor.compile_fx_inner()
+
+    def compile_it(
+        made: Transformed | None, gm: Any, examples: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        code = functools.partial(compile_fx_inner, gm, examples, **kwargs)
+        with _handed_to(wrap, made):
+            return code() if around is None else around(code, gm, kwargs.get("is_backward", False))
 
     @functools.wraps(compile_fx_inner)
     def inner_compile(gm: Any, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
         found = transform(gm, passes, generated=True) if passes else None
         if found is None:
-            with _handed_to(wrap):
-                return compile_fx_inner(gm, example_inputs, **kwargs)
+            return compile_it(None, gm, example_inputs, kwargs)
         made = Transformed(found)
 
         def compile_body(body: Any, examples: list[Any]) -> Any:
@@ -104,8 +122,10 @@ def _inner_compile(wrap: Wrap, passes: Collection[str]) -> Callable[..., Any]:
                 example_inputs[i] if i in kept and i not in found.staged else example
                 for i, example in enumerate(examples)
             ]
-            with _handed_to(wrap, made), aot.strides_kept(found.strides_of_results):
-                return compile_fx_inner(body, given, static_input_idxs=sorted(static), **kwargs)
+            with aot.strides_kept(found.strides_of_results):
+                return compile_it(
+                    made, body, given, {"static_input_idxs": sorted(static), **kwargs}
+                )
 
         return compile_in_parts(made, compile_body, _compile_host)
 

@@ -24,8 +24,10 @@ class Options:
     """"aot": AOTAutograd's graphs run operator by operator; the path is the same otherwise."""
 
     require: Literal["any", "full"] = "any"
-    """"full": an error is raised where a graph is ruled out at compile time (no GPU, a model on the
-    CPU, an unsupported torch). "any": a warning says so once, and the program runs without."""
+    """"full": RequirementNotMet is raised where work runs outside of graphs for good: where graphs
+    are ruled out (no GPU, a model on the CPU, an unsupported torch), where Dynamo breaks the
+    function, where Inductor leaves work outside, and where no graph can be made for a call's sizes.
+    "any": a warning says so once, and the program runs without."""
 
     device: Literal["cuda", "twin"] = "cuda"
     """"twin": the tensors are on the CPU, and the engine works on its CPU twin. Everything but the

@@ -22,10 +22,11 @@ from typing import Any
 
 import torch
 
-from pygraph.planning import Break, GraphPlan, Plan
+from pygraph.frontends.compile import breaks
+from pygraph.planning import GraphPlan, Plan
 from pygraph.planning.fake import Stand, mode_of, on_cpu_only, replaced, stand_in_device
 from pygraph.planning.inspect import inspect
-from pygraph.planning.source import of_frames, of_text
+from pygraph.planning.source import of_text
 from pygraph.torch_private import dynamo
 from pygraph.torch_private.aot import boxed, mutated_inputs, static_inputs, tangents
 from pygraph.torch_private.dispatch import tree_leaves, tree_map
@@ -135,22 +136,11 @@ def _like(value: Any) -> Any:
 
 @contextmanager
 def _recorded_breaks(result: Plan) -> Iterator[None]:
-    before = len(dynamo.graph_breaks())
+    before = breaks.count()
     try:
         yield
     finally:
-        for stack, reason in dynamo.graph_breaks()[before:]:
-            source, code = of_frames(stack)
-            lines = [line.strip() for line in reason.splitlines() if line.strip()]
-            why = [line for line in lines if line.startswith("Explanation:")]
-            result.breaks.append(
-                Break(
-                    reason=lines[0] if lines else "unknown",
-                    explanation=why[0].removeprefix("Explanation:").strip() if why else None,
-                    source=source,
-                    code=code,
-                )
-            )
+        result.breaks += breaks.since(before)
 
 
 @contextmanager

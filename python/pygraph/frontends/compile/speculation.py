@@ -31,7 +31,7 @@ from pygraph.operators.table import FOR_EACH, Property, operators
 from pygraph.torch_private import dynamo, modules
 from pygraph.torch_private.dispatch import OpOverload
 
-log = logging.getLogger("pygraph")
+log = logging.getLogger(__name__)
 
 #: What generated code calls besides: memory, views, copies, checks on the host.
 _HARMLESS = {
