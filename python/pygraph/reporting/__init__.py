@@ -4,6 +4,24 @@
 the rest of the package is imported here, so that a report can be read wherever it was saved.
 """
 
-from pygraph.reporting.model import FALLBACK, GRAPHED, PARTLY, STATES, WARMING, GraphReport, Report
+from pygraph.reporting.model import (
+    FALLBACK,
+    GRAPHED,
+    PARTLY,
+    REPLACED,
+    STATES,
+    WARMING,
+    GraphReport,
+    Report,
+)
 
-__all__ = ["FALLBACK", "GRAPHED", "PARTLY", "STATES", "WARMING", "GraphReport", "Report"]
+__all__ = [
+    "FALLBACK",
+    "GRAPHED",
+    "PARTLY",
+    "REPLACED",
+    "STATES",
+    "WARMING",
+    "GraphReport",
+    "Report",
+]

@@ -27,6 +27,12 @@ def without_limits() -> AbstractContextManager[None]:
     return many
 
 
+def keeping_generators() -> AbstractContextManager[None]:
+    """Compiling, which may draw random numbers, leaves torch's generators as they were."""
+    context: AbstractContextManager[None] = private("torch._dynamo.utils:preserve_rng_state")()
+    return context
+
+
 def aot_autograd() -> Any:
     return private("torch._dynamo.backends.common:aot_autograd")
 

@@ -12,20 +12,23 @@ from typing import Any
 
 import torch
 
+from pygraph.frontends.compile.culprits import Units
+from pygraph.frontends.compile.cut import Cut, Piece, cut
 from pygraph.frontends.compile.hook import Wrap
 from pygraph.runtime.training_pair import PairLayout
 from pygraph.torch_private import aot
-from pygraph.torch_private.dispatch import schema_if_any
+from pygraph.torch_private.dispatch import packets, schema_if_any
 
 
 def compile_graph(
     gm: torch.fx.GraphModule,
     example_inputs: list[Any],
     wrap: Wrap | None,
+    units: Units | None,
     find_device: Callable[[Iterable[Any]], int | None],
 ) -> Callable[..., Any]:
-    """Compiles with AOTAutograd and hands each graph to `wrap` (None: runs as it is).
-    `find_device` gives the index of the device that a graph's arguments are on."""
+    """Compiles with AOTAutograd and hands each graph to `wrap` (None: runs as it is), as one of
+    `units`. `find_device` gives the index of the device that a graph's arguments are on."""
 
     def compiler(
         graph: torch.fx.GraphModule,
@@ -35,18 +38,14 @@ def compile_graph(
     ) -> Callable[..., Any]:
         function = _boxed(graph)
         device = find_device(inputs)
-        if wrap is None or device is None:
+        if wrap is None or units is None or device is None:
             return function
-        return _Boxed(
-            wrap(
-                function,
-                [] if is_backward else aot.static_inputs(),
-                device_index=device,
-                is_backward=is_backward,
-                is_inference=is_inference,
-                mutated_input_idxs=_mutated(graph),
-            )
+        wrapped = functools.partial(
+            wrap, device_index=device, is_backward=is_backward, is_inference=is_inference
         )
+        static = [] if is_backward else aot.static_inputs()
+        compiled: Callable[..., Any] = units.compile(_Source(graph, wrapped, static, is_backward))
+        return compiled
 
     compiled: Callable[..., Any] = aot.aot_module_simplified()(
         gm,
@@ -57,6 +56,50 @@ def compile_graph(
         keep_inference_input_mutations=True,
     )
     return compiled
+
+
+class _Source:
+    """One of AOTAutograd's graphs (culprits.Source)."""
+
+    def __init__(
+        self,
+        graph: torch.fx.GraphModule,
+        wrap: Callable[..., Callable[..., Any]],
+        static: Sequence[int],
+        is_backward: bool,
+    ) -> None:
+        self.operators = packets(graph.graph)
+        self.is_backward = is_backward
+        self._graph, self._wrap, self._static = graph, wrap, frozenset(static)
+
+    def compile(self, outside: Sequence[str]) -> Any:
+        self._called = _Boxed(self.compile_again(outside))
+        return self._called
+
+    def compile_again(self, outside: Sequence[str]) -> Any:
+        if not outside:
+            return self._wrap(
+                _boxed(self._graph),
+                sorted(self._static),
+                mutated_input_idxs=_mutated(self._graph),
+            )
+        pieces, results = cut(self._graph, outside)
+        return Cut(pieces, [self._run(piece) for piece in pieces], results)
+
+    def _run(self, piece: Piece) -> Callable[..., Any]:
+        function = _boxed(piece.graph)
+        if not piece.fits:
+            return function
+        inputs = enumerate(piece.partition.inputs)
+        return self._wrap(
+            OnePiece(function, piece.first),
+            [index for index, position in inputs if position in self._static],
+            mutated_input_idxs=_mutated(piece.graph),
+            partition=piece.partition,
+        )
+
+    def put(self, compiled: Any) -> None:
+        self._called.call(compiled)
 
 
 def pair_layout(metadata: Sequence[Any]) -> PairLayout:
@@ -73,10 +116,22 @@ class _Boxed:
     """Marks a callable as taking one list, which it clears (torch's boxed calling convention)."""
 
     def __init__(self, function: Callable[[list[Any]], Any]) -> None:
+        self.call(function)
+
+    def call(self, function: Callable[[list[Any]], Any]) -> None:
+        """From now on it calls this."""
         self._function = self.__wrapped__ = function
 
     def __call__(self, arguments: list[Any]) -> Any:
         return self._function(arguments)
+
+
+class OnePiece(_Boxed):
+    """One of several pieces of a graph; `first`: nothing computes before it."""
+
+    def __init__(self, function: Callable[[list[Any]], Any], first: bool) -> None:
+        super().__init__(function)
+        self.first = first
 
 
 def _boxed(graph: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:

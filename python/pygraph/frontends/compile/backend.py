@@ -15,7 +15,15 @@ import torch
 
 from pygraph import _engine
 from pygraph.decide.signatures import SignatureRules, sizes_of
-from pygraph.frontends.compile import aot, entry_point, generated, hook, sources, speculation
+from pygraph.frontends.compile import (
+    aot,
+    culprits,
+    entry_point,
+    generated,
+    hook,
+    sources,
+    speculation,
+)
 from pygraph.frontends.compile.options import Options
 from pygraph.frontends.compile.options import split as split_options
 from pygraph.runtime import devices, registry
@@ -54,8 +62,9 @@ def backend(
         return _compile(gm, example_inputs, ours, inductor)
     with hook.observed_metadata() as metadata:
         made = _Made(ours, sources.finder(gm), metadata)
-        compiled = _compile(gm, example_inputs, ours, inductor, made.wrap)
-    return _with_entry_point(compiled, made, inductor)
+        compiled = _compile(gm, example_inputs, ours, inductor, made)
+    made.way_in = _WayIn(compiled, made, inductor)
+    return made.way_in.called
 
 
 def _split(options: dict[str, Any], mode: str | None) -> tuple[Options, dict[str, Any]]:
@@ -102,11 +111,10 @@ class _Made:
         )
         layout = functools.partial(aot.pair_layout, metadata)
         self._pair = TrainingPair(layout, stays=ours.backward_thread == "calling")
-        #: No backwards, which no caller calls; and whether each is all of what was compiled, and
-        #: whether nothing but moved names comes before it.
-        self.graphs: list[CompiledGraph] = []
-        self.whole: list[bool] = []
-        self.first: list[bool] = []
+        self.units = culprits.Units(self._replaced, self._pair.set_backward_aside)
+        #: No backwards, which no caller calls.
+        self.graphs: list[culprits.Wrapped] = []
+        self.way_in: _WayIn | None = None  #: None: not compiled yet
 
     def wrap(
         self,
@@ -120,7 +128,10 @@ class _Made:
         partition: Partition | None = None,
     ) -> Callable[..., Any]:
         """What runs in place of a compiled callable (hook.Wrap)."""
-        ours = self.ours
+        ours, unit = self.ours, self.units.now
+        if unit is not None and isinstance(model, (_engine.Dispatcher, Paranoid)):
+            unit.rewrapped = True
+            return model
         role = Role.BACKWARD if is_backward else Role.INFERENCE if is_inference else Role.FORWARD
         graph = CompiledGraph(
             model,
@@ -139,15 +150,32 @@ class _Made:
             pair=None if is_inference else self._pair,
             partition=partition,
             copied=ours.arguments == "copied",
+            on_culprit=None if unit is None else unit.on_culprit,
         )
-        registry.add(graph)
         if is_backward:
             self._pair.add_backward(partition)
-            return graph.as_callable()
-        self.graphs.append(graph)
-        self.whole.append(entry_point.covers_everything(model))
-        self.first.append(self.whole[-1] or entry_point.comes_first(model))
+        wrapped = _wrapped(graph, model)
+        if unit is not None:
+            unit.add(wrapped)
+        if unit is None or not unit.tentative:
+            registry.add(graph)
+            if not is_backward:
+                self.graphs.append(wrapped)
         return graph.as_callable()
+
+    def _replaced(self, unit: culprits.Unit) -> None:
+        """A unit was compiled once more: the new one."""
+        if not unit.source.is_backward:
+            self.graphs = unit.graphs
+            if self.way_in is not None:
+                self.way_in.lead()
+
+
+def _wrapped(graph: CompiledGraph, model: Callable[..., Any]) -> culprits.Wrapped:
+    if isinstance(model, aot.OnePiece):
+        return culprits.Wrapped(graph, whole=False, first=model.first)
+    whole = entry_point.covers_everything(model)
+    return culprits.Wrapped(graph, whole, whole or entry_point.comes_first(model))
 
 
 def _compile(
@@ -155,36 +183,53 @@ def _compile(
     example_inputs: list[Any],
     ours: Options,
     inductor: dict[str, Any],
-    wrap: hook.Wrap | None = None,
+    made: _Made | None = None,
 ) -> Callable[..., Any]:
     """What Dynamo is to call, each compiled callable below it wrapped; None: left as it is."""
+    wrap, units = (None, None) if made is None else (made.wrap, made.units)
     if ours.compiler == "aot":
-        return aot.compile_graph(gm, example_inputs, wrap, ours.platform.index)
+        return aot.compile_graph(gm, example_inputs, wrap, units, ours.platform.index)
     hooked: AbstractContextManager[dict[str, Any]]
     hooked = nullcontext({}) if wrap is None else hook.installed(wrap)
-    with hooked as extra:
+    named = units is not None and culprits.named_beforehand(gm)
+    with hooked as extra, aot_names.without_cache() if named else nullcontext():
         patches = {**inductor, **extra.pop("config_patches", {})}
+        if units is not None:
+            extra["inner_compile"] = culprits.watched(units, extra["inner_compile"], patches)
         compiled: Callable[..., Any] = inductor_names.compile_fx()(
             gm, example_inputs, config_patches=patches or None, **extra
         )
     return compiled
 
 
-def _with_entry_point(
-    compiled: Callable[..., Any], made: _Made, inductor: dict[str, Any]
-) -> Callable[..., Any]:
-    """What Dynamo is to call in place of `compiled`, where its first graph can be reached sooner
-    than through all of it."""
-    metadata, whole, first = made.metadata, made.whole, made.first
-    inert = len(metadata) == 1 and aot_names.wrappers_are_inert(metadata[0])
-    log.debug("wrappers: inert %s of %d, whole %s, first %s", inert, len(metadata), whole, first)
-    if not made.graphs or not made.graphs[0].direct_calls_allowed or not first[0]:
-        return compiled
-    graph = made.graphs[0]
-    permit = _permit(graph, made.ours, inductor)
-    if inert and whole == [True] and graph.role is Role.INFERENCE:
-        return entry_point.past_wrappers(compiled, graph, permit)
-    return entry_point.before_wrappers(compiled, graph, permit)
+class _WayIn:
+    """What Dynamo calls: the compiled function, or an entry point in front of it, where its first
+    graph can be reached sooner than through all of it."""
+
+    def __init__(self, compiled: Callable[..., Any], made: _Made, inductor: dict[str, Any]) -> None:
+        self._made, self._inductor = made, inductor
+        self._connector: entry_point.Connector | None = None
+        destination = self._destination()
+        if destination is not None:
+            self._connector = entry_point.Connector(
+                compiled, destination, lambda: made.units.waiting
+            )
+        self.called = compiled if self._connector is None else self._connector.entry_point
+
+    def lead(self) -> None:
+        """Other graphs stand behind the compiled function from now on."""
+        if self._connector is not None:
+            self._connector.lead(self._destination())
+
+    def _destination(self) -> entry_point.Destination | None:
+        metadata, graphs = self._made.metadata, self._made.graphs
+        inert = len(metadata) == 1 and aot_names.wrappers_are_inert(metadata[0])
+        log.debug("wrappers: inert %s of %d, %s", inert, len(metadata), graphs)
+        if not graphs or not graphs[0].graph.direct_calls_allowed or not graphs[0].first:
+            return None
+        graph = graphs[0].graph
+        past = inert and len(graphs) == 1 and graphs[0].whole and graph.role is Role.INFERENCE
+        return graph, not past, _permit(graph, self._made.ours, self._inductor)
 
 
 def _permit(
