@@ -143,7 +143,7 @@ def test_training(compiled: Compile, operators: Any) -> None:
 
 def test_a_library_that_a_capture_would_break(compiled: Compile) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.eigvalsh(x @ x.T + 1) * 2 + x.sum()
+        return torch.linalg.eigh(x @ x.T + 1)[0] * 2 + x.sum()
 
     fast = compiled(function)
     for _ in range(CALLS):

@@ -23,7 +23,7 @@ from pygraph.capture.device import CaptureFailed
 from pygraph.capture.holdings import Allocator
 from pygraph.capture.internal import Internal
 from pygraph.capture.unsafe import require_seeds_on_device
-from pygraph.torch_private.dispatch import TorchDispatchMode, tree_leaves
+from pygraph.torch_private.dispatch import TorchDispatchMode, called, tree_leaves
 
 
 class _KeepResults(TorchDispatchMode):
@@ -41,7 +41,6 @@ class _KeepResults(TorchDispatchMode):
         super().__init__()
         self.kept = kept
         self._internal = internal
-        self.last_operator: str | None = None
         self.under_way: str | None = None  #: an operator that has begun and did not end well
         self.launched: list[tuple[int, int, str]] = []  #: as `operators`, of all, with their names
         self.operators: list[tuple[int, int]] = []  #: nodes before and after, where it made several
@@ -50,7 +49,6 @@ class _KeepResults(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.last_operator = str(func)
         require_seeds_on_device(func, args, kwargs)
         apart = separate.calls_of(func, args, kwargs)
         if apart:
@@ -61,15 +59,15 @@ class _KeepResults(TorchDispatchMode):
         before = self._count()
         if before < 0:
             raise CaptureFailed("the capture was invalidated between operators", self.under_way)
-        self.under_way = str(func)
+        name = self.under_way = str(called(func, args))
         if self._internal is not None:
             self._internal.enter()
         result = func(*args, **kwargs)
         after = self._count()
         if after < 0:
-            raise CaptureFailed(f"{func} invalidated the capture", str(func))
+            raise CaptureFailed(f"{name} invalidated the capture", name)
         if after > before:
-            self.launched.append((before, after, str(func)))
+            self.launched.append((before, after, name))
         if after > before + 1:
             self.operators.append((before, after))
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]

@@ -187,6 +187,8 @@ class CompiledGraph:
         if self._compile_again is not None and not self._held and not self.device.busy():
             compile_again, self._compile_again = self._compile_again, None
             compile_again()  # which takes effect from the compiled function's next call on
+            if self.report.state == WARMING:  # it came to nothing
+                self.report.state = FALLBACK
         self.fallback.read_on_host(self._member.taken_on_host(arguments))
         if self._off or self._held:
             if self._abandoned is not None:
@@ -265,6 +267,8 @@ class CompiledGraph:
     def _tell_culprit(self, operator: str | None) -> None:
         if operator is not None and self._on_culprit is not None:
             self._compile_again = self._on_culprit(operator)
+        if self._compile_again is not None:
+            self.report.state = WARMING
 
     def _changing(self, arguments: Sequence[Any]) -> list[int]:
         constants = self._member.constants(arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -39,15 +39,25 @@ def packet_of(operator: str) -> str | None:
     return f"{parts[0]}::{parts[1]}" if len(parts) == 3 and all(parts) else None
 
 
+def called(target: Any, args: Sequence[Any]) -> Any:
+    """The operator that a call is about: the target, or what a higher-order one is given to call,
+    as auto_functionalized is where an operator of the program's own writes its arguments."""
+    given = args[0] if args and isinstance(target, HigherOrderOperator) else None
+    return given if isinstance(given, OpOverload) else target
+
+
 def packets(graph: Any) -> frozenset[str]:
     """The operators that an FX graph's nodes call, as "mylib::foo"."""
-    targets = {node.target for node in graph.nodes if node.op == "call_function"}
-    return frozenset(each.name().split(".")[0] for each in targets if isinstance(each, OpOverload))
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    operators = {called(node.target, node.args) for node in nodes}
+    found = [each for each in operators if isinstance(each, OpOverload)]
+    return frozenset(each.name().split(".")[0] for each in found)
 
 
-def calls_one_of(operators: Collection[str], target: Any) -> bool:
+def calls_one_of(operators: Collection[str], target: Any, args: Sequence[Any] = ()) -> bool:
     """Whether what a node calls is one of these operators."""
-    return isinstance(target, OpOverload) and target.name().split(".")[0] in operators
+    operator = called(target, args)
+    return isinstance(operator, OpOverload) and operator.name().split(".")[0] in operators
 
 
 def name_if_operator(target: Any) -> Any:

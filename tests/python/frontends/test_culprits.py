@@ -105,6 +105,49 @@ def test_graphs_run_on_both_sides_of_a_culprit(breaking: Any) -> None:
     assert "compiled once more with pygraph_culprit::one outside, in" in said
 
 
+def test_a_graph_that_is_about_to_be_compiled_again_is_warming(breaking: Any) -> None:
+    ops = breaking("one")
+    agree(lambda x: ops.one(x + 1) * 3, calls=2)
+    (graph,) = pygraph.report().graphs
+    assert (graph.state, graph.operator) == ("warming", "pygraph_culprit.one.default")
+
+
+def test_calls_come_to_the_first_new_graph_before_the_wrappers(breaking: Any) -> None:
+    ops = breaking("one")
+    agree(lambda x: torch.relu(ops.one(x + 1) * 3))
+    first, second = by_state("graphed")
+    assert (first.before_wrappers, second.before_wrappers) == (True, False)
+
+
+def test_an_operator_that_would_break_its_library_is_outside(breaking: Any) -> None:
+    """The first call of a callable is watched for these: it is not captured at all."""
+    agree(lambda x: torch.linalg.eigh((x @ x.T) + 1)[0] * 2)
+    (old,) = by_state("replaced")
+    assert old.operator == "aten._linalg_eigh.default"
+    assert len(by_state("graphed")) == 2
+    assert by_state("graphed")[0].culprits == ["aten::_linalg_eigh"]
+
+
+def test_a_backward_finishes_in_the_code_that_it_belongs_to(breaking: Any) -> None:
+    """A forward is compiled again while the backward of an earlier call is still to come."""
+    ops = breaking("one")
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 4)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return ops.one(model(x)).tanh()
+
+    fast = compiled(function)
+    waiting = []
+    for _ in range(6):
+        x = torch.randn(3, 4)
+        waiting.append((fast(x), function(x)))
+    for found, expected in reversed(waiting):
+        gradients = [torch.autograd.grad(each.sum(), model.weight)[0] for each in (found, expected)]
+        assert torch.equal(*gradients)
+    assert by_state("replaced")
+
+
 def test_a_culprit_that_is_known_is_outside_from_the_start(breaking: Any) -> None:
     ops = breaking("one")
     agree(lambda x: ops.one(x + 1) * 3)

@@ -202,6 +202,39 @@ def test_operators_of_the_programs_own_are_named_beforehand(ops: Any) -> None:
     assert found == [False, True, False]
 
 
+def test_an_operator_that_writes_its_arguments_is_found_in_what_calls_it() -> None:
+    from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
+
+    writing = torch.ops.aten.add_.Tensor
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    graph.call_function(auto_functionalized_v2, (writing,), {"x": x})
+    graph.call_function(torch.ops.aten.mm.default, (x, x))
+    assert dispatch.packets(graph) == {"aten::add_", "aten::mm"}
+    assert dispatch.calls_one_of(["aten::add_"], auto_functionalized_v2, (writing,))
+
+
+def test_what_is_kept_of_a_graph_stays_as_it_was() -> None:
+    constant = torch.ones(2)
+    within = torch.fx.symbolic_trace(lambda x: x + 1)
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = "meta"
+    held = graph.get_attr("held.constant")
+    graph.output([graph.call_module("within", (graph.call_function(torch.add, (x, held)),))])
+    module = torch.fx.GraphModule({"held.constant": constant, "within": within}, graph)
+    kept = culprits.Kept(module)
+    for each in (module.graph, within.graph):
+        each.erase_node(next(iter(reversed(each.nodes))))
+    for _ in range(2):
+        again = kept.again()
+        assert torch.equal(again(torch.ones(2))[0], torch.full((2,), 3.0))
+        first = next(iter(again.graph.nodes))
+        assert first.meta["val"] == "meta" and again.held.constant is constant
+        first.meta.clear()
+        again.graph.erase_node(next(iter(reversed(again.graph.nodes))))
+
+
 def test_names() -> None:
     assert dispatch.packet_of("mylib.foo.default") == "mylib::foo"
     assert dispatch.packet_of("Tensor.tolist") is None

@@ -129,8 +129,9 @@ class _Made:
     ) -> Callable[..., Any]:
         """What runs in place of a compiled callable (hook.Wrap)."""
         ours, unit = self.ours, self.units.now
-        if unit is not None and isinstance(model, (_engine.Dispatcher, Paranoid)):
-            unit.rewrapped = True
+        tentative = unit is not None and unit.tentative
+        if tentative and isinstance(model, (_engine.Dispatcher, Paranoid)):
+            unit.rewrapped = True  # type: ignore[union-attr]
             return model
         role = Role.BACKWARD if is_backward else Role.INFERENCE if is_inference else Role.FORWARD
         graph = CompiledGraph(
@@ -157,7 +158,7 @@ class _Made:
         wrapped = _wrapped(graph, model)
         if unit is not None:
             unit.add(wrapped)
-        if unit is None or not unit.tentative:
+        if not tentative:
             registry.add(graph)
             if not is_backward:
                 self.graphs.append(wrapped)

@@ -21,7 +21,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
+import operator
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -220,7 +222,7 @@ class FromInductor:
         without_memory = all(aot.is_fake(x) for x in inputs if isinstance(x, torch.Tensor))
         again = without_memory and inductor_names.partitions_graphs()
         self.operators = dispatch.packets(graph.graph) if again else frozenset()
-        self._kept = copied(graph) if again else None
+        self._kept = Kept(graph) if again else None
         self._inputs = list(inputs)
         self._tracing = aot.Tracing.now()
         self._grad = torch.is_grad_enabled()
@@ -241,7 +243,7 @@ class FromInductor:
             inductor_names.config().patch(self._settings),
             hook.kept_outside(outside),
         ):
-            graph = copied(self._kept)
+            graph = self._kept.again()
             output = self._inner_compile(graph, self._inputs, **_fresh(self._arguments))
         if self._tracing.guards() != before:
             raise Unfit("the new code would need further guards")
@@ -261,6 +263,7 @@ def watched(
 ) -> Callable[..., Any]:
     """An `inner_compile` for compile_fx whose graphs can be compiled again."""
 
+    @functools.wraps(inner_compile)
     def compile_watched(graph: Any, inputs: Any, **arguments: Any) -> Any:
         if not isinstance(graph, torch.fx.GraphModule):
             return inner_compile(graph, inputs, **arguments)
@@ -276,19 +279,37 @@ def _fresh(arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def copied(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The same nodes with the same values in their meta, and the very tensors; graphs within it are
-    copied, too."""
-    nodes = torch.fx.Graph()
-    returned = nodes.graph_copy(graph.graph, {}, return_output_node=True)
+class Kept:
+    """A graph's nodes with the values in their meta, and the very tensors; graphs within it are
+    kept, too. (No second module of it: to write code for that takes longer than to copy nodes.)"""
+
+    def __init__(self, graph: torch.fx.GraphModule) -> None:
+        self._nodes = _copy(graph.graph)
+        self._meta = dict(graph.meta)
+        self._held: dict[str, Any] = {}
+        for node in graph.graph.nodes:
+            if node.op in ("get_attr", "call_module"):
+                value = operator.attrgetter(node.target)(graph)
+                within = isinstance(value, torch.fx.GraphModule)
+                self._held[node.target] = Kept(value) if within else value
+
+    def again(self) -> torch.fx.GraphModule:
+        """The graph once more, for whoever rewrites it."""
+        held = {
+            name: value.again() if isinstance(value, Kept) else value
+            for name, value in self._held.items()
+        }
+        graph = torch.fx.GraphModule(held, _copy(self._nodes))
+        graph.meta = dict(self._meta)
+        return graph
+
+
+def _copy(nodes: torch.fx.Graph) -> torch.fx.Graph:
+    copy = torch.fx.Graph()
+    returned = copy.graph_copy(nodes, {}, return_output_node=True)
     assert returned is not None
     value, last = returned
-    nodes.output(value).meta = dict(last.meta)
-    copy = torch.fx.GraphModule(graph, nodes)
-    copy.meta = dict(graph.meta)
-    for name, child in graph.named_children():
-        if isinstance(child, torch.fx.GraphModule) and hasattr(copy, name):
-            setattr(copy, name, copied(child))
+    copy.output(value).meta = dict(last.meta)
     return copy
 
 

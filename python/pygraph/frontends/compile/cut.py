@@ -136,7 +136,7 @@ def _places(
     number = 0
     for node in computed:
         taken_apart = node.args[0] if node.target is operator.getitem else None
-        if calls_one_of(outside, node.target):
+        if calls_one_of(outside, node.target, node.args):
             place[node] = number + 1
             around.add(number + 1)
             number += 2
