@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -31,6 +32,12 @@ def keeping_generators() -> AbstractContextManager[None]:
     """Compiling, which may draw random numbers, leaves torch's generators as they were."""
     context: AbstractContextManager[None] = private("torch._dynamo.utils:preserve_rng_state")()
     return context
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, in whose calls Dynamo looks at no frame."""
+    disabled: Callable[..., Any] = private("torch._dynamo:disable")(function)
+    return disabled
 
 
 def aot_autograd() -> Any:

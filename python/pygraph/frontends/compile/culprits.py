@@ -130,7 +130,7 @@ class Unit:
         started = time.perf_counter()
         try:
             with dynamo.keeping_generators(), self._units.current(new):
-                compiled = self.source.compile_again(outside)
+                compiled = dynamo.untraced(self.source.compile_again)(outside)
             if new.rewrapped:
                 raise Unfit("the code is the same")
         except Exception as error:  # whatever it is, the program goes on
