@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from rich.console import Console  # noqa: E402
 
-from pygraph.decide import culprits
+from pygraph.decide import culprits  # noqa: E402
 from pygraph.demo import on_twin, small_models, without_gpu  # noqa: E402
 from pygraph.demo.models import WORKLOADS, Unavailable  # noqa: E402
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 
 import pygraph
 from pygraph.decide import culprits as decided
+from pygraph.frontends.compile import aot, culprits
 from pygraph.reporting import GraphReport
+from pygraph.runtime.training_pair import PairLayout, TrainingPair
 from pygraph.twin import recorder
 
 
@@ -297,8 +300,6 @@ def test_a_culprit_of_the_backward_leaves_the_forward_alone(breaking: Any) -> No
 def test_what_cannot_stand_in_is_thrown_away(
     breaking: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pygraph.frontends.compile import aot, culprits
-
     original = aot._Source.compile_again
 
     def unfit(self: Any, outside: Any) -> Any:
@@ -315,3 +316,29 @@ def test_what_cannot_stand_in_is_thrown_away(
     assert pygraph.report().events == [
         "compiling once more with pygraph_culprit::one outside came to nothing: tested"
     ]
+
+
+def test_callables_of_a_backward_are_counted_anew() -> None:
+    pair = TrainingPair(PairLayout)
+    pair.add_backward(None)
+    restore = pair.set_backward_aside()
+    assert not pair.backward_is_compiled
+    for _ in range(2):
+        pair.add_backward(None)
+    assert pair.callables == 2
+    restore()
+    assert pair.callables == 1
+
+
+@pytest.mark.parametrize(("is_backward", "aside"), [(False, 0), (True, 1)])
+def test_only_a_backward_is_set_aside(is_backward: bool, aside: int) -> None:
+    calls: list[None] = []
+
+    def set_aside() -> Callable[[], None]:
+        calls.append(None)
+        return lambda: None
+
+    units = culprits.Units(lambda unit: None, set_aside)
+    source: Any = SimpleNamespace(is_backward=is_backward, operators=frozenset())
+    units.make_room(culprits.Unit(source, (), units))
+    assert len(calls) == aside

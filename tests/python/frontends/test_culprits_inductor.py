@@ -145,6 +145,16 @@ def test_further_guards_make_it_unfit(ops: Any, monkeypatch: pytest.MonkeyPatch)
         source.compile_again(["pygraph_outside::double"])
 
 
+def test_other_strides_of_results_make_it_unfit(ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backward may have been compiled for those of the old code."""
+    compiled = Compiled(lambda x: ops.double(x) + 1)
+    compiled.call(torch.randn(5, 4))
+    strides = iter([[("4", "1")], [("1", "5")]])
+    monkeypatch.setattr(inductor, "output_strides", lambda compiled: next(strides))
+    with pytest.raises(culprits.Unfit, match="strides"):
+        compiled.sources[0].compile_again(["pygraph_outside::double"])
+
+
 def test_a_culprit_that_is_known_is_outside_at_the_first_compilation(
     ops: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
