@@ -59,7 +59,7 @@ std::unique_ptr<CapturedGraph> end_capture(std::uint64_t stream, bool twin) {
   return captured;
 }
 
-std::size_t captured_nodes(std::uint64_t stream, bool twin) {
+std::ptrdiff_t captured_nodes(std::uint64_t stream, bool twin) {
   const Driver& driver = choose_driver(twin);
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUgraph graph = nullptr;
@@ -67,12 +67,15 @@ std::size_t captured_nodes(std::uint64_t stream, bool twin) {
       driver.api.cuStreamGetCaptureInfo(reinterpret_cast<CUstream>(stream),  // NOLINT
                                         &status, nullptr, &graph, nullptr, nullptr, nullptr),
       "cuStreamGetCaptureInfo", "the capture stream");
+  if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+    return -1;
+  }
   std::size_t count = 0;
   if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
     driver.check(driver.api.cuGraphGetNodes(graph, nullptr, &count), "cuGraphGetNodes",
                  "the graph being captured");
   }
-  return count;
+  return static_cast<std::ptrdiff_t>(count);
 }
 
 void bind_capture(nb::module_& module) {
@@ -105,7 +108,8 @@ void bind_capture(nb::module_& module) {
       nb::arg("stream"), nb::arg("twin") = false,
       "Captures what this thread launches on `stream` (thread-local mode).");
   module.def("captured_nodes", &captured_nodes, nb::arg("stream"), nb::arg("twin") = false,
-             "How many nodes the capture on `stream` has so far; 0 when there is none.");
+             "How many nodes the capture on `stream` has so far; 0 when there is none, -1 when "
+             "something has invalidated it.");
   module.def("end_capture", &end_capture, nb::arg("stream"), nb::arg("twin") = false,
              "Ends the capture and returns its graph. Raises DriverError when it was invalidated.");
 }

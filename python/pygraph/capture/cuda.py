@@ -176,6 +176,7 @@ class Cuda(Device):
             keep=kept,
             pool=pool,
             operators=mode.operators,
+            launched=mode.launched,
             random=places,
             unwritten=unwritten,
         )
@@ -218,13 +219,13 @@ def _capture(
             _engine.end_capture(stream)
         if not isinstance(error, Exception):
             raise
-        explained = reasons.explain(error, mode.last_operator)
+        explained = reasons.explain(error, mode.under_way)
         traceback.clear_frames(error.__traceback__)  # they hold phantom tensors
         raise CaptureFailed(*explained) from None
     try:
         graph = _engine.end_capture(stream)
     except _engine.DriverError as error:
-        raise CaptureFailed(*reasons.explain(error, mode.last_operator)) from error
+        raise CaptureFailed(*reasons.explain(error, mode.under_way)) from error
     if not isinstance(outputs, (list, tuple)):
         raise CaptureFailed(f"the compiled callable returned a {type(outputs).__name__}")
     return graph, list(outputs)

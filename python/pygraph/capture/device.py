@@ -66,6 +66,8 @@ class Recording:
     pool: Any = None
     #: (nodes before, nodes after) of operators that launched several nodes
     operators: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    #: the same of all operators that launched nodes, with their names
+    launched: list[tuple[int, int, str]] = dataclasses.field(default_factory=list)
     #: phantom memory that stands for the states of generators, by source (generators.py): for each
     #: a list of (address, bytes)
     random: dict[int, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)

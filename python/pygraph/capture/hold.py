@@ -19,15 +19,19 @@ import torch
 
 from pygraph.capture import separate
 from pygraph.capture.attention import unwritten_states
+from pygraph.capture.device import CaptureFailed
 from pygraph.capture.holdings import Allocator
 from pygraph.capture.internal import Internal
 from pygraph.capture.unsafe import require_seeds_on_device
-from pygraph.torch_private.dispatch import TorchDispatchMode, tree_leaves
+from pygraph.torch_private.dispatch import TorchDispatchMode, called, tree_leaves
 
 
 class _KeepResults(TorchDispatchMode):
-    """Keeps every tensor that an operator returns. Records the operators' names, the last one
-    being the guilty one when a capture fails, and which nodes an operator launched together."""
+    """Keeps every tensor that an operator returns. Records which nodes each operator launched, and
+    which operator is under way: the culprit, when a capture fails meanwhile.
+
+    A library may ignore that it has invalidated the capture; then only a later launch would fail,
+    and the wrong one would be blamed. So the capture is looked at behind each operator."""
 
     supports_higher_order_operators = True
 
@@ -37,14 +41,14 @@ class _KeepResults(TorchDispatchMode):
         super().__init__()
         self.kept = kept
         self._internal = internal
-        self.last_operator: str | None = None
+        self.under_way: str | None = None  #: an operator that has begun and did not end well
+        self.launched: list[tuple[int, int, str]] = []  #: as `operators`, of all, with their names
         self.operators: list[tuple[int, int]] = []  #: nodes before and after, where it made several
         self.unwritten: list[int] = []  #: which of `kept` nobody writes (attention.py)
         self._count = count_nodes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.last_operator = str(func)
         require_seeds_on_device(func, args, kwargs)
         apart = separate.calls_of(func, args, kwargs)
         if apart:
@@ -53,10 +57,17 @@ class _KeepResults(TorchDispatchMode):
 
     def _call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         before = self._count()
+        if before < 0:
+            raise CaptureFailed("the capture was invalidated between operators", self.under_way)
+        name = self.under_way = str(called(func, args))
         if self._internal is not None:
             self._internal.enter()
         result = func(*args, **kwargs)
         after = self._count()
+        if after < 0:
+            raise CaptureFailed(f"{name} invalidated the capture", name)
+        if after > before:
+            self.launched.append((before, after, name))
         if after > before + 1:
             self.operators.append((before, after))
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
@@ -67,6 +78,7 @@ class _KeepResults(TorchDispatchMode):
             self.kept.append(kept)
         if self._internal is not None:
             self._internal.leave(results)
+        self.under_way = None
         return result
 
 
@@ -78,8 +90,8 @@ def hold_buffers(
     internal: Internal | None = None,
 ) -> Iterator[_KeepResults]:
     """While on, tensors that `allocators` and operators make are appended to `kept`. `count_nodes`
-    says how many nodes the capture has; `internal` holds what operators allocate inside
-    themselves."""
+    says how many nodes the capture has, -1 if it is invalid; `internal` holds what operators
+    allocate inside themselves."""
     replaced: list[tuple[dict[str, Any], str, Any]] = []
 
     def keeping(allocate: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ caller's is touched by either: a capture executes nothing, and a proof rewinds w
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,6 +39,9 @@ log = logging.getLogger(__name__)
 
 #: Bytes that everything in an arena takes a multiple of (include/pygraph/layout.h).
 _ARENA_STEP = 512
+
+#: How the engine begins to say which node of a capture it does not support (src/image).
+_NODE = re.compile(r"node (\d+)\b")
 
 
 class CapturesDiffer(CaptureFailed):
@@ -235,20 +239,25 @@ def _link(
     planned: outputs.Outputs,
 ) -> _engine.Linked:
     device, phantom = request.device, request.device.space()
-    return _engine.link(
-        a=a.graph.handle,
-        b=b.graph.handle,
-        regions=list(regions.places),
-        phantom_begin=phantom.base,
-        phantom_end=phantom.base + phantom.reserved_bytes,
-        copies=regions.copies(planned),
-        operators=a.operators,
-        share_scratch=not attempt.policy.scratch_apart,
-        arena_in_pieces=attempt.arena_in_pieces,
-        smallest_loan=device.smallest_loan,
-        **({"peak_slack": device.peak_slack()} if request.cut else {}),
-        twin=device.twin,
-    )
+    try:
+        return _engine.link(
+            a=a.graph.handle,
+            b=b.graph.handle,
+            regions=list(regions.places),
+            phantom_begin=phantom.base,
+            phantom_end=phantom.base + phantom.reserved_bytes,
+            copies=regions.copies(planned),
+            operators=a.operators,
+            share_scratch=not attempt.policy.scratch_apart,
+            arena_in_pieces=attempt.arena_in_pieces,
+            smallest_loan=device.smallest_loan,
+            **({"peak_slack": device.peak_slack()} if request.cut else {}),
+            twin=device.twin,
+        )
+    except _engine.UnsupportedGraph as error:
+        node = _NODE.match(str(error))
+        operator = a.operator_of(int(node[1])) if node else None
+        raise CaptureFailed(str(error), operator) from error
 
 
 def _require_same_nodes(linked: _engine.Linked) -> None:

@@ -44,10 +44,15 @@ class Capture:
     keep: list[Any]
     pool: Any
     operators: list[tuple[int, int]]  #: nodes that one operator launched together
+    launched: list[tuple[int, int, str]]  #: the nodes of each operator, by name
     #: where the states of generators stand, by source: for each a list of (address, bytes)
     random: dict[int, list[tuple[int, int]]]
     drew_on_host: bool  #: random numbers, from torch's CPU generator
     unwritten: frozenset[int]  #: addresses of results that nobody writes (attention.py)
+
+    def operator_of(self, node: int) -> str | None:
+        """The operator that launched a node; None: none did, or it is not known."""
+        return next((name for low, high, name in self.launched if low <= node < high), None)
 
     @functools.cached_property
     def first_input(self) -> dict[int, int]:
@@ -118,6 +123,7 @@ def record(
         keep=made.keep,
         pool=made.pool,
         operators=made.operators,
+        launched=made.launched,
         random=made.random,
         drew_on_host=not torch.equal(host, torch.get_rng_state()),
         unwritten=made.unwritten,

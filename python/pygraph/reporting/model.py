@@ -17,7 +17,8 @@ WARMING = "warming"
 GRAPHED = "graphed"
 PARTLY = "graphed, partly copied"
 FALLBACK = "fallback"
-STATES = (WARMING, GRAPHED, PARTLY, FALLBACK)
+REPLACED = "replaced"
+STATES = (WARMING, GRAPHED, PARTLY, FALLBACK, REPLACED)
 
 
 @dataclass
@@ -44,7 +45,7 @@ class GraphReport:
     state: str
     """ "warming": it was not called often enough yet. "graphed": its calls are replayed. "graphed,
     partly copied": so they are, and inputs are copied into place or memory is kept. "fallback": it
-    runs without a graph."""
+    runs without a graph. "replaced": it was compiled once more, and others serve its calls."""
     device: str = "cuda"
     """What it is compiled for, as the option `device` names it: "cuda" or "twin"."""
     reason: str | None = None
@@ -53,6 +54,11 @@ class GraphReport:
     """The operator that is to blame, if known."""
     source: str | None = None
     """The user's line that called it, as "file.py:123", if known."""
+    culprits: list[str] = field(default_factory=list)
+    """Operators that it was compiled without, because captures had failed in them: they run between
+    graphs, as "mylib::foo"."""
+    compiled_again_s: float = 0.0
+    """Seconds that compiling it once more took, without them; 0 if they were known beforehand."""
 
     nodes: int = 0
     """Nodes of the captured graph: kernels, copies, fills and events."""

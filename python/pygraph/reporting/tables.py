@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from pygraph.reporting.text import as_bytes, environment_line, headline
+from pygraph.reporting.text import as_bytes, environment_line, headline, outside_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,6 +20,7 @@ STYLES = {
     "graphed, partly copied": "yellow",
     "fallback": "red",
     "warming": "dim",
+    "replaced": "dim",
 }
 
 
@@ -35,6 +36,8 @@ def as_tables(report: Report) -> RenderableType:
     parts += [
         Text(f"{graph.name}: pass {each}") for graph in report.graphs for each in graph.passes
     ]
+    outside = [graph for graph in report.graphs if graph.culprits]
+    parts += [Text(f"{graph.name}: {outside_line(graph)}", style="yellow") for graph in outside]
     parts += [Text(f"event: {event}", style="yellow") for event in report.events]
     return Group(*parts)
 

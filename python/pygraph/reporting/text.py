@@ -29,13 +29,28 @@ def headline(report: Report) -> str:
     counts = [
         f"{sum(graph.graphed for graph in graphs)} of {len(graphs)} compiled graphs run {how}"
         for device, how in _HOW.items()
-        if (graphs := [graph for graph in report.graphs if graph.device == device])
+        if (graphs := [each for each in report.graphs if _counts(each) and each.device == device])
     ]
     return (
         f"PyGraph: {', '.join(counts)}, "
         f"{report.replays} of {report.calls} calls replayed ({report.coverage():.1%}), "
         f"{as_bytes(report.bytes_copied)} copied"
     )
+
+
+def _counts(graph: GraphReport) -> bool:
+    """Whether it is one of the compiled graphs: one that was compiled once more is not any more."""
+    return graph.state != "replaced"
+
+
+def outside_line(graph: GraphReport) -> str:
+    """Which operators run outside of it, and what finding out has cost; empty where none does."""
+    if not graph.culprits:
+        return ""
+    names = " and ".join(graph.culprits)
+    if not graph.compiled_again_s:
+        return f"compiled with {names} outside, in which captures had failed"
+    return f"compiled once more with {names} outside, in {graph.compiled_again_s:.1f} s"
 
 
 def environment_line(report: Report) -> str:
@@ -56,6 +71,8 @@ def graph_lines(graph: GraphReport) -> list[str]:
     if graph.blame:
         lines.append(f"  because {graph.blame}")
     lines += [f"  pass {each}" for each in graph.passes]
+    if graph.culprits:
+        lines.append(f"  {outside_line(graph)}")
     if graph.nodes:
         lines.append(
             f"  {graph.nodes} nodes ({graph.kernels} kernels, {graph.edges} edges"

@@ -29,7 +29,7 @@ from pygraph.capture.holdings import Holdings
 from pygraph.capture.outcome import Failure, LinkedProgram, Outcome
 from pygraph.capture.request import Request
 from pygraph.decide.signatures import Signature, SignatureRules, Signatures
-from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, WARMING, GraphReport
+from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, REPLACED, WARMING, GraphReport
 from pygraph.runtime.alignment import Alignment
 from pygraph.runtime.bypass import Bypass
 from pygraph.runtime.call_lock import CallLock
@@ -48,6 +48,9 @@ _COUNTERS = ("replays", "bytes_copied", "copies", "updates", "bytes_staged", "by
 SourceFinder = Callable[[str | None], str | None]
 Deployed = Callable[[Sequence[Any], Sequence[Any]], None]
 Refusal = Callable[[GraphReport], Exception]
+#: Told the operator that a capture named, before anything was linked. What it returns, if anything,
+#: compiles the callable once more; it is called in front of the graph's next call.
+OnCulprit = Callable[[str], Callable[[], None] | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +84,7 @@ class CompiledGraph:
         copied: bool = False,
         crossing: Crossing = NOTHING,
         refusal: Refusal | None = None,
+        on_culprit: OnCulprit | None = None,
     ) -> None:
         """`function` takes one list of arguments; `holdings` are what it holds. The arguments
         `constants` stay in place, `mutated` are known to be written. `paranoid`: repeat the proof
@@ -94,6 +98,8 @@ class CompiledGraph:
         self.mutated = frozenset(mutated)
         self.device = device_of(device) if isinstance(device, int) else device
         self._tell_deployed: Deployed | None = None
+        self._on_culprit = on_culprit
+        self._compile_again: Callable[[], None] | None = None
         self._launch_counts: _engine.LaunchCounts | None = None
         self.fallback = Fallback(
             function,
@@ -187,6 +193,13 @@ class CompiledGraph:
         self._drop_programs()
         self._off = True
 
+    def replace(self, reason: str) -> None:
+        """release() where the callable was compiled once more: others serve its calls."""
+        self.release()
+        self._on_culprit = self._compile_again = self._tell_deployed = None
+        reasons = filter(None, (self.report.reason, reason))
+        self.report.state, self.report.reason = REPLACED, "; ".join(reasons)
+
     def abandon(self, reason: str) -> None:
         """release() in a forked child, where threads that held locks are gone."""
         self._threads = CallLock()
@@ -210,11 +223,17 @@ class CompiledGraph:
 
     def _require_program(self, signature: Signature) -> None:
         """Raises if this signature is settled without one, where graphs are required."""
-        if self._refusal is not None and signature.settled and signature.program is None:
+        given_up = signature.settled and signature.program is None
+        if self._refusal is not None and given_up and self._compile_again is None:
             reason = signature.against or "its sizes are not in capture_sizes"
             raise self._refusal(dataclasses.replace(self.report, reason=reason))
 
     def _answer(self, arguments: list[Any]) -> Any:
+        if self._compile_again is not None and not self._held and not self.device.busy():
+            compile_again, self._compile_again = self._compile_again, None
+            compile_again()  # which takes effect from the compiled function's next call on
+            if self.report.state == WARMING:  # it came to nothing
+                self.report.state = FALLBACK
         self.fallback.read_on_host(self._member.taken_on_host(arguments))
         if self._off or self._held:
             if self._abandoned is not None:
@@ -259,7 +278,8 @@ class CompiledGraph:
                 return self._deploy(signature, kept)
             finally:
                 self._alignment.after_link(signature, before)
-                self._bypass.after_link(signature, kept)
+                if self._compile_again is None:
+                    self._bypass.after_link(signature, kept)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -293,7 +313,14 @@ class CompiledGraph:
         if watch.reason is not None:
             self._note_culprit(watch.found)
             self._give_up_for_good(watch.reason)
+            self._tell_culprit(watch.found)
         return result
+
+    def _tell_culprit(self, operator: str | None) -> None:
+        if operator is not None and self._on_culprit is not None:
+            self._compile_again = self._on_culprit(operator)
+        if self._compile_again is not None:
+            self.report.state = WARMING
 
     def _changing(self, arguments: Sequence[Any]) -> list[int]:
         constants = self._member.constants(arguments)
@@ -346,6 +373,8 @@ class CompiledGraph:
         self._signatures.note_link(time.perf_counter() - started, failed=signature.settled)
         signature.against = outcome.reasons
         self._give_up(outcome.reasons, whole=not self._signatures.with_program)
+        if outcome.failure is not None and not outcome.failure.memory_short:
+            self._tell_culprit(outcome.failure.operator)
         self._require_program(signature)
         return run.outputs
 
@@ -432,6 +461,7 @@ class CompiledGraph:
             self._replace(signature)
         while self._signatures.full:
             self._evict_oldest()
+        self._on_culprit = None  # what it keeps to compile with is not needed any more
         program, figures = linked.program, linked.figures
         self._signatures.adopt(signature, program, linked.keep, figures["nodes"])
         report = self.report

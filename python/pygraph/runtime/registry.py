@@ -15,6 +15,7 @@ import torch
 
 from pygraph import _engine
 from pygraph.decide.budget import BUDGET
+from pygraph.decide.culprits import CULPRITS
 from pygraph.reporting import FALLBACK, GraphReport, Report
 from pygraph.runtime import calling_thread, devices
 from pygraph.runtime.compiled_graph import CompiledGraph
@@ -64,6 +65,13 @@ def _keep(report: GraphReport) -> None:
         each.append(report)
 
 
+def add_replaced(graph: CompiledGraph) -> None:
+    """Keeps the report of a graph that was compiled once more: its code may be gone soon."""
+    _graphs.discard(graph)
+    if len(_plain) < _MAXIMUM_NOTES:
+        _plain.append(graph.refresh_report())
+
+
 def note(event: str) -> None:
     """Notes something that concerns the process rather than one graph; once per text."""
     if event not in _events and len(_events) < _MAXIMUM_NOTES:
@@ -95,8 +103,10 @@ def _device_name() -> str | None:
 
 def report() -> Report:
     """What became of every compiled graph so far."""
-    live = sorted((graph.refresh_report() for graph in list(_graphs)), key=_number)
-    return Report(graphs=[*live, *_plain], environment=info(), events=list(_events))
+    live = [graph.refresh_report() for graph in list(_graphs)]
+    return Report(
+        graphs=sorted([*live, *_plain], key=_number), environment=info(), events=list(_events)
+    )
 
 
 def _number(graph: GraphReport) -> int:
@@ -145,5 +155,6 @@ def reset() -> None:
     _plain.clear()
     _events.clear()
     BUDGET.clear()
+    CULPRITS.clear()
     calling_thread.leave()
     devices.release()

@@ -88,6 +88,16 @@ class TrainingPair:
         """A callable of the backward has been compiled."""
         self._backward.append(partition)
 
+    def set_backward_aside(self) -> Callable[[], None]:
+        """The backward is about to be compiled once more. What it returns undoes that."""
+        aside = self._backward, self._ready, self._given_up
+        self._backward, self._ready, self._given_up = [], set(), {}
+
+        def restore() -> None:
+            self._backward, self._ready, self._given_up = aside
+
+        return restore
+
     @property
     def backward_is_compiled(self) -> bool:
         """Whether all callables of the backward are known."""

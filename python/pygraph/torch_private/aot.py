@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+from pygraph.torch_private.dispatch import disable_current_modes
 from pygraph.torch_private.names import bound, place, private
 
 Callee = TypeVar("Callee")
@@ -23,14 +25,6 @@ def boxed(function: Callee) -> Callee:
 
 def aot_module_simplified() -> Any:
     return private("torch._functorch.aot_autograd:aot_module_simplified")
-
-
-def without_cache() -> AbstractContextManager[None]:
-    """Every function is traced, whatever torch has in its cache: only traces name operators and
-    lines."""
-    settings = private("torch._functorch:config")
-    off: AbstractContextManager[None] = settings.patch(enable_autograd_cache=False)
-    return off
 
 
 def wrapper_is_made() -> tuple[Any, str]:
@@ -50,6 +44,50 @@ def metadata_given(kwargs: Mapping[str, Any]) -> Any:
 def _traced() -> Any:
     context = TracingContext.try_get()
     return getattr(context, "fw_metadata", None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tracing:
+    """What torch knows of the function whose graphs are being compiled now, to compile one of them
+    again later, outside of Dynamo, as a lazy backward is
+    (torch/_functorch/_aot_autograd/runtime_wrappers.py)."""
+
+    context: Any
+    compile_context: Any
+
+    @classmethod
+    def now(cls) -> Tracing:
+        contexts = private("torch._guards:CompileContext")
+        return cls(TracingContext.try_get(), contexts.try_get())
+
+    @contextlib.contextmanager
+    def resumed(self) -> Iterator[None]:
+        """As it was, on whichever thread."""
+        tracing = private("torch._guards:tracing")
+        compiling = private("torch._guards:compile_context")
+        with disable_current_modes(), tracing(self.context), compiling(self.compile_context):
+            yield
+
+    def guards(self) -> tuple[int, ...]:
+        """What has been assumed of sizes so far, counted: code that assumes more needs guards that
+        Dynamo does not have."""
+        mode = getattr(self.context, "fake_mode", None)
+        sizes = getattr(mode, "shape_env", None)
+        names = ("guards", "replacements", "axioms", "deferred_runtime_asserts")
+        return tuple(len(getattr(sizes, name, ())) for name in names)
+
+
+def is_fake(value: Any) -> bool:
+    """Whether a tensor has no memory."""
+    return isinstance(value, private("torch._subclasses.fake_tensor:FakeTensor"))
+
+
+def without_cache() -> AbstractContextManager[None]:
+    """AOTAutograd traces, whatever it has in its cache: from there comes compiled code, and no
+    graphs, whose operators and lines could be named."""
+    config: Any = private("torch._functorch:config")
+    patched: AbstractContextManager[None] = config.patch(enable_autograd_cache=False)
+    return patched
 
 
 def static_inputs() -> list[int]:

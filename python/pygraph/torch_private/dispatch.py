@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ DisableAutocast = bound("torch._C:_DisableAutocast")
 has_kernel = bound("torch._C:_dispatch_has_kernel_for_dispatch_key")
 
 OpOverload = bound("torch._ops:OpOverload")
+OperatorPacket = bound("torch._ops:OpOverloadPacket")
 HigherOrderOperator = bound("torch._ops:HigherOrderOperator")
 schema = attribute("_schema", torch.ops.aten.add.Tensor)
 overload_name = attribute("_overloadname", torch.ops.aten.add.Tensor)
@@ -28,6 +30,34 @@ tree_map = bound("torch.utils._pytree:tree_map")
 def schema_if_any(target: Any) -> Any:
     """The schema of what a node calls; None if it has none, as a higher-order operator."""
     return schema(target) if hasattr(target, "_schema") else None
+
+
+def packet_of(operator: str) -> str | None:
+    """What an operator is called without its overload: "mylib::foo" for "mylib.foo.default". None
+    for what is no operator's name."""
+    parts = operator.split(".")
+    return f"{parts[0]}::{parts[1]}" if len(parts) == 3 and all(parts) else None
+
+
+def called(target: Any, args: Sequence[Any]) -> Any:
+    """The operator that a call is about: the target, or what a higher-order one is given to call,
+    as auto_functionalized is where an operator of the program's own writes its arguments."""
+    given = args[0] if args and isinstance(target, HigherOrderOperator) else None
+    return given if isinstance(given, OpOverload) else target
+
+
+def packets(graph: Any) -> frozenset[str]:
+    """The operators that an FX graph's nodes call, as "mylib::foo"."""
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    operators = {called(node.target, node.args) for node in nodes}
+    found = [each for each in operators if isinstance(each, OpOverload)]
+    return frozenset(each.name().split(".")[0] for each in found)
+
+
+def calls_one_of(operators: Collection[str], target: Any, args: Sequence[Any] = ()) -> bool:
+    """Whether what a node calls is one of these operators."""
+    operator = called(target, args)
+    return isinstance(operator, OpOverload) and operator.name().split(".")[0] in operators
 
 
 def name_if_operator(target: Any) -> Any:

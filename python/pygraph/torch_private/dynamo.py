@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -26,6 +26,18 @@ def without_limits() -> AbstractContextManager[None]:
     name = "recompile_limit" if hasattr(settings, "recompile_limit") else "cache_size_limit"
     many: AbstractContextManager[None] = settings.patch(**{name: 1024, f"accumulated_{name}": 4096})
     return many
+
+
+def keeping_generators() -> AbstractContextManager[None]:
+    """Compiling, which may draw random numbers, leaves torch's generators as they were."""
+    context: AbstractContextManager[None] = private("torch._dynamo.utils:preserve_rng_state")()
+    return context
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, in whose calls Dynamo looks at no frame."""
+    disabled: Callable[..., Any] = private("torch._dynamo:disable")(function)
+    return disabled
 
 
 def aot_autograd() -> Any:

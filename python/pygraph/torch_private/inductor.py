@@ -3,9 +3,10 @@ that are replaced (hook.py) come with the place where they stand."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from pygraph.torch_private.dispatch import calls_one_of
 from pygraph.torch_private.names import place, private
 
 
@@ -85,9 +86,47 @@ def reasons_against_graphs(compiled: Any) -> list[str]:
     return [str(each).removeprefix(prefix) for each in (said, *failed) if each]
 
 
-def callable_of(compiled: Any) -> Any:
-    """What a call of compiled code runs; None where it is code of another kind."""
+def partitions_are_chosen() -> tuple[Any, str]:
+    """Where Inductor's scheduler says why a node cannot be in a CUDA graph, if so."""
+    return place("torch._inductor.scheduler:Scheduler.should_partition")
+
+
+def partitions_graphs() -> bool:
+    """Whether graphs are cut around what a CUDA graph cannot have."""
+    return bool(config().graph_partition)
+
+
+def without(operators: Collection[str]) -> dict[str, Any]:
+    """Settings by which code is compiled with partitions around these operators. What Inductor does
+    by them is not enough (runs_one_of), but they are part of the keys of its caches."""
+    return {"custom_should_partition_ops": [*config().custom_should_partition_ops, *operators]}
+
+
+def runs_one_of(operators: Collection[str], node: Any) -> bool:
+    """Whether a node of the scheduler calls one of these operators in place of generated code.
+    Inductor's own setting holds for operators that it has no lowering for (FallbackKernel), and not
+    for those that it may choose a library's kernel for, such as grouped matrix products."""
+    kernel = getattr(node, "node", None)
+    if not isinstance(kernel, private("torch._inductor.ir:ExternKernel")):
+        return False
+    called = [getattr(kernel, "op_overload", None)]
+    called += [each.target for each in kernel.get_origins() if each.op == "call_function"]
+    return any(calls_one_of(operators, each) for each in called)
+
+
+def callable_within(compiled: Any) -> Any:
+    """What an OutputCode calls (torch/_inductor/output_code.py); None where it calls nothing."""
     return getattr(compiled, "current_callable", None)
+
+
+def call_within(compiled: Any, function: Any) -> None:
+    """Has an OutputCode call this from now on."""
+    compiled.current_callable = function
+
+
+def output_strides(compiled: Any) -> Any:
+    """Of an OutputCode's results. Later graphs may have been compiled for them."""
+    return getattr(compiled, "output_strides", None)
 
 
 def backward_is_announced() -> tuple[Any, str]:

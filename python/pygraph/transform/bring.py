@@ -24,21 +24,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from pygraph.transform import crossing, reading
 from pygraph.transform.draft import Draft, Part, is_pure, is_random, portable
 
 NAME = "bring"
+#: From fp64, by host and device.
+_ROUNDED_ALIKE = (torch.float32, torch.float64)
+_CONVERT = torch.ops.prims.convert_element_type.default
 
 
 def apply(draft: Draft) -> None:
-    ready = _ready(draft)
+    ready, converted = _ready(draft), dict[Any, Any]()
     for node in list(draft.in_body()):
         for given in list(crossing.brought_by(draft, node)):
             if given not in ready or reading.overlaps_itself(reading.value(given)):
                 continue
-            if given not in draft.staged:
-                draft.staged[given] = _cell(draft, given)
-            crossing.replace(node, given, draft.staged[given])
+            crossing.replace(node, given, _on_device(draft, given, ready, converted))
     _move_to_front(draft)
 
 
@@ -70,6 +73,36 @@ def _without(draft: Draft, nodes: set[Any], refused: set[Any]) -> set[Any]:
         if node in nodes and node not in refused and not follows:
             left.add(node)
     return left
+
+
+def _on_device(draft: Draft, given: Any, ready: set[Any], converted: dict[Any, Any]) -> Any:
+    """What stands for a value in the body: its cell; of a number that is rounded from fp64 to fp32,
+    as Python's numbers are for most graphs, the cell of that, which the device rounds alike."""
+    if given in converted:
+        return converted[given]
+    source = _rounded(given)
+    if source not in ready:
+        if given not in draft.staged:
+            draft.staged[given] = _cell(draft, given)
+        return draft.staged[given]
+    cell = _on_device(draft, source, ready, converted)
+    with draft.graph.inserting_after(reading.placeholders(draft.graph)[-1]):
+        made = draft.graph.call_function(_CONVERT, (cell, torch.float32))
+    made.meta.update(
+        val=reading.moved(reading.value(given), draft.device),
+        stack_trace=given.meta.get("stack_trace"),
+    )
+    converted[given] = made
+    return made
+
+
+def _rounded(node: Any) -> Any:
+    """The number in fp64 that a node makes one in fp32 of; None for other nodes."""
+    if node.op != "call_function" or node.target is not _CONVERT:
+        return None
+    source, made = node.args[0], reading.value(node)
+    rounds = reading.value(source).dtype == torch.float64 and made.dtype in _ROUNDED_ALIKE
+    return source if rounds and not made.dim() else None
 
 
 def _cell(draft: Draft, given: Any) -> Any:

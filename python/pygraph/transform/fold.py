@@ -38,11 +38,13 @@ def apply(draft: Draft) -> None:
             if given not in constants:
                 continue
             if given not in draft.folded:
-                found = _compute(draft, given)
+                with disable_current_modes(), torch.no_grad():
+                    found = _compute(draft, given)
+                    element = None if found is None else _only_element(found)
                 if found is None:
                     constants.discard(given)
                     continue
-                draft.folded[given] = _stand_in(draft, given, found)
+                draft.folded[given] = _stand_in(draft, given, found, element)
                 what = f"{_described(found)} that is made on the host stands on the device"
                 draft.note(NAME, what, given)
             crossing.replace(node, given, draft.folded[given])
@@ -78,18 +80,17 @@ def _compute(draft: Draft, wanted: Any) -> torch.Tensor | None:
         pending += new
     order = {node: number for number, node in enumerate(draft.graph.nodes)}
     values: dict[Any, Any] = {}
-    with disable_current_modes(), torch.no_grad():
-        for node in sorted(needed, key=order.__getitem__):
-            if node.op == "get_attr":
-                values[node] = _attribute(draft.module, node.target)
-                if isinstance(values[node], FakeTensor):
-                    return None
-                continue
-            args, kwargs = tree_map(
-                lambda leaf: values[leaf] if isinstance(leaf, torch.fx.Node) else leaf,
-                (tuple(node.args), dict(node.kwargs)),
-            )
-            values[node] = node.target(*args, **kwargs)
+    for node in sorted(needed, key=order.__getitem__):
+        if node.op == "get_attr":
+            values[node] = _attribute(draft.module, node.target)
+            if isinstance(values[node], FakeTensor):
+                return None
+            continue
+        args, kwargs = tree_map(
+            lambda leaf: values[leaf] if isinstance(leaf, torch.fx.Node) else leaf,
+            (tuple(node.args), dict(node.kwargs)),
+        )
+        values[node] = node.target(*args, **kwargs)
     found = values[wanted]
     like = reading.value(wanted)
     same = isinstance(found, torch.Tensor) and (found.shape, found.stride(), found.dtype) == (
@@ -106,12 +107,11 @@ def _attribute(module: Any, name: str) -> Any:
     return module.detach() if isinstance(module, torch.Tensor) else module
 
 
-def _stand_in(draft: Draft, node: Any, found: torch.Tensor) -> Any:
+def _stand_in(draft: Draft, node: Any, found: torch.Tensor, element: Any) -> Any:
     like = reading.moved(reading.value(node), draft.device)
-    element = _only_element(found)
     if element is None:
         made = draft.new_placeholder("constant", like)
-        draft.constants[made] = found.clone(memory_format=torch.preserve_format)
+        draft.constants[made] = found
         return made
     with draft.graph.inserting_after(reading.placeholders(draft.graph)[-1]):
         made = draft.graph.call_function(

@@ -9,7 +9,7 @@ import torch
 
 from pygraph.runtime.crossing import Crossing, brought
 from pygraph.torch_private.dispatch import disable_current_modes
-from pygraph.transform.split import Source, Split
+from pygraph.transform.split import Origin, Split
 
 Callee = Callable[[list[Any]], Any]
 
@@ -28,7 +28,7 @@ class InParts:
         device: torch.device,
         crosses: bool,
     ) -> None:
-        self._body, self._front, self._behind = body, front, behind
+        self.body, self._front, self._behind = body, front, behind
         self._front_inputs = split.front.inputs if split.front else ()
         self._behind_inputs = split.behind.inputs if split.behind else ()
         self._arguments, self._results = split.arguments, split.results
@@ -41,10 +41,14 @@ class InParts:
         with disable_current_modes():
             constants = {index: brought(value, device) for index, value in split.constants.items()}
         #: What stands behind the graph's arguments: tensors that stay, and where others come from.
-        self._more: list[torch.Tensor | Source] = [
+        self._more: list[torch.Tensor | Origin] = [
             constants[index] if index in constants else split.given[index]
             for index in range(split.arguments, len(split.examples))
         ]
+
+    def become(self, other: InParts) -> None:
+        """From now on calls run what `other` runs, a graph of the same arguments and results."""
+        self.__dict__.update(other.__dict__)
 
     def __call__(self, arguments: list[Any]) -> Any:
         known: dict[str, Any] = {"argument": {index: arguments[index] for index in self._kept}}
@@ -60,7 +64,7 @@ class InParts:
         for index in self._unused:
             arguments[index] = None
         self._crossing.bring_to(arguments, self._device)
-        results = self._crossing.fetch(self._body(arguments))
+        results = self._crossing.fetch(self.body(arguments))
         known["body"] = results
         if self._behind is not None:
             known["behind"] = self._behind(_picked(self._behind_inputs, known))
@@ -70,5 +74,5 @@ class InParts:
         return results
 
 
-def _picked(sources: Iterable[Source], known: dict[str, Sequence[Any]]) -> list[Any]:
+def _picked(sources: Iterable[Origin], known: dict[str, Sequence[Any]]) -> list[Any]:
     return [known[each.place][each.number] for each in sources]

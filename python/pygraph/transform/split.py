@@ -19,7 +19,7 @@ from pygraph.transform import reading
 from pygraph.transform.draft import Draft, Part
 
 
-class Source(NamedTuple):
+class Origin(NamedTuple):
     """Where a value is to be had."""
 
     place: str  #: "argument" of the graph, or result of "front", "body" or "behind"
@@ -31,7 +31,7 @@ class HostPart:
     """What the host computes, as a graph of its own."""
 
     module: torch.fx.GraphModule
-    inputs: Sequence[Source]
+    inputs: Sequence[Origin]
 
     @property
     def examples(self) -> list[Any]:
@@ -52,11 +52,11 @@ class Split:
     #: tensors on the host that the body takes on the device, by its argument; they stay
     constants: Mapping[int, torch.Tensor]
     #: where the body's other arguments are to be had that are not in their places
-    given: Mapping[int, Source]
+    given: Mapping[int, Origin]
     unused: frozenset[int]  #: arguments that the body does not need
     staged: frozenset[int]  #: arguments of the body that are brought from the host
     fetched: frozenset[int]  #: results of the body that are copied to the host
-    elsewhere: Mapping[int, Source]  #: results of the graph that are not the body's
+    elsewhere: Mapping[int, Origin]  #: results of the graph that are not the body's
     applied: Sequence[Applied]
 
     def strides_of_results(self, of_body: list[Any]) -> list[Any]:
@@ -125,44 +125,44 @@ class _Splitter:
     def _nodes_in(self, part: Part) -> list[Any]:
         return [node for node in self.graph.nodes if self.draft.part(node) is part]
 
-    def _from_front(self, node: Any) -> Source:
+    def _from_front(self, node: Any) -> Origin:
         if node not in self.front:
             self.front.append(node)
-        return Source("front", self.front.index(node))
+        return Origin("front", self.front.index(node))
 
-    def _from_body(self, node: Any) -> Source:
+    def _from_body(self, node: Any) -> Origin:
         """One more result of the body, or one that it has."""
         for index, each in enumerate([*self.returned, *self.handed]):
             if each is node and index not in self.fetched:
-                return Source("body", index)
+                return Origin("body", index)
         self.handed.append(node)
-        return Source("body", len(self.returned) + len(self.handed) - 1)
+        return Origin("body", len(self.returned) + len(self.handed) - 1)
 
     def _results_elsewhere(
         self, in_front: Iterable[Any], behind: Iterable[Any]
-    ) -> dict[int, Source]:
+    ) -> dict[int, Origin]:
         """Results that the body does not have. Those that are fetched become the device's."""
         fronts, rears = set(in_front), set(behind)
-        found: dict[int, Source] = {}
+        found: dict[int, Origin] = {}
         seen: dict[Any, int] = {}
         returned_behind: list[Any] = []
         for index, node in enumerate(self.returned):
             if not isinstance(node, torch.fx.Node):
                 continue
             if node in self.place and reading.on_host(node):
-                found[index] = Source("argument", self.place[node])
+                found[index] = Origin("argument", self.place[node])
             elif node in fronts:
                 found[index] = self._from_front(node)
             elif node in self.draft.fetched:
                 if node in seen:
-                    found[index] = Source("body", seen[node])
+                    found[index] = Origin("body", seen[node])
                 else:
                     seen[node] = index
                     self.fetched.add(index)
             elif node in rears:
                 if node not in returned_behind:
                     returned_behind.append(node)
-                found[index] = Source("behind", returned_behind.index(node))
+                found[index] = Origin("behind", returned_behind.index(node))
         self.returned_behind, self.fetched_at = returned_behind, seen
         for index in found:
             self.returned[index] = None
@@ -171,18 +171,18 @@ class _Splitter:
         return found
 
     def _part_behind(
-        self, behind: Sequence[Any], elsewhere: Mapping[int, Source]
+        self, behind: Sequence[Any], elsewhere: Mapping[int, Origin]
     ) -> HostPart | None:
         computed = [node for node in behind if node not in self.draft.fetched]
         if not computed:
             return None
-        sources: dict[Any, Source] = {}
+        sources: dict[Any, Origin] = {}
         for node in computed:
             for each in node.all_input_nodes:
                 if each in sources or each in computed or reading.is_number(each):
                     continue
                 if each in self.place:
-                    sources[each] = Source("argument", self.place[each])
+                    sources[each] = Origin("argument", self.place[each])
                 elif each in self.draft.fetched:
                     sources[each] = self._fetched(each)
                 elif self.draft.part(each) is Part.FRONT:
@@ -191,20 +191,20 @@ class _Splitter:
                     sources[each] = self._from_body(each)
         return self._part(computed, self.returned_behind, sources)
 
-    def _fetched(self, node: Any) -> Source:
+    def _fetched(self, node: Any) -> Origin:
         if node not in self.fetched_at:
             self.handed.append(node.all_input_nodes[0])
             self.fetched_at[node] = len(self.returned) + len(self.handed) - 1
             self.fetched.add(self.fetched_at[node])
-        return Source("body", self.fetched_at[node])
+        return Origin("body", self.fetched_at[node])
 
     def _part(
-        self, nodes: Sequence[Any], results: Sequence[Any], sources: Mapping[Any, Source]
+        self, nodes: Sequence[Any], results: Sequence[Any], sources: Mapping[Any, Origin]
     ) -> HostPart:
         """A graph of these nodes. `sources`: of values that are no arguments of the graph."""
         made = torch.fx.Graph()
         copies: dict[Any, Any] = {}
-        inputs: list[Source] = []
+        inputs: list[Origin] = []
         own = set(nodes)
 
         def need(node: Any) -> Any:
@@ -218,7 +218,7 @@ class _Splitter:
             elif node.op == "get_attr":
                 copies[node] = made.node_copy(node, copies.__getitem__)
             else:
-                inputs.append(sources.get(node) or Source("argument", self.place[node]))
+                inputs.append(sources.get(node) or Origin("argument", self.place[node]))
                 copies[node] = made.placeholder(node.name)
                 copies[node].meta["val"] = reading.value(node)
             return copies[node]
@@ -236,16 +236,16 @@ class _Splitter:
         made.lint()
         return HostPart(torch.fx.GraphModule(self.draft.module, made), tuple(inputs))
 
-    def _arguments_of_body(self) -> tuple[dict[Any, Source], list[Any]]:
+    def _arguments_of_body(self) -> tuple[dict[Any, Origin], list[Any]]:
         """Where the cells have their values from; and the arguments that the body does not take
         otherwise, in whose places theirs stand."""
-        found: dict[Any, Source] = {}
+        found: dict[Any, Origin] = {}
         in_place: list[Any] = []
         for given, cell in self.draft.staged.items():
             if given.op != "placeholder":
                 found[cell] = self._from_front(given)
             elif any(map(self._is_in_body, given.users)):
-                found[cell] = Source("argument", self.place[given])
+                found[cell] = Origin("argument", self.place[given])
             else:
                 in_place.append(given)
         for node in self.graph.nodes:
@@ -266,9 +266,12 @@ class _Splitter:
         self.graph.erase_node(cell)
         self.draft.staged[given] = given
 
-    def _make_body(self, elsewhere: Mapping[int, Source], gone: set[Any]) -> None:
+    def _make_body(self, elsewhere: Mapping[int, Origin], gone: set[Any]) -> None:
         node = reading.output(self.graph)
         node.args = ((*self.returned, *self.handed),)
+        visible = node.meta.get("user_visible_output_idxs")  # torch/_inductor/compile_fx.py
+        if visible is not None:
+            node.meta["user_visible_output_idxs"] = [i for i in visible if i not in elsewhere]
         for each in reversed(list(self.graph.nodes)):
             if each in gone:
                 self.graph.erase_node(each)

@@ -17,7 +17,7 @@ BASE = 1 << 30
 
 def capture(segments: list[Segment], results: list[torch.Tensor]) -> Capture:
     nothing: Any = None
-    return Capture(nothing, [], segments, results, [], [], nothing, [], {}, False, frozenset())
+    return Capture(nothing, [], segments, results, [], [], nothing, [], [], {}, False, frozenset())
 
 
 def at(address: int, count: int) -> torch.Tensor:

@@ -80,6 +80,25 @@ def test_a_pass_is_a_line_of_its_graph():
     assert "  pass fold: a copy is gone" in lines
 
 
+def test_a_graph_that_was_compiled_once_more_is_not_counted() -> None:
+    outside = {"culprits": ["mylib::foo"], "state": "graphed"}
+    report = Report(
+        graphs=[
+            GraphReport(name="graph 0 (inference)", state="replaced", operator="mylib.foo.default"),
+            GraphReport(name="graph 1 (inference)", compiled_again_s=1.23, **outside),
+            GraphReport(name="graph 2 (inference)", **outside),
+        ]
+    )
+    text = str(report)
+    assert "2 of 2 compiled graphs run" in text
+    assert "  compiled once more with mylib::foo outside, in 1.2 s\n" in text
+    assert "  compiled with mylib::foo outside, in which captures had failed" in text
+    console = Console(file=io.StringIO(), width=200)
+    console.print(report)
+    assert isinstance(console.file, io.StringIO)
+    assert "graph 1 (inference): compiled once more with mylib::foo" in console.file.getvalue()
+
+
 def on(*devices: str, environment: dict[str, str | None] | None = None) -> str:
     graphs = [GraphReport(f"graph {n}", "graphed", device=each) for n, each in enumerate(devices)]
     return str(Report(graphs=graphs, environment=environment or {}))

@@ -49,7 +49,7 @@ def test_values_that_differ_in_each_call_have_one_program(place: Place) -> None:
 def test_a_tensor_may_be_written_and_freed_as_soon_as_the_call_returns(place: Place) -> None:
     graph = place.graphed(lambda a: [a[0] + a[1]], crossing=Crossing(staged=frozenset((1,))))
     kept = []
-    for n in range(40):
+    for _ in range(40):
         x, rows = place.randn(2000), host(2000)
         wanted = x + rows.to(x.device)
         kept.append((graph.dispatcher([x, rows])[0], wanted))

@@ -12,11 +12,13 @@ from typing import Any, cast
 
 import torch
 
+from pygraph.frontends.compile.culprits import Units
+from pygraph.frontends.compile.cut import Cut, Piece, cut
 from pygraph.frontends.compile.hook import Around, Wrap
 from pygraph.frontends.compile.parts import Boxed, Transformed, compile_in_parts, run_by_operators
 from pygraph.runtime.training_pair import PairLayout
 from pygraph.torch_private import aot
-from pygraph.torch_private.dispatch import schema_if_any
+from pygraph.torch_private.dispatch import packets, schema_if_any
 from pygraph.transform.pipeline import transform
 
 
@@ -24,13 +26,14 @@ def compile_graph(
     gm: torch.fx.GraphModule,
     example_inputs: list[Any],
     wrap: Wrap | None,
+    units: Units | None,
     find_device: Callable[[Iterable[Any]], int | None],
     passes: Collection[str] = (),
     around: Around | None = None,
 ) -> Callable[..., Any]:
     """Compiles with AOTAutograd and hands each graph to `wrap` (None: runs as it is), transformed
-    by the `passes`.
-    `find_device` gives the index of the device that a graph's arguments are on."""
+    by the `passes`, as one of `units`. `find_device` gives the index of the device that a graph's
+    arguments are on."""
 
     def compiler(
         graph: torch.fx.GraphModule,
@@ -40,27 +43,22 @@ def compile_graph(
     ) -> Callable[..., Any]:
         device = find_device(inputs)
 
-        def wrapped(made: Transformed | None, body: torch.fx.GraphModule) -> Callable[..., Any]:
-            if wrap is None or device is None:
+        def compile_it(made: Transformed | None, body: torch.fx.GraphModule) -> Callable[..., Any]:
+            if wrap is None or units is None or device is None:
                 return run_by_operators(body)
+            wrapped = functools.partial(
+                wrap,
+                device_index=device,
+                is_backward=is_backward,
+                is_inference=is_inference,
+                transformed=made,
+            )
             static = set() if is_backward else set(aot.static_inputs())
             if made is not None:
                 static = (static | {*made.split.constants}) - made.split.staged
-            return Boxed(
-                wrap(
-                    run_by_operators(body),
-                    sorted(static),
-                    device_index=device,
-                    is_backward=is_backward,
-                    is_inference=is_inference,
-                    mutated_input_idxs=_mutated(body),
-                    transformed=made,
-                )
-            )
-
-        def compile_it(made: Transformed | None, body: torch.fx.GraphModule) -> Callable[..., Any]:
-            code = functools.partial(wrapped, made, body)
-            return code() if around is None else cast(Any, around(code, body, is_backward))
+            source = _Source(body, wrapped, static, is_backward)
+            code = functools.partial(units.compile, source)
+            return cast(Any, code() if around is None else around(code, body, is_backward))
 
         found = transform(graph, passes, generated=False) if passes else None
         if found is None:
@@ -81,6 +79,50 @@ def compile_graph(
     return compiled
 
 
+class _Source:
+    """One of AOTAutograd's graphs (culprits.Source)."""
+
+    def __init__(
+        self,
+        graph: torch.fx.GraphModule,
+        wrap: Callable[..., Callable[..., Any]],
+        static: Collection[int],
+        is_backward: bool,
+    ) -> None:
+        self.operators = packets(graph.graph)
+        self.is_backward = is_backward
+        self._graph, self._wrap, self._static = graph, wrap, frozenset(static)
+
+    def compile(self, outside: Sequence[str]) -> Any:
+        self._called = Boxed(self.compile_again(outside))
+        return self._called
+
+    def compile_again(self, outside: Sequence[str]) -> Any:
+        if not outside:
+            return self._wrap(
+                run_by_operators(self._graph),
+                sorted(self._static),
+                mutated_input_idxs=_mutated(self._graph),
+            )
+        pieces, results = cut(self._graph, outside)
+        return Cut(pieces, [self._run(piece) for piece in pieces], results)
+
+    def _run(self, piece: Piece) -> Callable[..., Any]:
+        function = run_by_operators(piece.graph)
+        if not piece.fits:
+            return function
+        inputs = enumerate(piece.partition.inputs)
+        return self._wrap(
+            OnePiece(function, piece.first),
+            [index for index, position in inputs if position in self._static],
+            mutated_input_idxs=_mutated(piece.graph),
+            partition=piece.partition,
+        )
+
+    def put(self, compiled: Any) -> None:
+        self._called.call(compiled)
+
+
 def pair_layout(metadata: Sequence[Any]) -> PairLayout:
     """Of what AOTAutograd said of a function that trains (its ViewAndMutationMeta;
     hook.observed_metadata), once that is all there is."""
@@ -88,6 +130,14 @@ def pair_layout(metadata: Sequence[Any]) -> PairLayout:
         return PairLayout()
     (known,) = metadata
     return PairLayout(returned=aot.forward_results(known), sizes=aot.saved_sizes(known))
+
+
+class OnePiece(Boxed):
+    """One of several pieces of a graph; `first`: nothing computes before it."""
+
+    def __init__(self, function: Callable[[list[Any]], Any], first: bool) -> None:
+        super().__init__(function)
+        self.first = first
 
 
 def _mutated(graph: torch.fx.GraphModule) -> list[int]:

@@ -19,6 +19,7 @@ from pygraph.frontends.compile import (
     aot,
     breaks,
     compilations,
+    culprits,
     entry_point,
     generated,
     hook,
@@ -69,7 +70,8 @@ def backend(
             compiled = _compile(gm, example_inputs, ours, inductor, made)
         except RequirementNotMet as error:
             return _raising(error)
-    return _with_entry_point(compiled, made, inductor)
+    made.way_in = _WayIn(compiled, made, inductor)
+    return made.way_in.called
 
 
 def _unmet(gm: torch.fx.GraphModule, reason: str | None) -> RequirementNotMet | None:
@@ -141,13 +143,12 @@ class _Made:
         )
         layout = functools.partial(aot.pair_layout, metadata)
         self._pair = TrainingPair(layout, stays=ours.backward_thread == "calling")
-        #: No backwards, which no caller calls; and whether each is all of what was compiled, and
-        #: whether nothing but moved names comes before it.
-        self.graphs: list[CompiledGraph] = []
-        self.whole: list[bool] = []
-        self.first: list[bool] = []
         self._models: list[Any] = []
         self._compilation = compilations.Compilation()
+        self.units = culprits.Units(self._replaced, self._pair.set_backward_aside)
+        #: No backwards, which no caller calls.
+        self.graphs: list[culprits.Wrapped] = []
+        self.way_in: _WayIn | None = None  #: None: not compiled yet
 
     def around(self, compile_it: Callable[[], Any], graph_module: Any, is_backward: bool) -> Any:
         """Compiles one graph of ATen operators, and looks at it (hook.Around)."""
@@ -177,9 +178,12 @@ class _Made:
         transformed: Transformed | None = None,
     ) -> Callable[..., Any]:
         """What runs in place of a compiled callable (hook.Wrap)."""
-        ours = self.ours
-        whole = entry_point.covers_everything(model)
-        first = whole or entry_point.comes_first(model)
+        ours, unit = self.ours, self.units.now
+        tentative = unit is not None and unit.tentative
+        if tentative and isinstance(model, (_engine.Dispatcher, Paranoid)):
+            unit.rewrapped = True  # type: ignore[union-attr]
+            return model
+        whole, first = _reach(model)
         crossing = NOTHING
         if transformed is not None:
             crossing = transformed.crossing(model, partition, whole)
@@ -205,19 +209,37 @@ class _Made:
             copied=ours.arguments == "copied",
             crossing=crossing,
             refusal=self._compilation.refusal if ours.require == "full" else None,
+            on_culprit=None if unit is None else unit.on_culprit,
         )
         if transformed is not None:
             graph.report.passes = list(transformed.split.applied)
-        registry.add(graph)
         self._models.append(model)
         self._compilation.graphs.append(graph.report.name)
         if is_backward:
             self._pair.add_backward(partition)
-            return graph.as_callable()
-        self.graphs.append(graph)
-        self.whole.append(whole)
-        self.first.append(first)
+        wrapped = culprits.Wrapped(graph, whole, first)
+        if unit is not None:
+            unit.add(wrapped)
+        if not tentative:
+            registry.add(graph)
+            if not is_backward:
+                self.graphs.append(wrapped)
         return graph.as_callable()
+
+    def _replaced(self, unit: culprits.Unit) -> None:
+        """A unit was compiled once more: the new one."""
+        if not unit.source.is_backward:
+            self.graphs = unit.graphs
+            if self.way_in is not None:
+                self.way_in.lead()
+
+
+def _reach(model: Callable[..., Any]) -> tuple[bool, bool]:
+    """Whether it is all of its unit, and whether nothing but moved names comes before it."""
+    if isinstance(model, aot.OnePiece):
+        return False, model.first
+    whole = entry_point.covers_everything(model)
+    return whole, whole or entry_point.comes_first(model)
 
 
 def _compile(
@@ -228,35 +250,55 @@ def _compile(
     made: _Made | None = None,
 ) -> Callable[..., Any]:
     """What Dynamo is to call, each compiled callable below it wrapped; None: left as it is."""
-    wrap, around = (made.wrap, made.around) if made is not None else (None, None)
+    wrap, around, units = (
+        (None, None, None) if made is None else (made.wrap, made.around, made.units)
+    )
     if ours.compiler == "aot":
         find_device = ours.platform.index
-        return aot.compile_graph(gm, example_inputs, wrap, find_device, ours.passes, around)
+        return aot.compile_graph(
+            gm, example_inputs, wrap, units, find_device, passes=ours.passes, around=around
+        )
     hooked: AbstractContextManager[dict[str, Any]]
     hooked = nullcontext({}) if wrap is None else hook.installed(wrap, ours.passes, around)
-    with hooked as extra:
+    named = units is not None and culprits.named_beforehand(gm)
+    with hooked as extra, aot_names.without_cache() if named else nullcontext():
         patches = {**inductor, **extra.pop("config_patches", {})}
+        if units is not None:
+            extra["inner_compile"] = culprits.watched(units, extra["inner_compile"], patches)
         compiled: Callable[..., Any] = inductor_names.compile_fx()(
             gm, example_inputs, config_patches=patches or None, **extra
         )
     return compiled
 
 
-def _with_entry_point(
-    compiled: Callable[..., Any], made: _Made, inductor: dict[str, Any]
-) -> Callable[..., Any]:
-    """What Dynamo is to call in place of `compiled`, where its first graph can be reached sooner
-    than through all of it."""
-    metadata, whole, first = made.metadata, made.whole, made.first
-    inert = len(metadata) == 1 and aot_names.wrappers_are_inert(metadata[0])
-    log.debug("wrappers: inert %s of %d, whole %s, first %s", inert, len(metadata), whole, first)
-    if not made.graphs or not made.graphs[0].direct_calls_allowed or not first[0]:
-        return compiled
-    graph = made.graphs[0]
-    permit = _permit(graph, made.ours, inductor)
-    if inert and whole == [True] and graph.role is Role.INFERENCE:
-        return entry_point.past_wrappers(compiled, graph, permit)
-    return entry_point.before_wrappers(compiled, graph, permit)
+class _WayIn:
+    """What Dynamo calls: the compiled function, or an entry point in front of it, where its first
+    graph can be reached sooner than through all of it."""
+
+    def __init__(self, compiled: Callable[..., Any], made: _Made, inductor: dict[str, Any]) -> None:
+        self._made, self._inductor = made, inductor
+        self._connector: entry_point.Connector | None = None
+        destination = self._destination()
+        if destination is not None:
+            self._connector = entry_point.Connector(
+                compiled, destination, lambda: made.units.waiting
+            )
+        self.called = compiled if self._connector is None else self._connector.entry_point
+
+    def lead(self) -> None:
+        """Other graphs stand behind the compiled function from now on."""
+        if self._connector is not None:
+            self._connector.lead(self._destination())
+
+    def _destination(self) -> entry_point.Destination | None:
+        metadata, graphs = self._made.metadata, self._made.graphs
+        inert = len(metadata) == 1 and aot_names.wrappers_are_inert(metadata[0])
+        log.debug("wrappers: inert %s of %d, %s", inert, len(metadata), graphs)
+        if not graphs or not graphs[0].graph.direct_calls_allowed or not graphs[0].first:
+            return None
+        graph = graphs[0].graph
+        past = inert and len(graphs) == 1 and graphs[0].whole and graph.role is Role.INFERENCE
+        return graph, not past, _permit(graph, self._made.ours, self._inductor)
 
 
 def _permit(

@@ -107,7 +107,7 @@ def conclude(made: Compilation, models: Sequence[Any], compiled: Any) -> None:
         made.outside = work_outside(models[0])
         return
     made.reasons = inductor.reasons_against_graphs(compiled)
-    if works(inductor.callable_of(compiled)) is False:
+    if works(inductor.callable_within(compiled)) is False:
         made.works = False  # nothing is left of its operators
 
 

@@ -41,43 +41,51 @@ log = logging.getLogger(__name__)
 AskPermit = Callable[[], Permit | None]
 
 
-def past_wrappers(
-    compiled: Callable[..., Any], graph: CompiledGraph, ask: AskPermit | None = None
-) -> Callable[..., Any]:
-    """What to give Dynamo in place of `compiled`, whose only graph is `graph`, if the wrappers
-    between them are inert. `ask`: the graph may be launched before the guards, as that says."""
-    return _Connector(compiled, graph, False, ask).entry_point
+#: A graph that calls may reach sooner, whether the wrappers run behind its launch (False: the calls
+#: lead past them, which are inert), and who says how it may be launched before the guards, if so.
+Destination = tuple[CompiledGraph, bool, AskPermit | None]
 
 
-def before_wrappers(
-    compiled: Callable[..., Any], graph: CompiledGraph, ask: AskPermit | None = None
-) -> Callable[..., Any]:
-    """The same whatever the wrappers do: they run, behind the launch of the graph."""
-    return _Connector(compiled, graph, True, ask).entry_point
-
-
-class _Connector:
-    """Watches the slow path until the graph is deployed, then connects the entry point."""
+class Connector:
+    """Watches the slow path until the graph is deployed, then connects the entry point, which is
+    what to give Dynamo in place of `compiled`."""
 
     def __init__(
         self,
         compiled: Callable[..., Any],
-        graph: CompiledGraph,
-        before_wrappers: bool,
-        ask: AskPermit | None,
+        destination: Destination,
+        is_provisional: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_provisional`: the graph is about to be compiled once more."""
         self._compiled = compiled
-        self._before_wrappers, self._ask = before_wrappers, ask
-        self._graph = graph
+        self._is_provisional = is_provisional
         self._deployed: tuple[Sequence[Any], Sequence[Any]] | None = None
-        graph.watch_deployments(self._note)
+        self._connected = False
         self.entry_point = cast(Callable[..., Any], _engine.make_entry_point(self._watch))
+        self._lead_to(destination)
+
+    def lead(self, destination: Destination | None) -> None:
+        """The graphs behind the wrappers are others from now on; None: none can be reached sooner.
+        An entry point that was connected stays so: its graph serves no call any more, and each
+        takes the slow path."""
+        self._graph.watch_deployments(None)
+        self._deployed = None
+        if destination is None or self._connected:
+            _engine.set_slow(self.entry_point, self._compiled)
+        else:
+            self._lead_to(destination)
+
+    def _lead_to(self, destination: Destination) -> None:
+        self._graph, self._before_wrappers, self._ask = destination
+        self._graph.watch_deployments(self._note)
 
     def _note(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> None:
         self._deployed = arguments, outputs
 
     def _watch(self, *arguments: Any) -> Any:
         results = self._compiled(*arguments)
+        if self._deployed is not None and self._is_provisional():
+            self._deployed = None
         if self._deployed is not None:
             deployed, self._deployed = self._deployed, None
             self._graph.watch_deployments(None)  # or each call that is linked would be held
@@ -99,6 +107,7 @@ class _Connector:
         counts = _engine.connect_entry_point(
             self.entry_point, self._graph.dispatcher, len(outer), order, results
         )
+        self._connected = True
         program, guessed = self._graph.dispatcher.oldest, False
         # A guess would read memory of the host that it knows nothing of.
         if self._ask is not None and program is not None and program.without_trace and not crossing:

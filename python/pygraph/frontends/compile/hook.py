@@ -231,6 +231,30 @@ def _last(outputs: Any) -> Position:
     return cast(Position, outputs)
 
 
+@contextlib.contextmanager
+def kept_outside(operators: Collection[str]) -> Iterator[None]:
+    """While on, this thread compiles code whose partitions are cut around these operators."""
+    _cut_around_culprits()
+    previous = getattr(_active, "outside", ())
+    _active.outside = operators
+    try:
+        with inductor.config().patch(inductor.without(operators)):
+            yield
+    finally:
+        _active.outside = previous
+
+
+def _cut_around_culprits() -> None:
+    def should_partition(original: Any, scheduler: Any, node: Any, *args: Any, **kw: Any) -> Any:
+        reason = original(scheduler, node, *args, **kw)
+        outside = getattr(_active, "outside", ())
+        if reason is None and outside and inductor.runs_one_of(outside, node):
+            return "a capture has failed in it"
+        return reason
+
+    _surround(inductor.partitions_are_chosen(), should_partition)
+
+
 def _spare_the_tree_manager() -> None:
     """A backward graph that Inductor keeps out of CUDA graphs tells torch's own tree manager that
     a backward runs, and asserts that there is one. Under this hook there is none."""

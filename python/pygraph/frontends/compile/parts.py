@@ -27,6 +27,10 @@ class Boxed:
     """Marks a callable as taking one list, which it clears (torch's boxed calling convention)."""
 
     def __init__(self, function: Callable[[list[Any]], Any]) -> None:
+        self.call(function)
+
+    def call(self, function: Callable[[list[Any]], Any]) -> None:
+        """From now on it calls this."""
         self._function = self.__wrapped__ = function
 
     def __call__(self, arguments: list[Any]) -> Any:
