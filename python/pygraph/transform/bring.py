@@ -86,7 +86,8 @@ def _on_device(draft: Draft, given: Any, ready: set[Any], converted: dict[Any, A
             draft.staged[given] = _cell(draft, given)
         return draft.staged[given]
     cell = _on_device(draft, source, ready, converted)
-    with draft.graph.inserting_after(reading.placeholders(draft.graph)[-1]):
+    behind = cell if cell.op == "call_function" else reading.placeholders(draft.graph)[-1]
+    with draft.graph.inserting_after(behind):
         made = draft.graph.call_function(_CONVERT, (cell, torch.float32))
     made.meta.update(
         val=reading.moved(reading.value(given), draft.device),

@@ -45,6 +45,20 @@ def test_what_is_computed_of_it_moves_to_the_front() -> None:
     assert_runs(case, X, number(0.3))
 
 
+def test_the_device_rounds_a_number_of_pythons() -> None:
+    """They come in fp64, and graphs of fp32 take them rounded; no part in front is needed for it."""
+    convert = torch.ops.prims.convert_element_type.default
+
+    def function(x: Any, s: Any) -> Any:
+        rounded = convert(convert(s, torch.float64), torch.float32)
+        return (x * rounded, x / rounded)
+
+    case = Case(function, OnDevice(X), number())
+    assert case.split is not None and case.split.transparent
+    for value in (1.1, 1e-42, -1e300, 0.1 + 2**-30):
+        assert_runs(case, X, number(value))
+
+
 def test_a_tensor_that_is_copied_to_the_device_is_staged() -> None:
     mask = torch.rand(4, 4) > 0.5
     case = Case(lambda x, m: (x.masked_fill(m.to(DEVICE), 0.0),), OnDevice(X), mask)
