@@ -186,29 +186,6 @@ def test_a_compiled_cache_does_not_hide_the_graph(operators: Any) -> None:
         assert_graphs_around("pygraph_gpu_culprit::synchronize", 2)
 
 
-def test_grouped_products_in_a_type_that_goes_by_the_host(compiled: Compile) -> None:
-    """Without a kernel for the type, torch reads the groups' ends on the host."""
-
-    def function(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        return torch.relu(torch._grouped_mm(torch.sin(x), w, offs=ends)) + 1
-
-    x, w = randn(64, 32), randn(4, 32, 16)
-    ends = torch.tensor([16, 32, 48, 64], device="cuda", dtype=torch.int32)
-    try:
-        function(x, w, ends)
-    except RuntimeError as error:
-        pytest.skip(f"this torch has no such product: {error}")
-    fast = compiled(function)
-    for _ in range(CALLS):
-        x = randn(64, 32)
-        assert_same(fast(x, w, ends), function(x, w, ends))
-    assert not graphs("fallback"), states()
-    new = graphs("graphed")
-    assert new and all(each.replays for each in new), states()
-    # Where a kernel reads the ends on the GPU there is no culprit.
-    assert len(new) == (2 if graphs("replaced") else 1), states()
-
-
 def test_a_mixture_of_experts(compiled: Compile) -> None:
     """A tiny model of transformers: its experts run by grouped products, or by whichever operator
     stands in for them, and everything around them in graphs."""

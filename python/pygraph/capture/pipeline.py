@@ -42,6 +42,8 @@ _ARENA_STEP = 512
 
 #: How the engine begins to say which node of a capture it does not support (src/image).
 _NODE = re.compile(r"node (\d+)\b")
+#: What it says of a copy of memory that no region explains (src/relocate).
+_HOST_MEMORY = "host memory"
 
 
 class CapturesDiffer(CaptureFailed):
@@ -84,7 +86,7 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
     # Read both graphs, compare them, relocate what moved, lay out the scratch, cut where memory
     # changes hands (src/link/link.cpp has these passes).
     linked = _link(a, b, request, attempt, regions, planned)
-    _require_same_nodes(linked)
+    _require_same_nodes(a, linked)
     taken = free - device.driver_free_bytes()
     compared = time.perf_counter()
 
@@ -255,19 +257,27 @@ def _link(
             twin=device.twin,
         )
     except _engine.UnsupportedGraph as error:
-        node = _NODE.match(str(error))
-        operator = a.operator_of(int(node[1])) if node else None
-        raise CaptureFailed(str(error), operator) from error
+        raise CaptureFailed(str(error), _operator_of(a, str(error))) from error
 
 
-def _require_same_nodes(linked: _engine.Linked) -> None:
-    problems = linked.problems
+def _operator_of(a: Capture, problem: str) -> str | None:
+    """The operator that launched the node which the engine has a problem with."""
+    node = _NODE.match(problem)
+    return a.operator_of(int(node[1])) if node else None
+
+
+def _require_same_nodes(a: Capture, linked: _engine.Linked) -> None:
+    problems = list(map(str, linked.problems))
     if not problems:
         return
+    # What copies host memory that is not the caller's does so by itself. Other differences may
+    # have come from any operator before.
+    culprit = _operator_of(a, problems[0]) if _HOST_MEMORY in problems[0] else None
     error = CaptureFailed(
-        f"two captures of the same call differ in {len(problems)} places; the first: {problems[0]}"
+        f"two captures of the same call differ in {len(problems)} places; the first: {problems[0]}",
+        culprit,
     )
-    raise CapturesDiffer(error, because=str(problems[0]), places=len(problems))
+    raise CapturesDiffer(error, because=problems[0], places=len(problems))
 
 
 def _unwritten(

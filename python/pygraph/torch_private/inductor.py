@@ -119,9 +119,11 @@ def callable_within(compiled: Any) -> Any:
     return getattr(compiled, "current_callable", None)
 
 
-def call_within(compiled: Any, function: Any) -> None:
-    """Has an OutputCode call this from now on."""
-    compiled.current_callable = function
+def call_within(compiled: Any, other: Any) -> None:
+    """Has an OutputCode call what another one calls from now on. Where that one dies it takes the
+    partitions with it that it calls (CompiledFxGraph.__del__), so it is kept."""
+    compiled.current_callable = other.current_callable
+    compiled._pygraph_kept = other
 
 
 def output_strides(compiled: Any) -> Any:

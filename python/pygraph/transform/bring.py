@@ -88,7 +88,7 @@ def _on_device(draft: Draft, given: Any, ready: set[Any], converted: dict[Any, A
     cell = _on_device(draft, source, ready, converted)
     behind = cell if cell.op == "call_function" else reading.placeholders(draft.graph)[-1]
     with draft.graph.inserting_after(behind):
-        made = draft.graph.call_function(_CONVERT, (cell, torch.float32))
+        made = draft.graph.call_function(_CONVERT, (cell, reading.value(given).dtype))
     made.meta.update(
         val=reading.moved(reading.value(given), draft.device),
         stack_trace=given.meta.get("stack_trace"),

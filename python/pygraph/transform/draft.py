@@ -105,11 +105,10 @@ def is_random(node: Any) -> bool:
 
 def copies_memory(node: Any) -> bool:
     """Whether a node copies its first argument to where its result is, as it is."""
-    if not known(node.target, Property.MOVES_MEMORY, namespaces=None) or len(node.args) < 1:
+    if not known(node.target, Property.MOVES_MEMORY, namespaces=None):
         return False
-    (given, made) = (reading.value(node.args[0]), reading.value(node))
-    packet = node.target.overloadpacket.__name__
-    return packet in ("_to_copy", "device_put") and bool(given.dtype == made.dtype)
+    given = node.all_input_nodes
+    return len(given) == 1 and bool(reading.value(given[0]).dtype == reading.value(node).dtype)
 
 
 def is_blocking(node: Any) -> bool:

@@ -80,7 +80,9 @@ def _writes_argument(node: Any) -> bool:
 
 
 def _fits(draft: Draft, node: Any, behind: set[Any]) -> bool:
-    """Whether a node can be behind, if these others are."""
+    """Whether a node can be behind, if these others are. What nobody needs any more is left out."""
+    if not node.users and not _writes_argument(node):
+        return False
     return all(each in behind or each.op == "output" for each in node.users) and all(
         _can_be_had(draft, each, behind) for each in node.all_input_nodes
     )

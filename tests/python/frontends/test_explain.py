@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import unittest.mock
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 import pygraph
 from pygraph import _engine
+from pygraph.decide.culprits import CULPRITS
 from pygraph.frontends.compile.explain import observed
 from pygraph.planning import KINDS
 from pygraph.runtime import kernels, registry
@@ -68,14 +70,28 @@ def test_a_fallback_names_operator_line_and_remedy() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.masked_select(x, x > 0) * 2
 
-    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        found = pygraph.explain(function, torch.randn(9), options=TWIN)
+    options = {**TWIN, "require": "any"}
+    with (
+        torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
+        unittest.mock.patch.object(CULPRITS, "worth_compiling", lambda outside: False),
+    ):
+        found = pygraph.explain(function, torch.randn(9), options=options)
     assert (found.inside, found.outside) == (0, 3)
     (blocker,) = found.blockers
     assert blocker.operator == "aten.masked_select.default"
     assert "masked_select(x, x > 0)" in (blocker.code or "")
     assert (blocker.source or "").endswith(f":{function.__code__.co_firstlineno + 1}")
     assert blocker.remedy == KINDS["data-dependent shape"].remedy
+
+
+def test_an_operator_outside_is_named() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.masked_select(x * 3, x > 0) * 2
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        found = pygraph.explain(function, torch.randn(9), options=TWIN, calls=6)
+    assert found.inside > 0
+    assert "compiled once more with aten::masked_select outside" in str(found)
 
 
 def test_only_graphs_that_were_called_are_shown() -> None:

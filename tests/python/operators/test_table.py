@@ -61,6 +61,8 @@ WANTED = {
         _linalg_eigh _linalg_eigvals linalg_eig linalg_eigvals _linalg_svd linalg_lstsq""",
     Property.SEPARABLE: "convolution_backward",
     Property.MOVES_MEMORY: "_to_copy copy copy_ device_put _copy",
+    Property.TAKES_FROM_HOST: """
+        _unsafe_index _unsafe_index_put copy copy_ index index_put select_scatter slice_scatter""",
     Property.SHAPED_BY_MASKS: "index",
     Property.LENDS_GENERATOR: "graphsafe_run_with_rng_state run_and_save_rng_state "
     "run_with_rng_state",
@@ -73,8 +75,12 @@ HIGHER_ORDER = {
 }
 ELSEWHERE = {"_copy", "bias_addmm"} | HIGHER_ORDER
 #: What names an operator outside of the room, and not for a fact about it: a plan answers for these
-#: in its tensors' place, and the twin records each of these in a way of its own.
+#: in its tensors' place, the twin records each of these in a way of its own, and passes put them
+#: into graphs.
 NAMED_ELSEWHERE = {
+    "transform/bring.py": {"convert_element_type"},
+    "transform/fetch.py": {"clone"},
+    "transform/fold.py": {"full"},
     "planning/fake.py": {"_local_scalar_dense", "index", "masked_select", "new_empty", "nonzero"},
     "twin/generator_state.py": set(WANTED[Property.LENDS_GENERATOR].split()),
 }

@@ -46,7 +46,7 @@ def test_what_is_computed_of_it_moves_to_the_front() -> None:
 
 
 def test_the_device_rounds_a_number_of_pythons() -> None:
-    """They come in fp64, and graphs of fp32 take them rounded; no part in front is needed for it."""
+    """They come in fp64, and graphs of fp32 take them rounded: that needs no part in front."""
     convert = torch.ops.prims.convert_element_type.default
 
     def function(x: Any, s: Any) -> Any:

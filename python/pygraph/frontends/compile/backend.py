@@ -209,7 +209,8 @@ class _Made:
             copied=ours.arguments == "copied",
             crossing=crossing,
             refusal=self._compilation.refusal if ours.require == "full" else None,
-            on_culprit=None if unit is None else unit.on_culprit,
+            # An operator outside of graphs would not meet the requirement.
+            on_culprit=None if unit is None or ours.require == "full" else unit.on_culprit,
         )
         if transformed is not None:
             graph.report.passes = list(transformed.split.applied)
@@ -259,7 +260,7 @@ def _compile(
             gm, example_inputs, wrap, units, find_device, passes=ours.passes, around=around
         )
     hooked: AbstractContextManager[dict[str, Any]]
-    hooked = nullcontext({}) if wrap is None else hook.installed(wrap, ours.passes, around)
+    hooked = nullcontext({}) if wrap is None else hook.installed(wrap, around, ours.passes)
     named = units is not None and culprits.named_beforehand(gm)
     with hooked as extra, aot_names.without_cache() if named else nullcontext():
         patches = {**inductor, **extra.pop("config_patches", {})}

@@ -260,7 +260,7 @@ class FromInductor:
         if isinstance(self._output, InParts):
             self._output.become(compiled)
         else:
-            inductor_names.call_within(self._output, inductor_names.callable_within(compiled))
+            inductor_names.call_within(self._output, compiled)
 
 
 def _body(output: Any) -> Any:

@@ -66,7 +66,7 @@ class Around(Protocol):
 
 @contextlib.contextmanager
 def installed(
-    wrap: Wrap, passes: Collection[str] = (), around: Around | None = None
+    wrap: Wrap, around: Around | None = None, passes: Collection[str] = ()
 ) -> Iterator[dict[str, Any]]:
     """Hands the compilations of this thread to `wrap`, each graph transformed by the `passes`;
     yields what compile_fx is to be given for it. A backward graph may be compiled long after, at
@@ -83,7 +83,7 @@ def installed(
         patches = inductor.with_graphs()
         if passes:
             patches |= inductor.apart(f"pygraph::{'_'.join(sorted(passes))}")
-        yield {"config_patches": patches, "inner_compile": _inner_compile(wrap, passes, around)}
+        yield {"config_patches": patches, "inner_compile": _inner_compile(wrap, around, passes)}
 
 
 @contextlib.contextmanager
@@ -97,22 +97,21 @@ def _handed_to(wrap: Wrap | None, transformed: Transformed | None = None) -> Ite
 
 
 def _inner_compile(
-    wrap: Wrap, passes: Collection[str], around: Around | None
+    wrap: Wrap, around: Around | None, passes: Collection[str]
 ) -> Callable[..., Any]:
     compile_fx_inner = inductor.compile_fx_inner()
 
-    def compile_it(
-        made: Transformed | None, gm: Any, examples: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
-        code = functools.partial(compile_fx_inner, gm, examples, **kwargs)
+    def compile_it(made: Transformed | None, gm: Any, *args: Any, **kwargs: Any) -> Any:
+        code = functools.partial(compile_fx_inner, gm, *args, **kwargs)
         with _handed_to(wrap, made):
             return code() if around is None else around(code, gm, kwargs.get("is_backward", False))
 
     @functools.wraps(compile_fx_inner)
-    def inner_compile(gm: Any, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+    def inner_compile(gm: Any, *args: Any, **kwargs: Any) -> Any:
         found = transform(gm, passes, generated=True) if passes else None
         if found is None:
-            return compile_it(None, gm, example_inputs, kwargs)
+            return compile_it(None, gm, *args, **kwargs)
+        (example_inputs,) = args
         made = Transformed(found)
 
         def compile_body(body: Any, examples: list[Any]) -> Any:
@@ -123,9 +122,7 @@ def _inner_compile(
                 for i, example in enumerate(examples)
             ]
             with aot.strides_kept(found.strides_of_results):
-                return compile_it(
-                    made, body, given, {"static_input_idxs": sorted(static), **kwargs}
-                )
+                return compile_it(made, body, given, static_input_idxs=sorted(static), **kwargs)
 
         return compile_in_parts(made, compile_body, _compile_host)
 

@@ -19,8 +19,6 @@ from pygraph.transform import reading
 from pygraph.transform.parts import Callee, InParts
 from pygraph.transform.split import HostPart, Split
 
-aot.boxed(InParts)
-
 
 @aot.boxed
 class Boxed:
@@ -94,7 +92,8 @@ def compile_in_parts(
     def host(part: HostPart | None) -> Callee | None:
         return None if part is None else compile_host(part.module, part.examples)
 
-    return InParts(split, body, host(split.front), host(split.behind), device, made.crosses)
+    parts = InParts(split, body, host(split.front), host(split.behind), device, made.crosses)
+    return aot.boxed(parts)  # the object: torch copies what that has to functions around it
 
 
 def only_moves(graph: torch.fx.Graph) -> bool:
