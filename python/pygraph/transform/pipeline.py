@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pygraph.transform import bring, fetch, fold, reading
-from pygraph.transform.draft import Draft, kind
+from pygraph.transform.draft import Draft, is_pure, is_random, kind
 from pygraph.transform.split import Split, split
 
 #: By name. Constants first: what follows from nothing that varies need not be brought in each call.
@@ -39,7 +39,17 @@ def transform(
     for name, apply in PASSES.items():
         if name in passes:
             apply(draft)
-    return split(draft) if draft.applied else None
+    if not draft.applied:
+        return None
+    _drop_unneeded(draft)
+    return split(draft)
+
+
+def _drop_unneeded(draft: Draft) -> None:
+    """Takes out what the body does not need any more."""
+    for node in reversed(list(draft.in_body())):
+        if not node.users and is_pure(node) and not is_random(node):
+            draft.graph.erase_node(node)
 
 
 def remaining(graph: torch.fx.Graph) -> list[Any]:
