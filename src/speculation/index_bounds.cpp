@@ -29,6 +29,7 @@ struct IndexBounds::Values {
   CUdeviceptr address;
   std::uint64_t bytes;
   bool wide;
+  bool on_host;
 };
 
 IndexBounds::~IndexBounds() { release(); }
@@ -57,11 +58,15 @@ bool IndexBounds::reserve(const Driver& driver, std::uint64_t bytes) noexcept {
 }
 
 /// Where the values stand; false if one is not an integer, or they do not stand side by side.
-bool IndexBounds::read(const Arguments& arguments, std::vector<Values>& values) const {
+bool IndexBounds::read(const TensorProgram& program, const Arguments& arguments,
+                       std::vector<Values>& values) const {
   const TorchApi& api = torch_api();
   values.reserve(bounds_.size());
   for (const IndexBound& bound : bounds_) {
     PyObject* tensor = arguments[bound.argument];
+    if (!api.is_tensor(tensor)) {
+      return false;
+    }
     const std::int32_t dtype = api.dtype(tensor);
     const std::int64_t rank = api.dim(tensor);
     std::int64_t* sizes = nullptr;
@@ -79,8 +84,9 @@ bool IndexBounds::read(const Arguments& arguments, std::vector<Values>& values) 
       count *= sizes[i];
     }
     const bool wide = dtype == kInt64;
-    values.push_back(
-        {address_of(api.data(tensor)), static_cast<std::uint64_t>(count) * (wide ? 8U : 4U), wide});
+    const bool on_host = program.arguments()[bound.argument].staged && api.on_cpu(tensor);
+    values.push_back({address_of(api.data(tensor)),
+                      static_cast<std::uint64_t>(count) * (wide ? 8U : 4U), wide, on_host});
   }
   return true;
 }
@@ -102,7 +108,7 @@ bool IndexBounds::look(const TensorProgram& program, const Arguments& arguments)
   const CallScope scope = program.scope();
   const auto started = std::chrono::steady_clock::now();
   std::vector<Values> values;
-  if (!read(arguments, values)) {
+  if (!read(program, arguments, values)) {
     return false;
   }
   std::uint64_t total = 0;
@@ -134,11 +140,19 @@ bool IndexBounds::fetch(const Driver& driver, const std::vector<Values>& values,
   }
   char* at = static_cast<char*>(host_);
   bool copied = true;
+  bool waits = false;
   for (const Values& each : values) {
-    copied = copied &&
-             (each.bytes == 0 ||
-              driver.api.cuMemcpyDtoHAsync(at, each.address, each.bytes, stream) == CUDA_SUCCESS);
+    if (each.on_host) {
+      std::memcpy(at, reinterpret_cast<const void*>(each.address), each.bytes);  // NOLINT
+    } else if (each.bytes != 0) {
+      waits = true;
+      copied = copied &&
+               driver.api.cuMemcpyDtoHAsync(at, each.address, each.bytes, stream) == CUDA_SUCCESS;
+    }
     at += each.bytes;
+  }
+  if (!waits) {
+    return true;
   }
   // Waited for in any case: a copy that is under way must not find other memory.
   return driver.api.cuStreamSynchronize(stream) == CUDA_SUCCESS && copied;

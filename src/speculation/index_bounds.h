@@ -49,7 +49,8 @@ class IndexBounds {
   struct Values;
 
   bool look(const TensorProgram& program, const Arguments& arguments);
-  bool read(const Arguments& arguments, std::vector<Values>& values) const;
+  bool read(const TensorProgram& program, const Arguments& arguments,
+            std::vector<Values>& values) const;
   bool fetch(const Driver& driver, const std::vector<Values>& values, std::uint64_t total,
              CUstream stream);
   bool reserve(const Driver& driver, std::uint64_t bytes) noexcept;

@@ -26,6 +26,11 @@ void require_small(const Spec& spec, bool is_number) {
   }
 }
 
+/// Whether a staged argument is to be brought to the device.
+bool is_on_host(const TorchApi& api, PyObject* argument) noexcept {
+  return PyLong_CheckExact(argument) || api.on_cpu(argument);
+}
+
 /// The twin runs what was launched when it is waited for. A wait that was refused has run nothing,
 /// and launched work must not stay behind: it is waited for once more.
 void finish_on_twin(const Driver& driver, CUstream stream) {
@@ -153,7 +158,8 @@ void TensorProgram::refuse_visible_copy(const Arguments& arguments, std::size_t 
   const CUdeviceptr end = first + arguments_[index].bytes;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     const ArgumentSpec& other = arguments_[i];
-    if (i == index || other.bytes == 0 || !(other.mutated || arguments_[index].mutated)) {
+    if (i == index || other.bytes == 0 || other.staged ||
+        !(other.mutated || arguments_[index].mutated)) {
       continue;
     }
     const CUdeviceptr address = address_of(api.data(arguments[i]));
@@ -168,29 +174,38 @@ void TensorProgram::refuse_visible_copy(const Arguments& arguments, std::size_t 
 /// Brings the arguments that are on the host to the device, in a block that the call owns.
 OwnedTensor TensorProgram::stage(const Arguments& arguments, CUstream stream) {
   const TorchApi& api = torch_api();
+  std::vector<std::int64_t> integers(staged_.size());
   std::vector<Staging::Piece> pieces;
+  std::vector<std::uint32_t> regions;
   pieces.reserve(staged_.size());
+  regions.reserve(staged_.size());
   std::uint64_t total = 0;
-  for (const std::size_t index : staged_) {
-    if (api.on_cpu(arguments[index])) {
-      const std::uint64_t size = arguments_[index].bytes;
-      pieces.push_back({api.data(arguments[index]), total, size});
-      total += round_up(size, Staging::kAlignment);
+  for (std::size_t n = 0; n < staged_.size(); ++n) {
+    PyObject* argument = arguments[staged_[n]];
+    const ArgumentSpec& spec = arguments_[staged_[n]];
+    if (!is_on_host(api, argument)) {
+      continue;
     }
+    void* host = &integers[n];
+    if (PyLong_CheckExact(argument)) {
+      int overflow = 0;  // accepts() has looked
+      integers[n] = PyLong_AsLongLongAndOverflow(argument, &overflow);
+    } else {
+      host = api.data(argument);
+    }
+    pieces.push_back({host, total, spec.bytes});
+    regions.push_back(spec.region);
+    total += round_up(spec.bytes, Staging::kAlignment);
+    statistics_.bytes_staged += spec.bytes;
   }
   if (pieces.empty()) {
     return {};
   }
   OwnedTensor block = bytes(total);
   const CUdeviceptr start = data_of(block);
-  auto piece = pieces.begin();
-  for (const std::size_t index : staged_) {
-    if (api.on_cpu(arguments[index])) {
-      piece->device += start;
-      program_.bind(arguments_[index].region, piece->device);
-      statistics_.bytes_staged += piece->bytes;
-      ++piece;
-    }
+  for (std::size_t n = 0; n < pieces.size(); ++n) {
+    pieces[n].device += start;
+    program_.bind(regions[n], pieces[n].device);
   }
   staging_of(*driver_, device_ == Device::kTwin, device_index_).bring(pieces, stream);
   return block;
@@ -206,7 +221,8 @@ void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& tria
     borrowed.push_back(std::move(argument));
   };
   const auto hint = [&](std::size_t i, auto prefetch) {
-    if (i < arguments_.size() && arguments_[i].kind == ArgumentSpec::Kind::kPatched) {
+    if (i < arguments_.size() && arguments_[i].kind == ArgumentSpec::Kind::kPatched &&
+        !arguments_[i].staged) {
       (api.*prefetch)(arguments[i]);
     }
   };
@@ -216,7 +232,7 @@ void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& tria
     hint(i + kPrefetchDistance, &TorchApi::prefetch_storage);
     const ArgumentSpec& spec = arguments_[i];
     if (spec.kind == ArgumentSpec::Kind::kPatched) {
-      if (spec.staged && api.on_cpu(arguments[i])) {
+      if (spec.staged && is_on_host(api, arguments[i])) {
         continue;
       }
       const CUdeviceptr address = address_of(api.data(arguments[i]));

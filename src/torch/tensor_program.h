@@ -48,7 +48,8 @@ struct ArgumentSpec {
   bool mutated = false;              ///< the graph writes it: a copy must be copied back
   bool guarded = false;              ///< kPatched: must stand at `address` all the same
   bool elsewhere = false;            ///< kPatched: may come as a CPU tensor, which is not accepted
-  bool staged = false;               ///< kPatched: a CPU tensor is brought to the device (staging.h)
+  bool staged = false;  ///< kPatched: a CPU tensor, or an integer of Python's as one of 64 bits
+                        ///< without dimensions, is brought to the device (staging.h)
   std::int64_t storage_offset = -1;  ///< in elements, which it must have; negative: any will do
   /// In front of the tensor's first element, memory of its storage that the graph may address: a
   /// copy of the argument has it too. Not 0 only with a storage offset.

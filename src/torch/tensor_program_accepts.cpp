@@ -35,7 +35,13 @@ bool TensorProgram::accepts(const Arguments& arguments) const noexcept {
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     PyObject* argument = arguments[i];
     const ArgumentSpec& spec = arguments_[i];
-    if (spec.is_tensor()) {
+    if (spec.staged && PyLong_CheckExact(argument)) {
+      int overflow = 0;
+      PyLong_AsLongLongAndOverflow(argument, &overflow);
+      if (overflow != 0) {
+        return false;
+      }
+    } else if (spec.is_tensor()) {
       if (!is_tensor(argument) ||
           (spec.stays() && address_of(api.data(argument)) != spec.address) ||
           (spec.elsewhere && api.on_cpu(argument)) ||

@@ -116,7 +116,7 @@ def test_a_backward_with_work_outside_raises_in_forward_or_backward() -> None:
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-            return (gradient.cpu() + 1).cuda() * 2
+            return ((gradient * 3).cpu() + 1).cuda() * 2
 
     fast = torch.compile(OnHost.apply, backend="pygraph", options=REQUIRED)
     with torch.enable_grad(), pytest.raises(pygraph.RequirementNotMet, match="backward"):

@@ -96,6 +96,19 @@ def test_a_float_that_is_computed_with(x_of: Callable[[], torch.Tensor]) -> None
     assert graph.programs == 1
 
 
+def test_an_integer_that_differs_in_each_call(x_of: Callable[[], torch.Tensor]) -> None:
+    graph = check(lambda x, n: layers(x * n) + n, lambda n: (x_of(), 3 + 5 * n))
+    assert graph.programs == 1 and {each.name for each in graph.passes} == {"count"}
+
+
+def test_an_integer_that_sizes_follow_from_is_guarded() -> None:
+    function = lambda x, n: torch.tanh(x[:n]) * n  # noqa: E731
+    fast = torch.compile(function, backend="pygraph")
+    for n in range(24):
+        x, size = randn(N, N), 3 + n % 4
+        torch.testing.assert_close(fast(x, size), function(x, size))
+
+
 def test_a_number_on_the_cpu(x_of: Callable[[], torch.Tensor]) -> None:
     graph = check(
         lambda x, s: layers(x + s) * torch.sqrt(s), lambda n: (x_of(), torch.tensor(0.1 * n))

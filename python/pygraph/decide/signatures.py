@@ -195,7 +195,11 @@ class Signatures:
         """The signature of a call. Those without a program are forgotten, oldest first, when there
         are too many. `elsewhere`: arguments that a graph has on the device wherever they are."""
         if self._integers is None:
-            self._integers = [i for i, argument in enumerate(arguments) if type(argument) is int]
+            self._integers = [
+                i
+                for i, argument in enumerate(arguments)
+                if type(argument) is int and i not in elsewhere
+            ]
             self._numbers = list(numbers.among(arguments, self.device))
             self._had_numbers = bool(self._numbers)
         if any(index in elsewhere for index in self._numbers):

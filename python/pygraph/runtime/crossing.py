@@ -45,8 +45,10 @@ class Crossing:
 NOTHING = Crossing()
 
 
-def brought(value: torch.Tensor, to: torch.device) -> torch.Tensor:
-    """A copy on the device, with the same strides. From pinned memory the device would copy after
-    the return, so that is waited for."""
+def brought(value: torch.Tensor | int, to: torch.device) -> torch.Tensor:
+    """A copy on the device, with the same strides; of an integer a tensor without dimensions. From
+    pinned memory the device would copy after the return, so that is waited for."""
+    if not isinstance(value, torch.Tensor):
+        return torch.tensor(value, dtype=torch.int64, device=to)
     made = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=to)
     return made.copy_(value, non_blocking=not value.is_pinned())

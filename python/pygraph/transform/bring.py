@@ -14,6 +14,8 @@ same operators. The host computes them earlier in the call than before, but pure
 notice, and what writes an argument on the host runs behind. The bytes are copied in the call, so
 the caller may write or free its tensor as soon as the call has returned.
 
+A copy of an argument from the device is such a value, too: what the host makes of it may come back.
+
 What it refuses: values that depend on what the device computes; that operators make which are not
 pure, or of dynamic shape; that are random, unless all that is drawn on the host moves to the front,
 in its order; expanded tensors; and uses of which nothing is known (crossing.py).
@@ -27,7 +29,16 @@ from typing import Any
 import torch
 
 from pygraph.transform import crossing, reading
-from pygraph.transform.draft import Draft, Part, is_pure, is_random, portable
+from pygraph.transform.draft import (
+    Draft,
+    Part,
+    copies_memory,
+    is_blocking,
+    is_pure,
+    is_random,
+    kind,
+    portable,
+)
 
 NAME = "bring"
 #: From fp64, by host and device.
@@ -58,11 +69,23 @@ def _ready(draft: Draft) -> set[Any]:
             and reading.on_host(node)
             and is_pure(node)
             and all(each in found or portable(each) for each in node.all_input_nodes)
-        ):
+        ) or _copies_argument(draft, node):
             found.add(node)
     drawn = {node for node in draft.graph.nodes if node.op == "call_function" and is_random(node)}
     on_host = {node for node in drawn if reading.on_host(node)}
     return found if on_host <= found else _without(draft, found, on_host)
+
+
+def _copies_argument(draft: Draft, node: Any) -> bool:
+    """Whether a node copies an argument of the graph from the device, and waits for it: that may as
+    well be done in front."""
+    return (
+        kind(node) == "device to host"
+        and draft.stays(node)
+        and copies_memory(node)
+        and is_blocking(node)
+        and node.all_input_nodes[0].op == "placeholder"
+    )
 
 
 def _without(draft: Draft, nodes: set[Any], refused: set[Any]) -> set[Any]:

@@ -36,14 +36,13 @@ class Draft:
 
     module: torch.fx.GraphModule
     device: torch.device  #: the only one besides the host
+    home: torch.device  #: where constants of it really are
     generated: bool  #: code is generated for it; else torch's kernels run, one operator at a time
     parts: dict[Any, Part] = dataclasses.field(default_factory=dict)  #: of nodes not in the body
     #: values on the host, by the node that has them, and what stands for each in the body
     staged: dict[Any, Any] = dataclasses.field(default_factory=dict)
     #: the same of values that never change
     folded: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    #: the tensors on the host that those are which are arguments of the body, by these
-    constants: dict[Any, torch.Tensor] = dataclasses.field(default_factory=dict)
     #: nodes behind the body that copy a value of the device as it is
     fetched: set[Any] = dataclasses.field(default_factory=set)
     applied: list[Applied] = dataclasses.field(default_factory=list)
@@ -117,9 +116,8 @@ def is_blocking(node: Any) -> bool:
 
 
 def portable(node: Any) -> bool:
-    """Whether a size can be had in each part: if it follows from sizes among the arguments."""
-    if node.op == "placeholder":
-        return True
-    return reading.is_number(node) and all(
-        reading.is_number(each) and portable(each) for each in node.all_input_nodes
+    """Whether a node is a size that can be had in each part: if it follows from sizes among the
+    arguments."""
+    return reading.is_number(node) and (
+        node.op == "placeholder" or all(map(portable, node.all_input_nodes))
     )

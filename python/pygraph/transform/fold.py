@@ -9,8 +9,8 @@ each call.
 
 Why it is equivalent: these operators are pure and draw nothing, so every call would compute the
 same bits. A tensor of equal elements becomes a `full` on the device; others are brought there once
-and are an argument of the graph that stays where it is. In a transformed graph nobody writes them:
-an operator that writes a value of its own is not pure, and is left alone.
+and are an attribute of the graph's module. In a transformed graph nobody writes them: an operator
+that writes a value of its own is not pure, and is left alone.
 
 What it refuses: values that are random, that depend on sizes that vary, that custom operators or
 operators of dynamic shape make, or that stand in tensors without memory. Those that are NaN are
@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from pygraph.runtime.crossing import brought
 from pygraph.torch_private.dispatch import disable_current_modes, tree_map
 from pygraph.torch_private.fake_tensors import FakeTensor
 from pygraph.transform import crossing, reading
@@ -109,18 +110,29 @@ def _attribute(module: Any, name: str) -> Any:
 
 def _stand_in(draft: Draft, node: Any, found: torch.Tensor, element: Any) -> Any:
     like = reading.moved(reading.value(node), draft.device)
-    if element is None:
-        made = draft.new_placeholder("constant", like)
-        draft.constants[made] = found
-        return made
     with draft.graph.inserting_after(reading.placeholders(draft.graph)[-1]):
-        made = draft.graph.call_function(
-            torch.ops.aten.full.default,
-            (list(found.shape), element),
-            {"dtype": found.dtype, "device": draft.device, "pin_memory": False},
-        )
+        if element is None:
+            name = f"_folded_{len(draft.folded)}"
+            with disable_current_modes(), torch.no_grad():
+                constant = brought(found, draft.home)
+            draft.module.register_buffer(name, constant, persistent=False)
+            made = _lifted(draft.graph, name)
+        else:
+            made = draft.graph.call_function(
+                torch.ops.aten.full.default,
+                (list(found.shape), element),
+                {"dtype": found.dtype, "device": draft.device, "pin_memory": False},
+            )
     made.meta.update(val=like, stack_trace=node.meta.get("stack_trace"))
     return made
+
+
+def _lifted(graph: torch.fx.Graph, name: str) -> Any:
+    """The attribute in a graph, as torch lends one its constants: what runs it without memory takes
+    no other tensors that have some."""
+    attribute = graph.get_attr(name)
+    with graph.inserting_after(attribute):
+        return graph.call_function(torch.ops.aten.lift_fresh.default, (attribute,))
 
 
 def _only_element(found: torch.Tensor) -> Any:

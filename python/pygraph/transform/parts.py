@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from pygraph.runtime.crossing import Crossing, brought
-from pygraph.torch_private.dispatch import disable_current_modes
+from pygraph.runtime.crossing import Crossing
 from pygraph.transform.split import Origin, Split
 
 Callee = Callable[[list[Any]], Any]
@@ -38,13 +37,8 @@ class InParts:
         self._kept = sorted({each.number for each in later if each.place == "argument"})
         self._device = device
         self._crossing = Crossing() if crosses else Crossing(split.staged, split.fetched)
-        with disable_current_modes():
-            constants = {index: brought(value, device) for index, value in split.constants.items()}
-        #: What stands behind the graph's arguments: tensors that stay, and where others come from.
-        self._more: list[torch.Tensor | Origin] = [
-            constants[index] if index in constants else split.given[index]
-            for index in range(split.arguments, len(split.examples))
-        ]
+        #: Where that is to be had which stands behind the graph's arguments.
+        self._more = [split.given[index] for index in range(split.arguments, len(split.examples))]
 
     def become(self, other: InParts) -> None:
         """From now on calls run what `other` runs, a graph of the same arguments and results."""
@@ -55,12 +49,8 @@ class InParts:
         if self._front is not None:
             known["front"] = self._front([arguments[each.number] for each in self._front_inputs])
         for each in self._more:
-            if isinstance(each, torch.Tensor):
-                arguments.append(each)
-            elif each.place == "argument":
-                arguments.append(arguments[each.number])
-            else:
-                arguments.append(known[each.place][each.number])
+            values = arguments if each.place == "argument" else known[each.place]
+            arguments.append(values[each.number])
         for index in self._unused:
             arguments[index] = None
         self._crossing.bring_to(arguments, self._device)

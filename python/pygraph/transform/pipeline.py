@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from pygraph.transform import bring, fetch, fold, reading
+from pygraph.transform import bring, count, fetch, fold, reading
 from pygraph.transform.draft import Draft, is_pure, is_random, kind
 from pygraph.transform.split import Split, split
 
 #: By name. Constants first: what follows from nothing that varies need not be brought in each call.
 PASSES: Mapping[str, Callable[[Draft], None]] = {
-    each.NAME: each.apply for each in (fold, bring, fetch)
+    each.NAME: each.apply for each in (fold, count, bring, fetch)
 }
 ALL: frozenset[str] = frozenset(PASSES)
 
@@ -26,16 +26,21 @@ _OBSTACLES = ("cpu operator", "host to device", "device to host", "cpu input")
 
 
 def transform(
-    module: torch.fx.GraphModule, passes: Collection[str] = ALL, *, generated: bool
+    module: torch.fx.GraphModule,
+    passes: Collection[str] = ALL,
+    *,
+    generated: bool,
+    home: torch.device | None = None,
 ) -> Split | None:
     """The graph in parts; None, and the graph as it was, where no pass has anything to do. The
-    module becomes the body. `generated`: code is generated for it. No pass touches a graph with
+    module becomes the body. `generated`: code is generated for it. `home`: the device that really
+    is where its own one stands, for constants, if that is another one. No pass touches a graph with
     tensors on several devices besides the host, or with none."""
     devices = reading.devices(module.graph)
-    if len(devices) != 1 or not any(kind(node) in _OBSTACLES for node in module.graph.nodes):
+    if len(devices) != 1 or not any(map(_is_worth_it, module.graph.nodes)):
         return None
     (device,) = devices
-    draft = Draft(module, device, generated)
+    draft = Draft(module, device, home or device, generated)
     for name, apply in PASSES.items():
         if name in passes:
             apply(draft)
@@ -43,6 +48,10 @@ def transform(
         return None
     _drop_unneeded(draft)
     return split(draft)
+
+
+def _is_worth_it(node: Any) -> bool:
+    return kind(node) in _OBSTACLES or (node.op == "placeholder" and reading.is_number(node))
 
 
 def _drop_unneeded(draft: Draft) -> None:

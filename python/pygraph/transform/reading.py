@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -100,6 +99,14 @@ def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         )
 
 
-def used(nodes: Any) -> Iterator[Any]:
-    """All nodes among arguments."""
-    return (leaf for leaf in tree_leaves(nodes) if isinstance(leaf, torch.fx.Node))
+def symbols(node: Any) -> set[Any]:
+    """The symbols that sizes, strides and numbers of what it makes consist of."""
+    found: set[Any] = set()
+    for leaf in tree_leaves(value(node)):
+        numbers = [leaf]
+        if isinstance(leaf, torch.Tensor):
+            numbers = [*leaf.shape, *leaf.stride(), leaf.storage_offset()]
+        for number in numbers:
+            if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                found |= number.node.expr.free_symbols
+    return found

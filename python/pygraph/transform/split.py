@@ -49,8 +49,6 @@ class Split:
     results: int  #: how many of the body's results are the graph's
     front: HostPart | None
     behind: HostPart | None
-    #: tensors on the host that the body takes on the device, by its argument; they stay
-    constants: Mapping[int, torch.Tensor]
     #: where the body's other arguments are to be had that are not in their places
     given: Mapping[int, Origin]
     unused: frozenset[int]  #: arguments that the body does not need
@@ -69,7 +67,7 @@ class Split:
     @property
     def transparent(self) -> bool:
         """Whether arguments and results are the body's, but for where they are."""
-        moved = self.front or self.behind or self.constants or self.given
+        moved = self.front or self.behind or self.given
         return not moved and not self.unused and not self.elsewhere
 
 
@@ -82,7 +80,7 @@ class _Splitter:
     def __init__(self, draft: Draft) -> None:
         self.draft, self.graph = draft, draft.graph
         self.inputs = reading.placeholders(self.graph)
-        new = {*draft.staged.values(), *draft.constants}
+        new = {*draft.staged.values()}
         self.arguments = [node for node in self.inputs if node not in new]
         self.place = {node: index for index, node in enumerate(self.arguments)}
         self.returned = reading.results(self.graph)
@@ -109,7 +107,6 @@ class _Splitter:
             results=len(self.returned),
             front=front,
             behind=rear,
-            constants={place[node]: value for node, value in draft.constants.items()},
             given={place[node]: source for node, source in given.items()},
             unused=frozenset(
                 index

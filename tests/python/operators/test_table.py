@@ -80,7 +80,7 @@ ELSEWHERE = {"_copy", "bias_addmm"} | HIGHER_ORDER
 NAMED_ELSEWHERE = {
     "transform/bring.py": {"convert_element_type"},
     "transform/fetch.py": {"clone"},
-    "transform/fold.py": {"full"},
+    "transform/fold.py": {"full", "lift_fresh"},
     "planning/fake.py": {"_local_scalar_dense", "index", "masked_select", "new_empty", "nonzero"},
     "twin/generator_state.py": set(WANTED[Property.LENDS_GENERATOR].split()),
 }

@@ -110,3 +110,14 @@ def test_nothing_is_bypassed(place: Place) -> None:
     for _ in range(4):
         x, rows = place.randn(9), host(9)
         assert_bits(graph.dispatcher([x, rows]), [x + rows.to(x.device)])
+
+
+def test_an_integer_of_pythons(place: Place) -> None:
+    graph = place.graphed(lambda a: [a[0] * a[1]], crossing=Crossing(staged=frozenset((1,))))
+    x = place.randn(5)
+    for value in (2, 3, -(1 << 62), 0, 7, 1 << 40):
+        assert_bits(graph.dispatcher([x, value]), [x * torch.tensor(value).to(x.device)])
+    report = graph.refresh_report()
+    assert (report.programs, report.replays, report.bytes_staged) == (1, 4, 4 * 8)
+    with pytest.raises((OverflowError, RuntimeError, ValueError)):
+        graph.dispatcher([x, 1 << 64])

@@ -137,17 +137,44 @@ def test_an_expanded_tensor_is_not_brought() -> None:
     assert case.split is None
 
 
+# ----------------------------------------------------------------------------------------- count
+
+
+def test_an_integer_becomes_a_cell() -> None:
+    case = Case(lambda x, n: (x * n + n,), OnDevice(X), 7)
+    assert case.split is not None and case.split.transparent
+    assert case.split.staged == {1} and {each.name for each in case.split.applied} == {"count"}
+    for value in (7, 0, -3, 1 << 40):
+        assert_runs(case, X, value)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, n: (x.new_zeros(n, 4),),
+        lambda x, n: (x * n, x.new_zeros(n)),
+        lambda x, n: (torch.add(x, x, alpha=n),),
+        lambda x, n: (x > n,),
+        lambda x, n: ((x > 0) + n,),
+        lambda x, n: (x.sum() * n,),
+        lambda x, n: (x * (n + 1),),
+    ],
+)
+def test_integers_that_shape_the_graph_or_its_types_are_left_alone(function: Any) -> None:
+    assert Case(function, OnDevice(X), 7).split is None
+
+
 # ------------------------------------------------------------------------------------------ fold
 
 
 def test_a_constant_of_equal_elements_is_filled_in() -> None:
     case = Case(lambda x: (x + torch.full((4, 4), 2.5).to(DEVICE),), OnDevice(X))
-    assert case.split is not None and not case.split.constants
+    assert case.split is not None and case.split.transparent
     assert case.after == ["full", "add.Tensor"]
     assert_runs(case, X)
 
 
-def test_others_are_arguments_that_stay() -> None:
+def test_others_are_attributes() -> None:
     case = Case(
         lambda x: (
             x + torch.ones(4, 4).tril().to(DEVICE) * torch.tensor([1.0, 2, 3, 4]).to(DEVICE),
@@ -155,8 +182,8 @@ def test_others_are_arguments_that_stay() -> None:
         OnDevice(X),
     )
     assert case.split is not None
-    assert sorted(case.split.constants) == [1, 2]
-    assert case.after == ["mul.Tensor", "add.Tensor"]
+    assert case.split.transparent and "_folded_1" in dict(case.module.named_buffers())
+    assert case.after == ["lift_fresh", "lift_fresh", "mul.Tensor", "add.Tensor"]
     assert_runs(case, X)
 
 
@@ -164,7 +191,7 @@ def test_others_are_arguments_that_stay() -> None:
 def test_a_constant_number_has_its_bits(value: float) -> None:
     case = Case(lambda x: (x * torch.tensor(value),), OnDevice(X))
     assert case.split is not None
-    assert len(case.split.constants) == (value != value)
+    assert ("full" in case.after) == (value == value)
     assert_runs(case, X)
 
 
@@ -282,7 +309,9 @@ def test_each_pass_can_be_left_out() -> None:
     everything = ["bring", "fetch", "fold"]
     for left_out in everything:
         module = trace(function, OnDevice(X), number())
-        split = pipeline.transform(module, pipeline.ALL - {left_out}, generated=True)
+        split = pipeline.transform(
+            module, pipeline.ALL - {left_out}, generated=True, home=torch.device("cpu")
+        )
         assert split is not None
         applied = sorted({each.name for each in split.applied})
         # A constant is as well brought in each call.

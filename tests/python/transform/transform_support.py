@@ -6,8 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from pygraph.frontends.compile.parts import run_by_operators
 from pygraph.transform import parts, pipeline
@@ -28,16 +30,19 @@ def _plain(argument: Any) -> Any:
 
 
 def trace(function: Any, *arguments: Any) -> torch.fx.GraphModule:
-    """ATen's graph of a function of the device's and the host's tensors."""
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    """ATen's graph of a function of tensors of device and host, and of integers that vary."""
+    shapes = ShapeEnv()
+    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes):
         fakes = [
-            torch.empty_strided(
+            _varying(shapes, each, index)
+            if type(each) is int
+            else torch.empty_strided(
                 _plain(each).shape,
                 _plain(each).stride(),
                 dtype=_plain(each).dtype,
                 device=DEVICE if isinstance(each, OnDevice) else "cpu",
             )
-            for each in arguments
+            for index, each in enumerate(arguments)
         ]
         return make_fx(function)(*fakes)
 
@@ -56,6 +61,12 @@ def on_cpu(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return module
 
 
+def _varying(shapes: ShapeEnv, value: int, index: int) -> torch.SymInt:
+    source = ConstantSource(f"integer_{index}")
+    symbol = shapes.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
+    return shapes.create_symintnode(symbol, hint=value, source=source)
+
+
 class Case:
     """A function before and after the passes."""
 
@@ -63,7 +74,9 @@ class Case:
         self._plain = on_cpu(trace(function, *arguments))
         self.module = trace(function, *arguments)
         self.before = operators(self.module)
-        self.split: Split | None = pipeline.transform(self.module, generated=generated)
+        self.split: Split | None = pipeline.transform(
+            self.module, generated=generated, home=torch.device("cpu")
+        )
         self.after = operators(self.module)
         self.bodies = 0
 

@@ -55,7 +55,7 @@ def compile_graph(
             )
             static = set() if is_backward else set(aot.static_inputs())
             if made is not None:
-                static = (static | {*made.split.constants}) - made.split.staged
+                static -= made.split.staged
             source = _Source(body, wrapped, static, is_backward)
             code = functools.partial(units.compile, source)
             return cast(Any, code() if around is None else around(code, body, is_backward))

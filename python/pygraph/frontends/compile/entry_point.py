@@ -109,8 +109,7 @@ class Connector:
         )
         self._connected = True
         program, guessed = self._graph.dispatcher.oldest, False
-        # A guess would read memory of the host that it knows nothing of.
-        if self._ask is not None and program is not None and program.without_trace and not crossing:
+        if self._ask is not None and program is not None and program.without_trace:
             permit = self._ask()
             guessed = permit is not None and install(self.entry_point, permit)
         self._graph.note_entry_point(Speculation(wrapped, guessed), counts)

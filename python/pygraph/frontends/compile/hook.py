@@ -115,7 +115,7 @@ def _inner_compile(
         made = Transformed(found)
 
         def compile_body(body: Any, examples: list[Any]) -> Any:
-            static = {*kwargs.pop("static_input_idxs", ()), *found.constants} - found.staged
+            static = {*kwargs.pop("static_input_idxs", ())} - found.staged
             kept = range(min(found.arguments, len(example_inputs)))
             given = [
                 example_inputs[i] if i in kept and i not in found.staged else example
