@@ -19,7 +19,8 @@ FLOORS = (
     ("runtime",),
     ("decide",),
     ("capture",),
-    ("planning", "reporting", "twin"),
+    ("planning",),
+    ("reporting", "twin"),
     ("operators",),
     ("torch_private",),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,19 +32,52 @@ def inspect(name: str, graph_module: Any, static: Sequence[int], mutated: int) -
                 _argument(leaf.name, leaf.meta["val"]) for leaf in leaves if _has_tensor(leaf)
             ]
     found.findings = findings(graph)
+    found.remaining = list(found.findings)
     return found
 
 
 def findings(graph: Any, on_host: Callable[[torch.Tensor], bool] = on_cpu) -> list[Finding]:
     """What stands in the way of a capture, or needs care; the most serious first. `on_host`: of a
     tensor, whether it is not in memory of the device."""
-    found: list[Finding] = []
+    return _in_order(located(graph, on_host).values())
+
+
+def transformed(
+    found: GraphPlan, before: Mapping[str, Finding], body: Any, cleared: Mapping[str, str]
+) -> None:
+    """Adds to a graph's plan what passes have made of it. `before`: `located()` of the graph as it
+    was; `body`: what is left of it; `cleared`: which pass has taken an obstacle away, by its
+    node."""
+    found.findings = _in_order(before.values())
+    found.remaining = findings(body)
+    for finding in found.findings:
+        nodes = [name for name, each in before.items() if each is finding]
+        if all(name in cleared for name in nodes):
+            finding.taken_away_by = sorted({cleared[name] for name in nodes})
+
+
+def located(graph: Any, on_host: Callable[[torch.Tensor], bool] = on_cpu) -> dict[str, Finding]:
+    """The findings of a graph by the names of their nodes, in the graph's order."""
+    lines: dict[tuple[Any, ...], Finding] = {}
+    found: dict[str, Finding] = {}
     for node in graph.nodes:
         kind = obstacle(node, on_host)
-        if kind is not None:
-            _add(found, kind, node)
+        if kind is None:
+            continue
+        source, code = of_node(node)
+        line = (kind, str(node.target), source)
+        if line in lines:
+            lines[line].count += 1
+        else:
+            lines[line] = Finding(*line, code)
+        found[node.name] = lines[line]
+    return found
+
+
+def _in_order(found: Iterable[Finding]) -> list[Finding]:
     order = list(KINDS)
-    return sorted(found, key=lambda finding: order.index(finding.kind))
+    once = {id(each): each for each in found}.values()
+    return sorted(once, key=lambda finding: order.index(finding.kind))
 
 
 def is_view(node: Any) -> bool:
@@ -82,13 +115,3 @@ def _argument(name: str, value: Any) -> Argument:
 
 def _has_tensor(leaf: Any) -> bool:
     return isinstance(leaf, torch.fx.Node) and isinstance(leaf.meta.get("val"), torch.Tensor)
-
-
-def _add(findings: list[Finding], kind: str, node: Any) -> None:
-    source, code = of_node(node)
-    operator = str(node.target)
-    for finding in findings:
-        if (finding.kind, finding.operator, finding.source) == (kind, operator, source):
-            finding.count += 1
-            return
-    findings.append(Finding(kind, operator, source, code))

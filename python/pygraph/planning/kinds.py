@@ -56,13 +56,13 @@ KINDS = {
     "host to device": Kind(
         "a copy from the CPU to the GPU",
         True,
-        "has to happen in front of the graph",
+        "runs between two parts of the graph",
         "register the tensor as a buffer, or move it before the model is called",
     ),
     "device to host": Kind(
         "a copy from the GPU to the CPU",
         True,
-        "has to happen behind the graph",
+        "runs between two parts of the graph",
         "return the tensor, and move it behind the model",
     ),
     "cpu input": Kind(
@@ -81,6 +81,6 @@ KINDS = {
 """Each `Finding.kind`, in the order of `pygraph.operators.table.Obstacle`."""
 
 COVERS = ("wholly", "in part", "not at all")
-"""How a graph runs as CUDA graphs. "in part": what stands in the way runs between two of them, as
-torch.compile would run it. "not at all": all of its inputs are on the CPU, or a library in it must
-not be captured."""
+"""How a graph runs as CUDA graphs. "in part": what no pass takes away runs between two of
+them, as torch.compile would run it. "not at all": all of its inputs are on the CPU, and no pass has
+anything to do; or a library in it must not be captured."""

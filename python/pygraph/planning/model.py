@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pygraph.planning.kinds import KINDS
 from pygraph.planning.text import as_rich, as_text
+from pygraph.reporting import Applied
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,6 +27,8 @@ class Finding:
     """That line's text."""
     count: int = 1
     """How many operators of the graph came from that line."""
+    taken_away_by: list[str] = field(default_factory=list)
+    """The passes that take it out of the way, by name; empty where it stays, or some of it."""
 
     @property
     def splits(self) -> bool:
@@ -90,19 +93,30 @@ class GraphPlan:
     mutated: int = 0
     """Inputs that the graph writes to."""
     findings: list[Finding] = field(default_factory=list)
-    """What stands in the way, or needs care; the most serious first."""
+    """What stands in the way of the graph as it was traced, or needs care; the most serious
+    first."""
+    passes: list[Applied] = field(default_factory=list)
+    """What passes change in it before it is compiled, in the order of the changes."""
+    remaining: list[Finding] = field(default_factory=list)
+    """What stands in the way of what is left of it then, or needs care."""
 
     @property
     def whole(self) -> bool:
-        """Whether nothing that was found would take this graph apart."""
-        return not any(finding.splits for finding in self.findings)
+        """Whether nothing that remains would take this graph apart."""
+        return not any(finding.splits for finding in self.remaining)
+
+    @property
+    def taken_away(self) -> list[Finding]:
+        """Findings that passes take out of the way."""
+        return [finding for finding in self.findings if finding.taken_away_by]
 
     @property
     def cover(self) -> str:
         """How it runs as CUDA graphs: "wholly", "in part" or "not at all"."""
-        if self.host_inputs and not self.constants and not self.patched:
+        on_host = self.host_inputs and not self.constants and not self.patched
+        if on_host and not self.passes:
             return "not at all"
-        if {finding.kind for finding in self.findings if finding.splits} == {"library state"}:
+        if {finding.kind for finding in self.remaining if finding.splits} == {"library state"}:
             return "not at all"
         return "wholly" if self.whole else "in part"
 
@@ -135,8 +149,13 @@ class Plan:
 
     @property
     def findings(self) -> list[Finding]:
-        """Findings of all graphs."""
+        """Findings of all graphs, as they were traced."""
         return [finding for graph in self.graphs for finding in graph.findings]
+
+    @property
+    def remaining(self) -> list[Finding]:
+        """What remains of all graphs' findings behind the passes."""
+        return [finding for graph in self.graphs for finding in graph.remaining]
 
     @property
     def capturable(self) -> bool:

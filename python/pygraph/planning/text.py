@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pygraph.planning.kinds import COVERS, KINDS
@@ -10,7 +11,7 @@ from pygraph.planning.kinds import COVERS, KINDS
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from pygraph.planning.model import Argument, GraphPlan, Plan
+    from pygraph.planning.model import Argument, Finding, GraphPlan, Plan
 
 SHOWN = 6
 """Arguments and findings that are listed one by one; the rest is counted."""
@@ -56,7 +57,9 @@ def _advice(plan: Plan) -> list[str]:
     lines = []
     covers = {graph.cover for graph in plan.graphs}
     if "in part" in covers:
-        lines.append("in part: what is listed runs between CUDA graphs, as under torch.compile")
+        lines.append(
+            "in part: what no pass takes away runs between CUDA graphs, as under torch.compile"
+        )
     if "not at all" in covers:
         lines.append(
             "not at all: its inputs are on the CPU, or what is listed forbids a capture; this runs "
@@ -64,7 +67,7 @@ def _advice(plan: Plan) -> list[str]:
         )
     if plan.breaks:
         lines.append("a break: Python runs there, between two graphs; the results are right")
-    found = {finding.kind for finding in plan.findings if finding.splits}
+    found = {finding.kind for finding in plan.remaining if finding.splits}
     kinds = [kind for name, kind in KINDS.items() if name in found]
     lines += [f"to do: {kind.title}: {kind.remedy}" for kind in kinds]
     if plan.breaks:
@@ -85,15 +88,34 @@ def _graph(graph: GraphPlan) -> list[str]:
         lines.append(f"    on the CPU: {_first([str(each) for each in graph.host_inputs])}")
     if graph.scalars:
         lines.append(f"    numbers: {_first(graph.scalars)}")
-    for finding in graph.findings[:SHOWN]:
+    if graph.passes:
+        before, behind = map(_in_the_way, (graph.findings, graph.remaining))
+        lines.append(f"    lines in the way: {before} before the passes, {behind} behind them")
+    lines += _findings(graph.remaining)
+    lines += _findings(graph.taken_away)
+    lines += [f"    pass {each}" for each in graph.passes[:SHOWN]]
+    if len(graph.passes) > SHOWN:
+        lines.append(f"    and {len(graph.passes) - SHOWN} more changes by passes")
+    return lines
+
+
+def _in_the_way(found: Sequence[Finding]) -> int:
+    return sum(finding.splits for finding in found)
+
+
+def _findings(found: Sequence[Finding]) -> list[str]:
+    lines = []
+    for finding in found[:SHOWN]:
         kind = KINDS[finding.kind]
         times = f" ({finding.count} times)" if finding.count > 1 else ""
         where = f" at {finding.source}" if finding.source else ""
-        lines.append(f"    {kind.title}: {finding.operator}{where}{times}: {kind.effect}")
+        passes = " and ".join(finding.taken_away_by)
+        effect = f"taken away by the pass {passes}" if passes else kind.effect
+        lines.append(f"    {kind.title}: {finding.operator}{where}{times}: {effect}")
         if finding.code:
             lines.append(f"      {finding.code}")
-    if len(graph.findings) > SHOWN:
-        lines.append(f"    and {len(graph.findings) - SHOWN} more lines")
+    if len(found) > SHOWN:
+        lines.append(f"    and {len(found) - SHOWN} more lines")
     return lines
 
 

@@ -46,6 +46,8 @@ class Draft:
     #: nodes behind the body that copy a value of the device as it is
     fetched: set[Any] = dataclasses.field(default_factory=set)
     applied: list[Applied] = dataclasses.field(default_factory=list)
+    #: which pass has taken an obstacle out of the way, by the name of the node
+    cleared: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def graph(self) -> torch.fx.Graph:

@@ -41,13 +41,24 @@ def transform(
         return None
     (device,) = devices
     draft = Draft(module, device, home or device, generated)
-    for name, apply in PASSES.items():
+    for name in PASSES:
         if name in passes:
-            apply(draft)
-    if not draft.applied:
-        return None
-    _drop_unneeded(draft)
-    return split(draft)
+            _pass(draft, name)
+    return split(draft) if draft.applied else None
+
+
+def _pass(draft: Draft, name: str) -> None:
+    before = _obstacles(draft)
+    PASSES[name](draft)
+    if draft.applied:
+        _drop_unneeded(draft)
+    cleared = before - _obstacles(draft)
+    draft.cleared |= {node.name: name for node in cleared}
+
+
+def _obstacles(draft: Draft) -> set[Any]:
+    """The nodes of the body that stand in a capture's way."""
+    return set(filter(draft.stays, remaining(draft.graph)))
 
 
 def _is_worth_it(node: Any) -> bool:

@@ -56,6 +56,8 @@ class Split:
     fetched: frozenset[int]  #: results of the body that are copied to the host
     elsewhere: Mapping[int, Origin]  #: results of the graph that are not the body's
     applied: Sequence[Applied]
+    #: which pass has taken an obstacle out of the way, by the name that its node had
+    cleared: Mapping[str, str]
 
     def strides_of_results(self, of_body: list[Any]) -> list[Any]:
         """What is known of the strides of the graph's results, from what is known of the body's."""
@@ -117,6 +119,7 @@ class _Splitter:
             fetched=frozenset(self.fetched),
             elsewhere=elsewhere,
             applied=tuple(draft.applied),
+            cleared=dict(draft.cleared),
         )
 
     def _nodes_in(self, part: Part) -> list[Any]:

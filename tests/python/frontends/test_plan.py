@@ -106,6 +106,118 @@ def test_a_cpu_tensor_beside_gpu_tensors_is_found():
     assert plan(Plain(), (torch.randn(2, 8),), {"scale": torch.ones(())}).capturable
 
 
+class Mixed(Plain):
+    """On the device, but for what the passes can take away and what they cannot."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.tensor(2.5)  # attributes, not buffers
+        self.table = torch.arange(4.0)
+
+    def forward(self, x, mask=None, back=False):
+        y = self.linear(x) * self.scale  # marker: scale
+        if mask is not None:
+            y = y * mask.to(y.device)  # marker: moved mask
+        if back:
+            on_host = y.sum(0).cpu() * 2  # marker: host work
+            y = y + on_host.to(y.device)  # marker: back again
+        return y, y.argmax().cpu()  # marker: copied result
+
+
+def test_what_passes_take_away_is_told_before_and_after():
+    x, mask = torch.randn(2, 8, device="meta"), torch.ones(2, 4)
+    found = plan(Mixed().to("meta"), (x, mask))
+    (graph,) = found.graphs
+    assert {(each.kind, each.source, *each.taken_away_by) for each in graph.findings} == {
+        ("cpu input", line_of("marker: scale"), "bring"),
+        ("host to device", line_of("marker: moved mask"), "bring"),
+        ("device to host", line_of("marker: copied result"), "fetch"),
+    }
+    assert graph.remaining == [] and graph.taken_away == graph.findings
+    assert graph.whole and graph.cover == "wholly" and found.capturable
+    assert [each.name for each in graph.passes] == ["bring", "bring", "fetch"]
+    assert graph.passes[-1].source == line_of("marker: copied result")
+    assert sorted(each.shape for each in graph.host_inputs) == [(), (2, 4)]
+    text = str(found)
+    assert "lines in the way: 3 before the passes, 0 behind them" in text
+    place = line_of("marker: moved mask")
+    assert f"aten._to_copy.default at {place}: taken away by the pass bring" in text
+    assert "pass fetch: a copy to the host is made behind the graph" in text
+    assert "runs as CUDA graphs: wholly" in text and "to do" not in text
+
+
+def test_work_of_the_host_in_the_middle_remains():
+    x = torch.randn(2, 8, device="meta")
+    found = plan(Mixed().to("meta"), (x,), {"back": True})
+    (graph,) = found.graphs
+    assert {(each.kind, each.source) for each in graph.remaining} == {
+        ("device to host", line_of("marker: host work")),
+        ("cpu operator", line_of("marker: host work")),
+        ("host to device", line_of("marker: back again")),
+    }
+    assert {each.source for each in graph.taken_away} == {
+        line_of("marker: scale"),
+        line_of("marker: copied result"),
+    }
+    assert graph.cover == "in part" and not found.capturable
+    text = str(found)
+    assert "lines in the way: 5 before the passes, 3 behind them" in text
+    assert "in part: what no pass takes away runs between CUDA graphs" in text
+    assert "to do: an operator computes on the CPU: make the tensor on the GPU" in text
+    assert "to do: an input lives on the CPU" not in text
+
+
+def test_a_line_that_is_taken_away_in_part_remains():
+    def function(x, y):
+        for again in (False, True):
+            x = x + (x.cpu() * 2 if again else y).to(x.device)  # marker: some of it
+        return x
+
+    found = plan(function, (torch.randn(4, device="meta"), torch.randn(4)))
+    (graph,) = found.graphs
+    assert found.error is None
+    copies, remaining = (
+        [each for each in listed if each.kind == "host to device"]
+        for listed in (graph.findings, graph.remaining)
+    )
+    assert [each.count for each in copies] == [2] and copies[0].taken_away_by == []
+    assert [each.count for each in remaining] == [1] and graph.passes
+
+
+def test_a_graph_with_arguments_of_the_host_alone_may_be_whole():
+    found = plan(lambda x: x.to("meta") * 2, torch.randn(4), device="meta")
+    assert found.capturable  # the trace moves it, as a user would
+    (graph,) = plan(Host().to("meta"), (torch.randn(4),)).graphs
+    assert graph.host_inputs and not graph.constants and not graph.patched
+    assert graph.taken_away and graph.cover == "wholly"
+
+
+class Host(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.unused = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return x.to("meta") * 2
+
+
+def test_json_has_both_sides():
+    data = plan(Mixed().to("meta"), (torch.randn(2, 8, device="meta"),)).to_dict()
+    (graph,) = data["graphs"]
+    assert [each["taken_away_by"] for each in graph["findings"]] == [["fetch"], ["bring"]]
+    assert graph["remaining"] == [] and data["capturable"]
+    assert [each["name"] for each in graph["passes"]] == ["bring", "fetch"]
+
+
+def test_constants_are_computed_for_a_plan_and_nothing_else():
+    def function(x):
+        return x * torch.sqrt(torch.tensor([2.0, 3.0])).to(x.device)  # marker: constant
+
+    found = plan(function, torch.randn(2, device="meta"))
+    assert found.capturable and {each.name for each in found.graphs[0].passes} == {"fold"}
+    assert {tuple(each.taken_away_by) for each in found.findings if each.splits} == {("fold",)}
+
+
 def test_numbers_as_indices_are_in_nobodys_way_and_masks_are() -> None:
     x, index = torch.randn(4, 4), torch.tensor([1, 2])
     assert plan(lambda x, i: x[:, i] * 2, (x, index)).capturable
@@ -129,9 +241,7 @@ def test_the_text_says_what_a_finding_means_and_what_helps():
     training = str(plan(Plain(), torch.randn(2, 8), training=True))
     assert "Plain: 2 graphs, run as CUDA graphs: wholly (" in training and "to do" not in training
     text = str(plan(Awkward(), torch.randn(2, 8)))
-    assert "Awkward: 3 graphs, run as CUDA graphs: 1 wholly, 2 in part; 2 breaks" in text
-    assert "in part: what is listed runs between CUDA graphs" in text
-    assert "to do: an operator computes on the CPU: make the tensor on the GPU" in text
+    assert "Awkward: 3 graphs, run as CUDA graphs: wholly; 2 breaks" in text
     assert "to do: a break" in text and "random numbers:" not in text.split("to do", 1)[1]
 
 

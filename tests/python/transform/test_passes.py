@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from places import assert_bits
-from transform_support import DEVICE, Case, OnDevice
+from transform_support import DEVICE, Case, OnDevice, trace
 
 from pygraph.transform import pipeline
 
@@ -319,3 +319,15 @@ def test_each_pass_can_be_left_out() -> None:
             ["bring", "fetch"] if left_out == "fold" else [e for e in everything if e != left_out]
         )
         assert applied == expected
+
+
+def test_it_is_told_which_pass_has_taken_an_obstacle_away() -> None:
+    def function(x: Any, y: Any) -> Any:
+        three = torch.tensor([3.0, 4.0, 5.0, 6.0]).to(DEVICE)
+        return x * three + y.to(DEVICE), x.sum().cpu()
+
+    module = trace(function, OnDevice(torch.randn(4)), torch.randn(4))
+    obstacles = {node.name for node in pipeline.remaining(module.graph)}
+    split = pipeline.transform(module, generated=True)
+    assert split is not None and set(split.cleared) == obstacles
+    assert sorted(set(split.cleared.values())) == ["bring", "fetch", "fold"]

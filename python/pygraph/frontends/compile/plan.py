@@ -4,7 +4,9 @@
 tensors that have a shape and a device but no memory, and says what torch.compile would hand to
 PyGraph: the graphs, what breaks them apart, which of their inputs stay and which change from call
 to call, and what stands in the way of a capture, each with the line of the program that is to
-blame. Nothing is compiled and nothing runs.
+blame: before the passes that graphs go through, and behind them, for each graph goes through them
+here as well (pygraph/transform). Nothing is compiled and nothing runs, but what the passes compute
+of constants on the CPU.
 
 The compilers that AOTAutograd is given only look at their graph and hand it back, so the program
 goes on behind a graph break and every graph is seen. Which inputs are constants is AOTAutograd's
@@ -14,10 +16,12 @@ own answer (`static_input_indices`), the one that Inductor's CUDA graphs go by.
 from __future__ import annotations
 
 import logging
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,11 +29,12 @@ import torch
 from pygraph.frontends.compile import breaks
 from pygraph.planning import GraphPlan, Plan
 from pygraph.planning.fake import Stand, mode_of, on_cpu_only, replaced, stand_in_device
-from pygraph.planning.inspect import inspect
+from pygraph.planning.inspect import inspect, located, transformed
 from pygraph.planning.source import of_text
 from pygraph.torch_private import dynamo
 from pygraph.torch_private.aot import boxed, mutated_inputs, static_inputs, tangents
 from pygraph.torch_private.dispatch import tree_leaves, tree_map
+from pygraph.transform.pipeline import transform
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +54,9 @@ def plan(
     replaced for the time of the call by tensors without memory. Where the program is wholly on the
     CPU it is taken as one that will be moved to the GPU with its arguments; where it is on a GPU or
     on "meta" already, a tensor on the CPU is reported as such.
+
+    Of each graph the plan says what stood in the way before the passes of the option
+    `transform="all"`, which pass takes it away, and what remains.
 
     With `training`, the outputs are summed and a backward is traced as well. A failed trace raises
     nothing: `Plan.error` says what happened.
@@ -114,9 +122,11 @@ def _reader(graphs: list[GraphPlan], phase: str) -> Callable[..., Any]:
         if phase == "backward":
             # The saved tensors come first: they stay where the forward put them.
             static, mutated = range(len(example_inputs) - tangents(graph_module)), 0
-        graphs.append(inspect(f"graph {len(graphs)} ({phase})", graph_module, static, mutated))
+        found = inspect(f"graph {len(graphs)} ({phase})", graph_module, static, mutated)
+        graphs.append(found)
         outputs = next(node for node in graph_module.graph.nodes if node.op == "output").args[0]
         values = [getattr(each, "meta", {}).get("val", each) for each in outputs]
+        _transform(found, graph_module)
 
         @boxed
         def run(inputs: list[Any]) -> list[Any]:
@@ -126,6 +136,15 @@ def _reader(graphs: list[GraphPlan], phase: str) -> Callable[..., Any]:
         return run
 
     return read
+
+
+def _transform(found: GraphPlan, graph_module: torch.fx.GraphModule) -> None:
+    """Has the passes change a graph, as they do before it is compiled, and plans what they did."""
+    before = located(graph_module.graph)
+    split = transform(graph_module, generated=True, home=torch.device("cpu"))
+    if split is not None:
+        found.passes = [replace(each, source=_short(each.source)) for each in split.applied]
+        transformed(found, before, split.body.graph, split.cleared)
 
 
 def _like(value: Any) -> Any:
@@ -164,6 +183,11 @@ def _all_tensors(model: Any, given: Sequence[Any]) -> Iterator[Any]:
         yield from model.parameters()
         yield from model.buffers()
     yield from (leaf for leaf in given if isinstance(leaf, torch.Tensor))
+
+
+def _short(source: str | None) -> str | None:
+    """A place without the folders of this machine."""
+    return None if source is None else os.path.basename(source)
 
 
 def _in_short(error: Exception) -> str:
