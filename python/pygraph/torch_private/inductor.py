@@ -123,7 +123,7 @@ def call_within(compiled: Any, other: Any) -> None:
     """Has an OutputCode call what another one calls from now on. Where that one dies it takes the
     partitions with it that it calls (CompiledFxGraph.__del__), so it is kept."""
     compiled.current_callable = other.current_callable
-    compiled._pygraph_kept = other
+    compiled.kept_by_pygraph = other
 
 
 def output_strides(compiled: Any) -> Any:

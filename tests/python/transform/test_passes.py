@@ -328,6 +328,6 @@ def test_it_is_told_which_pass_has_taken_an_obstacle_away() -> None:
 
     module = trace(function, OnDevice(torch.randn(4)), torch.randn(4))
     obstacles = {node.name for node in pipeline.remaining(module.graph)}
-    split = pipeline.transform(module, generated=True)
+    split = pipeline.transform(module, generated=True, home=torch.device("cpu"))
     assert split is not None and set(split.cleared) == obstacles
     assert sorted(set(split.cleared.values())) == ["bring", "fetch", "fold"]
