@@ -181,11 +181,13 @@ def patterns(document: Document) -> str:
 
     head, rows = page(document)
     counts = document["summary"]["counts"]
+    left_out = counts.get("not_run", 0)
+    ends = f" {left_out} would end their process, and were not run." if left_out else ""
     return (
         f"{lines_of(head, rows)}\n\n{machine(document['env'])}. Microseconds, medians. "
         f"PyGraph's results are bit-equal to torch.compile's default in "
         f"{counts['pygraph_bit_equal']} of {counts['pygraph_compared']} patterns; of "
-        f"{counts['records']} results {counts['wrong']} are wrong. "
+        f"{counts['records']} results {counts['wrong']} are wrong.{ends} "
         f"Measured with `{document['command']}`."
     )
 

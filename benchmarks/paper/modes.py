@@ -1,11 +1,13 @@
 """The ways to run a workload, each prepared to a function that takes one iteration: those of
 harness/modes.py, and
 
-pygraph-copies    pygraph with changing arguments copied into place instead of patched: what the
-                  second of the paper's three ideas is worth (its section 6, ablation)
+pygraph-untransformed    pygraph without the passes that take obstacles out of a program: what the
+                         first of the paper's three ideas is worth (its section 6, ablation)
+pygraph-copies           pygraph with changing arguments copied into place instead of patched: what
+                         the second is worth
 
-The paper's other two parts, transformations and selection, have no switch here: PyGraph does not
-transform programs and does not decide by cost yet, so pygraph is measured without either.
+The third, selection, has no switch here: PyGraph does not decide by cost yet, so pygraph is
+measured without it.
 
 What is compiled is the program from inputs to outputs. In training, the loss is made of the outputs
 by eager code, as in the paper: a backward graph then has the outputs' gradients among its inputs.
@@ -97,6 +99,7 @@ def _floor(bench: Bench) -> Iteration:
 
 MODES: dict[str, Callable[[Bench], Iteration]] = {
     **{mode: _way(mode) for mode in ("eager", "default", "reduce-overhead", "pygraph")},
+    "pygraph-untransformed": _way("pygraph-untransformed", transform="none"),
     "pygraph-copies": _way("pygraph-copies", arguments="copied"),
     "floor": _floor,
 }

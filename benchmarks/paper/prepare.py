@@ -36,7 +36,15 @@ from benchmarks.paper.record import Result
 log = logging.getLogger(__name__)
 
 WEIGHED = 4
-ORDER = ("eager", "default", "floor", "pygraph-copies", "pygraph", "reduce-overhead")
+ORDER = (
+    "eager",
+    "default",
+    "floor",
+    "pygraph-copies",
+    "pygraph-untransformed",
+    "pygraph",
+    "reduce-overhead",
+)
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,17 @@
 
     ./run bench-patterns --out benchmarks/results/patterns.json    # on a GPU, some minutes
     ./run bench-patterns --only float_scale,item_end
+    ./run bench-patterns --compare earlier.json                    # what got slower or faster
     ./run bench-patterns --only float_scale --device cpu           # to try it; means nothing
 
-The exit status is 0 if everything ran and every mode was right.
+The exit status is 0 if everything ran and every mode was right. Goals do not count, nor a mode that
+is not run since it would end the process.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,10 +23,12 @@ from rich.text import Text
 
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import command_line
+from benchmarks.patterns import changes
 from benchmarks.patterns.catalogue import PATTERNS, THEME_OF, find
 from benchmarks.patterns.modes import MODES, available
+from benchmarks.patterns.record import Record
 from benchmarks.patterns.suite import Plan, Suite
-from benchmarks.patterns.table import reasons, summary_lines, tables
+from benchmarks.patterns.table import not_run, reasons, summary_lines, tables
 from pygraph.demo.models import chosen
 from pygraph.demo.output import terminal
 
@@ -45,6 +50,10 @@ def main(
     options: Annotated[
         str, typer.Option(help='PyGraph\'s, as JSON: {"arguments": "copied"}.')
     ] = "{}",
+    compare: Annotated[
+        Path | None,
+        typer.Option(help="An earlier record: what got slower or faster beside default."),
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the patterns and stop.")] = False,
     device: Annotated[str, typer.Option(help="cpu: to try the command; means nothing.")] = "cuda",
 ) -> None:
@@ -57,6 +66,7 @@ def main(
     if device == "cuda" and not torch.cuda.is_available():
         raise typer.BadParameter("no NVIDIA GPU that torch can use; without one: --device cpu")
     try:
+        before = None if compare is None else changes.read(compare)
         plan = Plan(
             patterns=tuple(each.name for each in find(only)),
             modes=tuple(chosen(modes, available(Device(device)), "mode")),
@@ -70,7 +80,7 @@ def main(
         raise typer.BadParameter(str(error.args[0])) from error
     suite = Suite(plan, command_line(), console, out)
     suite.run()
-    raise typer.Exit(show(suite, console))
+    raise typer.Exit(show(suite, console, before))
 
 
 def _parsed(options: str) -> dict[str, Any]:
@@ -80,14 +90,17 @@ def _parsed(options: str) -> dict[str, Any]:
     return found
 
 
-def show(suite: Suite, console: Console) -> int:
+def show(suite: Suite, console: Console, before: Sequence[Record] | None = None) -> int:
+    """`before`: an earlier record, to compare with."""
     if suite.records:
         for table in tables(suite.records):
             console.print(table)
         for line in summary_lines(suite.document()["summary"]):
-            console.print(line)
-        for line in reasons(suite.records):
+            console.print(Text(line))
+        for line in [*not_run(suite.records), *reasons(suite.records)]:
             console.print(Text(line, style="dim"), soft_wrap=True)
+        for line in [] if before is None else changes.lines(before, suite.records):
+            console.print(Text(line))
     problems = suite.problems()
     for problem in problems:
         console.print(Text(problem, style="red"), soft_wrap=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from benchmarks.patterns.host_values import Scaled
-from benchmarks.patterns.pattern import WIDTH, Loaded, Pattern, Tensors, number, square
+from benchmarks.patterns.pattern import BY_HAND, WIDTH, Loaded, Pattern, Tensors, number, square
 
 
 class Attribute(Loaded):
@@ -76,10 +77,28 @@ class Moved(Loaded):
         return self.tail(self.head(x) + rows.mean(0))
 
 
+class MovedByHand(Moved):
+    """In the compiled model the input is on the device already, and stays as it is."""
+
+    by_hand = True
+
+    def called(self, forward: Callable[..., Any], *inputs: Any) -> Any:
+        x, large = inputs
+        return forward(x, large.to(x.device))
+
+
 class MovedLater(Loaded):
     def forward(self, x: Any, large: Any) -> Any:
         rows = large.to(x.device, non_blocking=True).view(-1, WIDTH, WIDTH)
         return self.tail(self.head(x) + rows.mean(0))
+
+
+class MovedLaterByHand(MovedLater):
+    by_hand = True
+
+    def called(self, forward: Callable[..., Any], *inputs: Any) -> Any:
+        x, large = inputs
+        return forward(x, large.to(x.device, non_blocking=True))
 
 
 class Table(Loaded):
@@ -152,22 +171,56 @@ PATTERNS = (
         Scaled,
         Scaled,
         values=lambda k: (torch.tensor(0.5 + number(k)),),
+        one_copy_more=True,
     ),
-    Pattern("scalar_attribute", "the same as an attribute of the model", Attribute, AttributeClean),
-    Pattern("scalar_buffer", "the same as a buffer left on the CPU", Buffer, BufferClean),
+    Pattern(
+        "scalar_attribute",
+        "the same as an attribute of the model",
+        Attribute,
+        AttributeClean,
+        one_copy_more=True,
+    ),
+    Pattern(
+        "scalar_buffer",
+        "the same as a buffer left on the CPU",
+        Buffer,
+        BufferClean,
+        one_copy_more=True,
+    ),
     Pattern("arange_moved", "torch.arange on the CPU, and moved", Positions, PositionsClean),
     Pattern("mask_made", "a mask made on the CPU, and moved", MaskMade, MaskMadeClean),
-    Pattern("mask_input", "a mask on the CPU as input", MaskGiven, MaskGiven, with_mask, (1,)),
-    Pattern("input_1mb", "an input of 1 MiB on the CPU", Moved, Moved, with_mebibyte, (1,)),
+    Pattern(
+        "mask_input",
+        "a mask on the CPU as input",
+        MaskGiven,
+        MaskGiven,
+        with_mask,
+        (1,),
+        one_copy_more=True,
+    ),
+    Pattern(
+        "input_1mb",
+        f"an input of 1 MiB on the CPU, moved{BY_HAND} .to()",
+        Moved,
+        MovedByHand,
+        with_mebibyte,
+        (1,),
+    ),
     Pattern(
         "input_pinned",
-        "the same in pinned memory, moved with non_blocking=True",
+        f"the same in pinned memory, moved with non_blocking=True{BY_HAND} the same .to()",
         MovedLater,
-        MovedLater,
+        MovedLaterByHand,
         with_pinned,
         (1,),
     ),
-    Pattern("table_moved", "a table of 64 KiB on the CPU, moved each time", Table, TableClean),
-    Pattern("bucketize", "boundaries on the CPU", Buckets, BucketsClean),
-    Pattern("embedding_bag", "offsets on the CPU", Bags, Bags, with_bags, (2,)),
+    Pattern(
+        "table_moved",
+        "a table of 64 KiB on the CPU, moved each time",
+        Table,
+        TableClean,
+        one_copy_more=True,
+    ),
+    Pattern("bucketize", "boundaries on the CPU", Buckets, BucketsClean, one_copy_more=True),
+    Pattern("embedding_bag", "offsets on the CPU", Bags, Bags, with_bags, (2,), one_copy_more=True),
 )

@@ -6,6 +6,7 @@ Each mode has a model and inputs of its own: patterns write both.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -53,6 +54,8 @@ def maker(mode: str, options: Mapping[str, Any]) -> Callable[[Bench], PatternRun
         runner = PatternRunner(way(mode), step, before(mode), inputs=bench.inputs)
         if bench.workload.training:
             train(runner, step)
+        elif model.by_hand:
+            runner.step = functools.partial(model.called, step)
         runner.model = model
         return runner
 

@@ -191,6 +191,7 @@ PATTERNS = (
         StepInt,
         StepClean,
         further=lambda device: (torch.zeros((), device=device),),
+        one_copy_more=True,
     ),
     Pattern(
         "step_tensor",
@@ -205,6 +206,7 @@ PATTERNS = (
         Cached,
         CachedTensor,
         values=lambda k: (k % LENGTH,),
+        one_copy_more=True,
     ),
     Pattern(
         "cache_tensor",
@@ -212,5 +214,6 @@ PATTERNS = (
         CachedTensor,
         CachedTensor,
         values=lambda k: (torch.tensor(k % LENGTH),),
+        one_copy_more=True,
     ),
 )

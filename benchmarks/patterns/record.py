@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.harness.figures import Modes, figure, over
+from benchmarks.harness.figures import Modes
 from benchmarks.harness.measure import Samples, geomean, percentile
 from benchmarks.harness.profile import Launched
 from benchmarks.harness.record import by_mode, restored, shareable
 from benchmarks.harness.reports import fallbacks
 from benchmarks.harness.timed import Timed
 from benchmarks.patterns.catalogue import PATTERNS, THEME_OF
+from benchmarks.patterns.goals import RATIOS, goals
 from pygraph.reporting import GraphReport
 
 
@@ -36,6 +37,8 @@ class Record(Timed):
     bytes_copied: float | None = None
     """pygraph and clean: per call, by PyGraph."""
     error: str | None = None
+    not_run: bool = False
+    """It would end the process, as `error` says."""
     relative_error: float | None = None
     fresh: bool | None = None
     bit_equal_to_default: bool | None = None
@@ -78,22 +81,6 @@ def read_records(document: Mapping[str, Any]) -> list[Record]:
     return [restored(Record, each) for each in document["records"]]
 
 
-def over_clean(modes: Modes) -> float | None:
-    """How many times as long the obstacle makes a call."""
-    return over(modes, "pygraph", "clean")
-
-
-def over_best(modes: Modes) -> float | None:
-    """pygraph's latency over the better one of torch's modes; below 1 pygraph is the fastest."""
-    ours = figure(modes, "pygraph", "latency_us")
-    theirs = [figure(modes, mode, "latency_us") for mode in ("default", "reduce-overhead")]
-    known = [each for each in theirs if each]
-    return ours / min(known) if ours and known else None
-
-
-RATIOS = {"pygraph/clean": over_clean, "pygraph/best of torch": over_best}
-
-
 def ratios(modes: Modes) -> dict[str, float | None]:
     return {name: find(modes) for name, find in RATIOS.items()}
 
@@ -104,17 +91,19 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
     for name, find in RATIOS.items():
         values = [value for modes in rows.values() if (value := find(modes)) is not None]
         found[name] = {"geomean": geomean(values), "patterns": len(values)}
-    wrong = [each for each in records if not each.correct]
+    wrong = [each for each in records if not each.correct and not each.not_run]
     compared = [
         each for each in records if each.mode == "pygraph" and each.bit_equal_to_default is not None
     ]
     return {
         "latency": found,
+        "goals": goals(rows),
         "counts": {
             "patterns": len(rows),
             "records": len(records),
             "timed": sum(each.timed for each in records),
             "wrong": len(wrong),
+            "not_run": sum(each.not_run for each in records),
             "pygraph_bit_equal": sum(bool(each.bit_equal_to_default) for each in compared),
             "pygraph_compared": len(compared),
         },

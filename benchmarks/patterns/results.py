@@ -1,15 +1,28 @@
-"""Results that the host waits for."""
+"""Results that the host waits for. The clean program wants them on the host, too: it has the same
+call behind the compiled model instead of in it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks.patterns.pattern import Loaded, Pattern, Tensors
+import torch
+
+from benchmarks.patterns.pattern import BY_HAND, WIDTH, Loaded, Pattern, Tensors, square
+
+Forward = Callable[..., Any]
 
 
 class OnDevice(Loaded):
     def forward(self, x: Any) -> Any:
         return self.tail(self.head(x))
+
+
+class OneByHand(OnDevice):
+    by_hand = True
+
+    def called(self, forward: Forward, *inputs: Any) -> Any:
+        return forward(*inputs).cpu()
 
 
 class OneFetched(Loaded):
@@ -23,7 +36,12 @@ class ThreeFetched(Loaded):
         return y.cpu(), y.mean(0).cpu(), y.amax(1).cpu()
 
 
-class ThreeOnDevice(Loaded):
+class ThreeByHand(Loaded):
+    by_hand = True
+
+    def called(self, forward: Forward, *inputs: Any) -> Any:
+        return tuple(each.cpu() for each in forward(*inputs))
+
     def forward(self, x: Any) -> Tensors:
         y = self.tail(self.head(x))
         return y, y.mean(0), y.amax(1)
@@ -34,12 +52,24 @@ class FetchedLater(Loaded):
         return self.tail(self.head(x)).to("cpu", non_blocking=True)
 
 
+class LaterByHand(OnDevice):
+    by_hand = True
+
+    def called(self, forward: Forward, *inputs: Any) -> Any:
+        return forward(*inputs).to("cpu", non_blocking=True)
+
+
 class Listed(Loaded):
     def forward(self, x: Any) -> Any:
         return self.tail(self.head(x)).mean(0).tolist()
 
 
-class Mean(Loaded):
+class ListedByHand(Loaded):
+    by_hand = True
+
+    def called(self, forward: Forward, *inputs: Any) -> Any:
+        return forward(*inputs).tolist()
+
     def forward(self, x: Any) -> Any:
         return self.tail(self.head(x)).mean(0)
 
@@ -61,16 +91,58 @@ class ItemBehind(Loaded):
         return self.tail(self.head(x))[0, :16].sum().item()
 
 
-class ItemBehindClean(Loaded):
+class ItemByHand(Loaded):
+    by_hand = True
+
+    def called(self, forward: Forward, *inputs: Any) -> Any:
+        return forward(*inputs).item()
+
     def forward(self, x: Any) -> Any:
         return self.tail(self.head(x))[0, :16].sum()
 
 
+class BothSides(Loaded):
+    """Computes on the CPU before its input is moved, and after its result is."""
+
+    def forward(self, x: Any, row: Any) -> Any:
+        y = self.tail(self.head(x) + (row * 2 + 1).to(x.device)).mean(0)
+        return y.cpu() * 0.5 + 1
+
+
+class BothByHand(Loaded):
+    by_hand = True
+
+    def called(self, forward: Forward, *inputs: Any) -> Any:
+        x, row = inputs
+        return forward(x, (row * 2 + 1).to(x.device)).cpu() * 0.5 + 1
+
+    def forward(self, x: Any, row: Any) -> Any:
+        return self.tail(self.head(x) + row).mean(0)
+
+
+def with_row(generator: torch.Generator) -> Tensors:
+    return (*square(generator), torch.randn(WIDTH, generator=generator))
+
+
 PATTERNS = (
-    Pattern("cpu_one", ".cpu() of the result", OneFetched, OnDevice),
-    Pattern("cpu_three", ".cpu() of three results", ThreeFetched, ThreeOnDevice),
-    Pattern("cpu_later", '.to("cpu", non_blocking=True)', FetchedLater, OnDevice),
-    Pattern("tolist", ".tolist() at the end", Listed, Mean),
+    Pattern("cpu_one", f".cpu() of the result{BY_HAND} .cpu()", OneFetched, OneByHand),
+    Pattern("cpu_three", f".cpu() of three results{BY_HAND} .cpu()", ThreeFetched, ThreeByHand),
+    Pattern(
+        "cpu_later",
+        f'.to("cpu", non_blocking=True) of the result{BY_HAND} .to()',
+        FetchedLater,
+        LaterByHand,
+    ),
+    Pattern(
+        "cpu_both",
+        "a small input on the CPU, a result there, and arithmetic of the CPU at both ends"
+        f"{BY_HAND} arithmetic and copies",
+        BothSides,
+        BothByHand,
+        with_row,
+        (1,),
+    ),
+    Pattern("tolist", f".tolist() at the end{BY_HAND} .tolist()", Listed, ListedByHand),
     Pattern("item_middle", ".item() in the middle", ItemInside, ItemInsideClean),
-    Pattern("item_end", ".item() at the end", ItemBehind, ItemBehindClean),
+    Pattern("item_end", f".item() at the end{BY_HAND} .item()", ItemBehind, ItemByHand),
 )

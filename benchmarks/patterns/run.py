@@ -79,6 +79,9 @@ def _prepare(
     with phases.time("model"):
         models = {clean: pattern.build(clean, device.torch) for clean in (False, True)}
     for mode, record in records.items():
+        if mode in pattern.ends_process:
+            record.error, record.not_run = pattern.ends_process[mode], True
+            continue
         with costs_itself(record, bench):
             with phases.time(mode):
                 own = bench_of(mode, pattern, models[mode == "clean"], device)

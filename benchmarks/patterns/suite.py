@@ -74,7 +74,7 @@ class Suite:
 
     def problems(self) -> list[str]:
         """What was not measured, or went wrong: empty if all ran right."""
-        wrong = [each for each in self.records if not each.timed]
+        wrong = [each for each in self.records if not each.timed and not each.not_run]
         return [
             *(f"{each['pattern']}: {each['error']}" for each in self.errors),
             *(f"{each.workload}, {each.mode}: {each.error}" for each in wrong),
@@ -116,7 +116,9 @@ class Suite:
             self.console.print(Text(f"  {name} ({outcome.seconds:.0f} s): {said}"))
         if self.out is not None:
             record.write(self.out, self.document())
-            if name not in self._found or not all(each.timed for each in self._found[name]):
+            if name not in self._found or not all(
+                each.timed or each.not_run for each in self._found[name]
+            ):
                 # Beside the record, not part of it: it is full of paths.
                 folder = self.out.with_suffix(".logs")
                 folder.mkdir(parents=True, exist_ok=True)

@@ -9,12 +9,16 @@ from benchmarks.harness.figures import Modes, figure, right
 from benchmarks.harness.record import by_mode
 from benchmarks.harness.shown import NOTHING, count, microseconds, ratio, seconds, shortened
 from benchmarks.harness.table import Cells, Column, Table, by_modes, made, marked, words
+from benchmarks.patterns.goals import BEST, GROUPS, LIMIT_OF, over_best, over_clean
 from benchmarks.patterns.modes import MODES
-from benchmarks.patterns.record import Record, over_best, over_clean, read_records, summarize
+from benchmarks.patterns.pattern import LIMITS
+from benchmarks.patterns.record import Record, read_records, summarize
 
 PATTERN = words("pattern", lambda row: row[0])
-WORSE = 1.02
-"""A ratio of latencies from here is no noise."""
+SHORT = {"pygraph/clean": "/ clean", "pygraph/best of torch": "/ best"}
+"""Heads in a terminal."""
+LONG = {"/ clean": "pygraph / clean", "/ best": "pygraph / best of torch"}
+"""And in the docs, where there is room."""
 
 
 def of_ours(head: str, field: str, show: Any) -> Column:
@@ -22,20 +26,25 @@ def of_ours(head: str, field: str, show: Any) -> Column:
     return Column(head, lambda row: show(figure(row[1], "pygraph", field)))
 
 
-def beside(head: str, find: Any, mean: float | None) -> Column:
+def beside(name: str, find: Any, mean: float | None) -> Column:
+    """Bad is what exceeds its limit."""
+
     def cell(row: Any) -> str:
         value = find(row[1])
-        kind = "" if value is None or value < WORSE else "bad"
+        kind = "" if value is None or value <= LIMIT_OF[name](row[0]) else "bad"
         return marked(ratio(value), kind)
 
-    return Column(head, cell, (ratio(mean),))
+    return Column(SHORT[name], cell, (ratio(mean),))
+
+
+def wrong(modes: Modes) -> list[str]:
+    return [mode for mode, each in modes.items() if not right(each) and not each.not_run]
 
 
 def verdict(modes: Modes) -> str:
     """Of all modes; pygraph's bits are compared with default's."""
-    wrong = [mode for mode, each in modes.items() if not right(each)]
-    if wrong:
-        return marked(f"wrong: {', '.join(wrong)}", "bad")
+    if wrong(modes):
+        return marked("wrong", "bad")
     bits = figure(modes, "pygraph", "bit_equal_to_default")
     return {True: "bit-equal", False: "near", None: NOTHING}[bits]
 
@@ -45,11 +54,11 @@ def latency(records: Sequence[Record]) -> Table:
     columns = [
         PATTERN,
         *by_modes(MODES, lambda each: microseconds(each.latency_us)),
-        beside("pygraph / clean", over_clean, mean["pygraph/clean"]),
-        beside("pygraph / best of torch", over_best, mean["pygraph/best of torch"]),
+        beside("pygraph/clean", over_clean, mean["pygraph/clean"]),
+        beside("pygraph/best of torch", over_best, mean["pygraph/best of torch"]),
         words("results", lambda row: verdict(row[1])),
     ]
-    title = "latency, us (median; a sync after each call); pygraph / clean, pygraph / best of torch"
+    title = "latency, us (median; a sync after each call); pygraph / clean and / best of torch"
     return made(by_mode(records).items(), columns, "geometric mean", title=title)
 
 
@@ -77,8 +86,53 @@ def launches(records: Sequence[Record]) -> Table:
     return made(by_mode(records).items(), [PATTERN, *by_modes(MODES, show)], title=title)
 
 
+def goals(records: Sequence[Record]) -> Table:
+    """Per group and ratio: the worst pattern, and how many exceed their limits."""
+
+    def worst(found: Mapping[str, Any]) -> str:
+        name = found["worst_pattern"]
+        return NOTHING if name is None else f"{name} {ratio(found['worst'])}"
+
+    def exceeding(found: Mapping[str, Any]) -> str:
+        many = len(found["exceeding"])
+        return marked(f"{many} of {found['patterns']}", "bad" if many else "")
+
+    columns = [
+        words("patterns", lambda row: row[0]),
+        words("pygraph over", lambda row: row[1].removeprefix("pygraph/")),
+        words("worst", lambda row: worst(row[2])),
+        Column("mean", lambda row: ratio(row[2]["geomean"])),
+        Column("over limit", lambda row: exceeding(row[2])),
+    ]
+    found = summarize(records)["goals"]
+    rows = [(group, name, found[group][name]) for group in GROUPS for name in SHORT]
+    return made(rows, columns, title="goals, by group of patterns")
+
+
+def goal_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Which patterns exceed their limits, the farthest first."""
+    found = summary["goals"]["all"]
+    few, more = LIMITS[False], LIMITS[True]
+    limits = {
+        "pygraph/clean": f"{few:.2f}, or {more:.2f} where one copy more is needed",
+        "pygraph/best of torch": f"{BEST:.2f}",
+    }
+    lines = []
+    for name, limit in limits.items():
+        each = found[name]
+        named = [f"{pattern} {value:.3f}" for pattern, value in each["exceeding"].items()]
+        which = f": {', '.join(named)}" if named else ""
+        lines.append(f"{name} over {limit}: {len(named)} of {each['patterns']} patterns{which}")
+    return lines
+
+
+def not_run(records: Sequence[Record]) -> list[str]:
+    """Modes that would end the process."""
+    return [f"{each.workload}, {each.mode}: {each.error}" for each in records if each.not_run]
+
+
 def tables(records: Sequence[Record]) -> list[Table]:
-    return [latency(records), ours(records), launches(records)]
+    return [latency(records), ours(records), launches(records), goals(records)]
 
 
 def reasons(records: Sequence[Record]) -> list[str]:
@@ -94,7 +148,8 @@ def reasons(records: Sequence[Record]) -> list[str]:
 def in_short(modes: Modes) -> str:
     """One line about a pattern."""
     known = [f"{mode} {microseconds(figure(modes, mode, 'latency_us'))}" for mode in modes]
-    return f"{', '.join(known)} us; {verdict(modes)}"
+    named = f": {', '.join(wrong(modes))}" if wrong(modes) else ""
+    return f"{', '.join(known)} us; {verdict(modes)}{named}"
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -104,11 +159,13 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         for name, each in summary["latency"].items()
         if each["geomean"] is not None
     ]
+    left_out = f"; not run: {counts['not_run']}" if counts["not_run"] else ""
     return [
         *lines,
+        *goal_lines(summary),
         f"bit-equal to torch.compile: {counts['pygraph_bit_equal']} of "
         f"{counts['pygraph_compared']} patterns; wrong: {counts['wrong']} of "
-        f"{counts['records']} results",
+        f"{counts['records']} results{left_out}",
     ]
 
 
@@ -132,4 +189,5 @@ def page(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         rows.append([document["patterns"][name]["about"], *picked([line, own])])
     blank = ("",) * len(both[1].columns)
     rows += [[foot[0], *picked([foot, blank])] for foot in both[0].foot]
-    return ["what stands in the way", *picked([each.head for each in both])], rows
+    heads = [LONG.get(head, head) for head in picked([each.head for each in both])]
+    return ["what stands in the way", *heads], rows

@@ -21,9 +21,12 @@ MODES_ARE = [
     "floor: the limit while the kernels stay the same: default's code, a whole iteration in one "
     "CUDA graph on inputs that never move",
 ]
-SWITCHED_OFF = {"pygraph-copies": "arguments are copied into place instead of patched"}
-NOT_BUILT = {"transform": "transformations", "select": "selection"}
-"""The paper's other parts, by what the name of a mode without them would contain."""
+SWITCHED_OFF = {
+    "pygraph-untransformed": "programs are compiled as they are, no obstacle is taken out of them",
+    "pygraph-copies": "arguments are copied into place instead of patched",
+}
+NOT_BUILT = {"select": "selection"}
+"""The paper's other part, by what the name of a mode without it would contain."""
 
 BOUND_IS = (
     f"{tables.BOUND} The iteration cannot be captured as one graph: its floor is the summed time "
@@ -178,9 +181,14 @@ def _ablation(rows: Rows) -> list[Block]:
         what = SWITCHED_OFF.get(mode, f"pygraph with {mode.removeprefix('pygraph-')}")
         said.append(f"{mode}: {what}. A ratio above 1 is what the part switched off gains.")
     said.append(tables.ablation(rows) or "No mode with a part switched off was measured.")
+    said += [
+        f"{mode} was not measured: {SWITCHED_OFF[mode]}."
+        for mode in SWITCHED_OFF
+        if mode not in modes
+    ]
     if missing := [name for stem, name in NOT_BUILT.items() if not any(stem in m for m in modes)]:
         said.append(
-            f"The paper's other parts ({', '.join(missing)}) are not built yet in PyGraph, so "
+            f"The paper's other part ({', '.join(missing)}) is not built yet in PyGraph, so "
             "there is nothing to switch off."
         )
     return said

@@ -27,6 +27,8 @@ from benchmarks.paper.record import Result  # noqa: E402
 from benchmarks.paper.run import run_workload  # noqa: E402
 from benchmarks.paper.workloads.workload import Workload  # noqa: E402
 from pygraph.demo.models import Unavailable  # noqa: E402
+from pygraph.frontends.compile.options import split  # noqa: E402
+from pygraph.transform.pipeline import ALL  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread", "fresh_dynamo")
 
@@ -70,6 +72,25 @@ def test_copied_arguments_are_counted() -> None:
             each.run(bench.inputs[1])
             copied = each.counted("bytes_copied") - before
             assert copied == (4 * 8 * 4 if each is copying else 0)
+
+
+def test_a_mode_leaves_programs_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, frozenset[str]] = {}
+    real = modes.modes.compiling
+
+    def compiling(mode: str, on_gpu: bool = True, **options: Any) -> dict[str, Any]:
+        given = real(mode, on_gpu, **options)
+        if mode.startswith("pygraph"):
+            seen[mode] = split(given["options"])[0].passes
+        return given
+
+    monkeypatch.setattr(modes.modes, "compiling", compiling)
+    with torch.no_grad():
+        bench = bench_of(NET, "eager", "pygraph", "pygraph-untransformed")
+    assert seen == {"pygraph": ALL, "pygraph-untransformed": frozenset()}
+    ours, plain = bench.runners["pygraph"], bench.runners["pygraph-untransformed"]
+    assert len(plain.graphs) == 1 and not plain.graphs & ours.graphs
+    assert set(prepare.ORDER) == set(modes.MODES)
 
 
 def test_indices_that_the_host_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

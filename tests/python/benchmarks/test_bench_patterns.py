@@ -3,6 +3,8 @@ not repeat, and a mode that is wrong is found."""
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +15,20 @@ from benchmarks.harness.compare import relative_error  # noqa: E402
 from benchmarks.harness.device import Device  # noqa: E402
 from benchmarks.patterns import check, host_values, modes  # noqa: E402
 from benchmarks.patterns.catalogue import PATTERNS, find  # noqa: E402
-from benchmarks.patterns.pattern import VALUES, Loaded, Pattern, flat  # noqa: E402
+from benchmarks.patterns.pattern import (  # noqa: E402
+    BY_HAND,
+    TENSORS,
+    VALUES,
+    Loaded,
+    Pattern,
+    as_tensor,
+    flat,
+)
 from benchmarks.patterns.record import Record  # noqa: E402
 from benchmarks.patterns.run import Options, run_pattern  # noqa: E402
 
 CPU = Device("cpu")
+ROOT = Path(__file__).resolve().parents[3]
 EQUAL = 1e-5
 SEEDS = (0, 1, 1001)
 
@@ -70,8 +81,106 @@ def test_a_number_of_another_call_would_be_noticed(name: str):
     pattern = PATTERNS[name]
     runner = eager(pattern, clean=False)
     own, other = (pattern.inputs(seed, False, CPU.torch) for seed in (0, 1))
-    results = [flat(modes.observed(runner, (own[0], each[-1]))) for each in (own, other)]
-    assert relative_error(*results) > 10 * pattern.tolerance
+    result = flat(modes.observed(runner, own))
+    many = len(pattern.values(0))
+    for place in range(len(own) - many, len(own)):
+        changed = (*own[:place], other[place], *own[place + 1 :])
+        found = flat(modes.observed(runner, changed))
+        assert relative_error(result, found) > 10 * pattern.tolerance, place
+
+
+def test_a_clean_program_has_as_much_fresh_input():
+    """The same values, in as many places of memory: each number is a tensor of its own."""
+    for name, pattern in PATTERNS.items():
+        own, clean = (pattern.stream(c, CPU.torch) for c in (False, True))
+        for place in range(len(own[0])):
+            pairs = [(a[place], b[place]) for a, b in zip(own, clean, strict=True)]
+            assert all(torch.equal(as_tensor(a), b) for a, b in pairs), name
+            given, kept = ([each[n] for each in pairs] for n in (0, 1))
+            numbers = place >= len(own[0]) - len(pattern.values(0))
+            addresses = {each.data_ptr() for each in kept}
+            assert len(addresses) == (VALUES if numbers else TENSORS), (name, place)
+            if isinstance(given[0], torch.Tensor):
+                assert len({each.data_ptr() for each in given}) == len(addresses), (name, place)
+            many = len({float(each) for each in kept}) if numbers else VALUES
+            assert many >= 256, (name, place)
+
+
+COPYING = {
+    "cpu_one",
+    "cpu_three",
+    "cpu_later",
+    "cpu_both",
+    "tolist",
+    "item_end",
+    "input_1mb",
+    "input_pinned",
+}
+
+
+def test_a_clean_program_copies_by_hand_outside_of_its_model():
+    """And says so; host inputs are brought by it, and its model neither sees nor makes any."""
+    assert {name for name, each in PATTERNS.items() if each.clean.by_hand} == COPYING
+    docs = (ROOT / "docs" / "benchmarks.md").read_text()
+    for name, pattern in PATTERNS.items():
+        assert (BY_HAND in pattern.about) == (name in COPYING), name
+    for name in COPYING:
+        pattern = PATTERNS[name]
+        assert name in docs
+        model = pattern.build(True, CPU.torch)
+        seen: list[Any] = []
+
+        def forward(*inputs: Any, model: Any = model, seen: Any = seen) -> Any:
+            seen.extend([*inputs, model(*inputs)])
+            return seen[-1]
+
+        inputs = pattern.inputs(0, True, torch.device("cpu"))
+        own = flat(pattern.build(False, CPU.torch)(*inputs))
+        assert all(map(torch.allclose, flat(model.called(forward, *inputs)), own)), name
+        assert len(seen) == len(inputs) + 1
+        on_meta = pattern.inputs(0, True, torch.device("meta"))
+        where = [n for n, each in enumerate(on_meta) if each.device.type == "cpu"]
+        assert where == list(pattern.host), name
+
+
+def test_copies_by_hand_are_timed(monkeypatch: pytest.MonkeyPatch):
+    told: list[str] = []
+    real = PATTERNS["cpu_one"].clean.called
+
+    def called(self: Any, forward: Any, *inputs: Any) -> Any:
+        told.append(type(forward).__name__)
+        return real(self, forward, *inputs)
+
+    monkeypatch.setattr(PATTERNS["cpu_one"].clean, "called", called)
+    found = run("cpu_one", "eager", "clean")
+    assert found["clean"].timed and set(told) == {"OptimizedModule"}
+    assert len(told) > found["clean"].samples
+
+
+def test_one_copy_more_is_needed_for_what_the_host_alone_has():
+    for name, pattern in PATTERNS.items():
+        if pattern.clean.by_hand:
+            assert not pattern.one_copy_more, name
+        elif pattern.host or pattern.values(0):
+            assert pattern.one_copy_more, name
+    limits = {name: PATTERNS[name].limit for name in ("float_scale", "item_end", "table_moved")}
+    assert limits == {"float_scale": 1.15, "item_end": 1.10, "table_moved": 1.15}
+
+
+def test_a_mode_that_would_end_the_process_is_not_run(monkeypatch: pytest.MonkeyPatch):
+    assert "captures_underway" in PATTERNS["custom_operator"].ends_process["reduce-overhead"]
+    print_ = dataclasses.replace(PATTERNS["print"], ends_process={"default": "not run: boom"})
+    monkeypatch.setitem(PATTERNS, "print", print_)
+    found = run("print", "eager", "default", "clean")
+    assert found["eager"].timed and found["clean"].timed
+    ended = found["default"]
+    assert (ended.not_run, ended.error, ended.correct, ended.timed) == (
+        True,
+        "not run: boom",
+        False,
+        False,
+    )
+    assert ended.compile_s is None
 
 
 def test_what_is_to_stay_on_the_host_is_not_moved():
