@@ -10,6 +10,7 @@ from pygraph.frames import of_text
 from pygraph.operators.obstacles import on_cpu
 from pygraph.torch_private.dispatch import tree_leaves
 from pygraph.torch_private.fake_tensors import known_true
+from pygraph.torch_private.symbols import of as symbols_of
 
 
 def value(node: Any) -> Any:
@@ -101,12 +102,4 @@ def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def symbols(node: Any) -> set[Any]:
     """The symbols that sizes, strides and numbers of what it makes consist of."""
-    found: set[Any] = set()
-    for leaf in tree_leaves(value(node)):
-        numbers = [leaf]
-        if isinstance(leaf, torch.Tensor):
-            numbers = [*leaf.shape, *leaf.stride(), leaf.storage_offset()]
-        for number in numbers:
-            if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-                found |= number.node.expr.free_symbols
-    return found
+    return {symbol for leaf in tree_leaves(value(node)) for symbol in symbols_of(leaf)}
