@@ -44,6 +44,7 @@ void Staging::release() noexcept {
   }
   slots_.clear();
   current_ = 0;
+  read_.reset();
 }
 
 bool Staging::idle(const Slot& slot) const {
@@ -112,7 +113,8 @@ void Staging::bring(std::span<const Piece> pieces, CUstream stream) {
     return;
   }
   const std::uint64_t total = span_of(pieces);
-  if (total > kSlotBytes) {
+  const auto directly = [this](const Piece& piece) { return is_worth_waiting(piece); };
+  if (total > kSlotBytes || std::any_of(pieces.begin(), pieces.end(), directly)) {
     for (const Piece& piece : pieces) {
       bring_piecewise(piece, stream);
     }
@@ -131,7 +133,47 @@ void Staging::bring(std::span<const Piece> pieces, CUstream stream) {
                  "a staging slot");
 }
 
+/// Whether a piece is in pinned memory, and so large that it is taken from there.
+bool Staging::is_worth_waiting(const Piece& piece) const noexcept {
+  if (piece.bytes < kWorthWaiting) {
+    return false;
+  }
+  unsigned int type = 0;  // of memory that the driver does not know, it says that it does not
+  const CUresult code = driver_->api.cuPointerGetAttribute(
+      &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+      reinterpret_cast<CUdeviceptr>(piece.host));  // NOLINT
+  return code == CUDA_SUCCESS && type == CU_MEMORYTYPE_HOST;
+}
+
+void Staging::bring_directly(const Piece& piece, CUstream stream) {
+  if (!read_) {
+    CUevent event = nullptr;
+    driver_->check(driver_->api.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate",
+                   "an argument on the host");
+    read_ = EventHandle(*driver_, event);
+  }
+  unsettled_ = true;
+  driver_->check(driver_->api.cuMemcpyHtoDAsync(piece.device, piece.host, piece.bytes, stream),
+                 "cuMemcpyHtoDAsync", "an argument on the host");
+  driver_->check(driver_->api.cuEventRecord(read_.get(), stream), "cuEventRecord",
+                 "an argument on the host");
+}
+
+void Staging::settle() noexcept {
+  if (!std::exchange(unsettled_, false)) {
+    return;
+  }
+  const CUevent read = read_.get();
+  Py_BEGIN_ALLOW_THREADS;
+  driver_->api.cuEventSynchronize(read);
+  Py_END_ALLOW_THREADS;
+}
+
 void Staging::bring_piecewise(const Piece& piece, CUstream stream) {
+  if (is_worth_waiting(piece)) {
+    bring_directly(piece, stream);
+    return;
+  }
   for (std::uint64_t done = 0; done < piece.bytes; done += kSlotBytes) {
     const Piece part{static_cast<char*>(piece.host) + done, piece.device + done,
                      std::min<std::uint64_t>(piece.bytes - done, kSlotBytes)};

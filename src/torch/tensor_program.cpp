@@ -63,6 +63,22 @@ class NothingQueued {
   CUstream stream_;
 };
 
+/// Whichever way a call ends, the caller's memory is its own again.
+class Settled {
+ public:
+  explicit Settled(Staging* staging) noexcept : staging_(staging) {}
+  ~Settled() {
+    if (staging_ != nullptr) {
+      staging_->settle();
+    }
+  }
+  Settled(const Settled&) = delete;
+  Settled& operator=(const Settled&) = delete;
+
+ private:
+  Staging* staging_;
+};
+
 }  // namespace
 
 /// An argument that this call replaces by a copy: less aligned than what was captured (`copy` owns
@@ -172,7 +188,7 @@ void TensorProgram::refuse_visible_copy(const Arguments& arguments, std::size_t 
 }
 
 /// Brings the arguments that are on the host to the device, in a block that the call owns.
-OwnedTensor TensorProgram::stage(const Arguments& arguments, CUstream stream) {
+OwnedTensor TensorProgram::stage(const Arguments& arguments, Staging& staging, CUstream stream) {
   const TorchApi& api = torch_api();
   std::vector<std::int64_t> integers(staged_.size());
   std::vector<Staging::Piece> pieces;
@@ -207,7 +223,7 @@ OwnedTensor TensorProgram::stage(const Arguments& arguments, CUstream stream) {
     pieces[n].device += start;
     program_.bind(regions[n], pieces[n].device);
   }
-  staging_of(*driver_, device_ == Device::kTwin, device_index_).bring(pieces, stream);
+  staging.bring(pieces, stream);
   return block;
 }
 
@@ -328,7 +344,11 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
   RandomState::Turn turn;
   const NothingQueued on_leaving(*driver_, device_, stream);
 
-  const OwnedTensor cells = staged_.empty() ? OwnedTensor() : stage(arguments, stream);
+  Staging* const staging =
+      staged_.empty() ? nullptr : &staging_of(*driver_, device_ == Device::kTwin, device_index_);
+  const Settled behind(staging);
+  const OwnedTensor cells =
+      staging == nullptr ? OwnedTensor() : stage(arguments, *staging, stream);
   bind_arguments(arguments, trial, stream, borrowed);
   arena.emplace(*this);
   if (random_ != nullptr) {

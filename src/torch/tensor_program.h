@@ -214,6 +214,7 @@ struct Trial {
 };
 
 class CallScope;
+class Staging;
 
 /// Guarded by the GIL, which run() holds throughout.
 class TensorProgram {
@@ -334,7 +335,7 @@ class TensorProgram {
 
   void bind_arguments(const Arguments& arguments, const Trial& trial, CUstream stream,
                       std::vector<Borrowed>& borrowed);
-  OwnedTensor stage(const Arguments& arguments, CUstream stream);
+  OwnedTensor stage(const Arguments& arguments, Staging& staging, CUstream stream);
   void fetch(PyObject* results) const;
   void run_part(std::uint32_t part, const Trial& trial, CUstream stream, Workspaces& arena,
                 std::vector<OwnedTensor>& blocks);

@@ -101,6 +101,13 @@ def test_an_integer_that_differs_in_each_call(x_of: Callable[[], torch.Tensor]) 
     assert graph.programs == 1 and {each.name for each in graph.passes} == {"count"}
 
 
+def test_what_is_computed_of_an_integer(x_of: Callable[[], torch.Tensor]) -> None:
+    graph = check(
+        lambda x, n: layers(x) * (n + 1) / (2 * n + 4) + 1 / (n + 3), lambda n: (x_of(), 3 + 5 * n)
+    )
+    assert graph.programs == 1 and "count" in {each.name for each in graph.passes}
+
+
 def test_an_integer_that_sizes_follow_from_is_guarded() -> None:
     function = lambda x, n: torch.tanh(x[:n]) * n  # noqa: E731
     fast = torch.compile(function, backend="pygraph")
@@ -173,23 +180,29 @@ def test_constants_of_the_cpu() -> None:
 
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("blocking", [False, True])
-def test_a_tensor_of_the_cpu(pinned: bool, blocking: bool) -> None:
+@pytest.mark.parametrize("rows", [N, 40 * N])
+def test_a_tensor_of_the_cpu(pinned: bool, blocking: bool, rows: int) -> None:
     def given(n: int) -> tuple[Any, ...]:
-        t = torch.randn(N, N)
+        t = torch.randn(rows, N)
         return randn(N, N), t.pin_memory() if pinned else t
 
-    function = lambda x, t: layers(x + t.to("cuda", non_blocking=not blocking))  # noqa: E731
+    function = lambda x, t: layers(  # noqa: E731
+        x + t.to("cuda", non_blocking=not blocking).view(-1, N, N).amax(0)
+    )
     check(function, given)
 
 
-def test_a_tensor_may_be_written_as_soon_as_the_call_returns() -> None:
-    function = lambda x, t: layers(x + t.to("cuda", non_blocking=True))  # noqa: E731
+@pytest.mark.parametrize("rows", [N, 40 * N])
+def test_a_tensor_may_be_written_as_soon_as_the_call_returns(rows: int) -> None:
+    function = lambda x, t: layers(  # noqa: E731
+        x + t.to("cuda", non_blocking=True).view(-1, N, N).amax(0)
+    )
     fast = torch.compile(function, backend="pygraph")
     big = torch.empty(2048, 2048, device="cuda")
     kept = []
     with torch.no_grad():
         for _ in range(60):
-            x, t = randn(N, N), torch.randn(N, N).pin_memory()
+            x, t = randn(N, N), torch.randn(rows, N).pin_memory()
             kept.append((x, t.clone()))
             big @ big  # the device is behind
             kept[-1] += (fast(x, t),)

@@ -32,6 +32,7 @@ class Property(enum.Enum):
     RETURNS_STATE = "returns the state of its dropout, unwritten where nothing is dropped"
     ALLOCATES = "returns memory of its own, in which nothing has been written"
     MAKES_ZEROS = "returns memory of its own, and zeros in it"
+    MAKES_OF_NUMBER = "returns memory of its own, and a number of Python's in it"
     WRITES_ZEROS = "writes zeros into its first argument, and returns that"
     COPIES = "returns memory of its own, and the first argument's values in it"
     COPIES_INTO = "writes the values of its second argument into its first, and returns that"
@@ -153,6 +154,11 @@ TABLE = (
     _fact(
         _P.MAKES_ZEROS,
         "zeros.default zeros_like.default new_zeros.default",
+        "aten/src/ATen/native/TensorFactories.cpp",
+    ),
+    _fact(
+        _P.MAKES_OF_NUMBER,
+        "scalar_tensor.default",
         "aten/src/ATen/native/TensorFactories.cpp",
     ),
     _fact(_P.WRITES_ZEROS, "zero_.default", "aten/src/ATen/native/Fill.cpp"),

@@ -1,31 +1,33 @@
-"""Integers that only take part in arithmetic become device cells.
+"""Integers that only take part in arithmetic, and what is computed of them, become device cells.
 
     def forward(self, x, step: int):   # step differs in each call
         return x * step + 1
 
 What it matches: an integer among the graph's arguments that operators by element take as a number,
-and that nothing else depends on: no size, no stride, no other number. Each value of it would have a
-program of its own, as sizes have. It becomes an argument of the body without dimensions, of 64
-bits, that a call brings to the device like a tensor of the host (bring.py).
+or numbers that are computed of it, and that nothing else depends on, no size and no stride. Each
+value of it would have a program of its own, as sizes have. It becomes an argument of the body
+without dimensions, of 64 bits, that a call brings to the device like a tensor of the host
+(bring.py); what is computed of it is computed in front.
 
-Why it is equivalent: the operator computes in the type that its tensors have, of which an integer
+Why it is equivalent: the operator computes in the type that its tensors have, of which a number
 changes nothing, and a tensor without dimensions changes nothing, either; generated code converts
-both to that type in the same way.
+both to that type in the same way. In front Python computes with the numbers, as without graphs.
 
 What it refuses: operators without an overload for a tensor in that place, tensors of bool or
-without dimensions, whose type an integer does change, and torch's own kernels, which are not
-generated.
+without dimensions, or of integers beside a quotient, whose type the number does change, and torch's
+own kernels, which are not generated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from pygraph.torch_private.dispatch import OpOverload, schema
 from pygraph.transform import reading
-from pygraph.transform.draft import Draft
+from pygraph.transform.draft import Draft, Part, portable
 
 NAME = "count"
 
@@ -33,25 +35,59 @@ NAME = "count"
 def apply(draft: Draft) -> None:
     if not draft.generated:
         return
-    for node in reading.placeholders(draft.graph):
-        if _only_counts(draft, node):
-            cell = draft.new_placeholder("device_cell", _cell_like(draft))
-            draft.staged[node] = cell
-            for user in list(node.users):
-                draft.note(NAME, "an integer is brought to the device by each call", user)
-                user.replace_input_with(node, cell)
+    for argument in reading.placeholders(draft.graph):
+        if isinstance(reading.value(argument), torch.SymInt):
+            numbers = _computed_from(argument)
+            if _only_count(draft, argument, numbers):
+                for number in numbers:
+                    _bring(draft, number)
 
 
-def _only_counts(draft: Draft, node: Any) -> bool:
-    if not isinstance(reading.value(node), torch.SymInt) or not node.users:
-        return False
-    own = reading.symbols(node)
-    others = (each for each in draft.graph.nodes if each is not node)
+def _computed_from(argument: Any) -> list[Any]:
+    """An integer, and all numbers that follow from it, in their order."""
+    found = [argument]
+    for node in argument.graph.nodes:
+        if reading.is_number(node) and any(each in found for each in node.all_input_nodes):
+            found.append(node)
+    return found
+
+
+def _only_count(draft: Draft, argument: Any, numbers: Sequence[Any]) -> bool:
+    """Whether nothing depends on these numbers but operators that take tensors in their places."""
+    own = reading.symbols(argument)
+    users = [(user, each) for each in numbers for user in each.users if user not in numbers]
+    others = (node for node in draft.graph.nodes if node not in numbers)
     return (
         len(own) == 1
-        and all(_takes_tensor(user, node) for user in node.users)
-        and not any(own & reading.symbols(each) for each in others)
+        and bool(users)
+        and all(each is argument or portable(each) for each in numbers)
+        and all(_takes_tensor(user, each) for user, each in users)
+        and not any(own & reading.symbols(node) for node in others)
     )
+
+
+def _bring(draft: Draft, number: Any) -> None:
+    users = [user for user in number.users if not reading.is_number(user)]
+    if not users:
+        return
+    given, dtype = number, _dtype_of(number)
+    if number.op != "placeholder":
+        with draft.graph.inserting_after(number):
+            given = draft.graph.call_function(
+                torch.ops.aten.scalar_tensor.default, (number,), {"dtype": dtype}
+            )
+        given.meta.update(val=_like(draft, dtype, torch.device("cpu")))
+        draft.parts[given] = Part.FRONT
+    cell = draft.new_placeholder("device_cell", _like(draft, dtype, draft.device))
+    draft.staged[given] = cell
+    for user in users:
+        draft.note(NAME, "a number that differs is brought to the device by each call", user)
+        user.replace_input_with(number, cell)
+
+
+def _dtype_of(number: Any) -> torch.dtype:
+    floating = isinstance(reading.value(number), (float, torch.SymFloat))
+    return torch.float64 if floating else torch.int64
 
 
 def _takes_tensor(user: Any, number: Any) -> bool:
@@ -61,18 +97,19 @@ def _takes_tensor(user: Any, number: Any) -> bool:
     places = [index for index, each in enumerate(user.args) if each is number]
     if not places or number in user.kwargs.values():
         return False
-    tensors = [each for each in user.all_input_nodes if each is not number]
+    floating = _dtype_of(number).is_floating_point
     taken = all(str(schema(user.target).arguments[index].type) == "Tensor" for index in places)
-    return taken and any(map(_has_its_type, tensors))
+    tensors = map(reading.value, user.all_input_nodes)
+    return taken and any(
+        isinstance(made, torch.Tensor)
+        and made.dim() > 0
+        and made.dtype != torch.bool
+        and (made.is_floating_point() or not floating)
+        for made in tensors
+    )
 
 
-def _has_its_type(node: Any) -> bool:
-    """Whether an integer does not change the type that an operator computes with this tensor in."""
-    made = reading.value(node)
-    return isinstance(made, torch.Tensor) and made.dim() > 0 and made.dtype != torch.bool
-
-
-def _cell_like(draft: Draft) -> torch.Tensor:
+def _like(draft: Draft, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     sample = next(each for node in draft.graph.nodes for each in reading.tensors(node))
     with sample.fake_mode:
-        return torch.empty((), dtype=torch.int64, device=draft.device)
+        return torch.empty((), dtype=dtype, device=device)

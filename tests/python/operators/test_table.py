@@ -46,6 +46,7 @@ WANTED = {
         empty.memory_format empty_strided.default empty_permuted.default empty_like.default
         new_empty.default new_empty_strided.default""",
     Property.MAKES_ZEROS: "zeros.default zeros_like.default new_zeros.default",
+    Property.MAKES_OF_NUMBER: "scalar_tensor.default",
     Property.WRITES_ZEROS: "zero_.default",
     Property.COPIES: "clone.default _to_copy.default",
     Property.COPIES_INTO: "copy_.default",
@@ -79,6 +80,7 @@ ELSEWHERE = {"_copy", "bias_addmm"} | HIGHER_ORDER
 #: into graphs.
 NAMED_ELSEWHERE = {
     "transform/bring.py": {"convert_element_type"},
+    "transform/count.py": {"scalar_tensor"},
     "transform/fetch.py": {"clone"},
     "transform/fold.py": {"full", "lift_fresh"},
     "planning/fake.py": {"_local_scalar_dense", "index", "masked_select", "new_empty", "nonzero"},

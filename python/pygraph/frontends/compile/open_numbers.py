@@ -4,8 +4,8 @@ Dynamo makes a tensor of a Python float that differs from call to call, and a pa
 rewrites what is computed with it for tensors (torch/fx/passes/_tensorify_python_scalars.py). At its
 end it has every number compiled in that it could not rewrite, and takes for such also one that it
 has rewritten, if no operator uses the number itself: of `x * (1 - sigma**2)` it has noted the sum,
-and misses sigma. So each value is compiled for, until Dynamo gives the function up (torch 2.11; 2.13
-notes the numbers that a sum consists of).
+and misses sigma. So each value is compiled for, until Dynamo gives the function up. (So does torch
+2.11; 2.13 notes the numbers that a sum consists of.)
 
 Here the graph is looked at once more. If nothing in it depends on such a number any more, and
 torch's own record of sizes has not settled its value, it stays open.

@@ -104,6 +104,8 @@ def only_moves(graph: torch.fx.Graph) -> bool:
 
 
 def _moves(node: Any) -> bool:
+    if reading.is_number(node) or known(node.target, Property.MAKES_OF_NUMBER):
+        return True
     if node.target is operator.getitem or getattr(node.target, "is_view", False):
         return True
     copies = Property.MOVES_MEMORY, Property.COPIES_INTO
