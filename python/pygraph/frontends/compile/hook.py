@@ -86,6 +86,7 @@ def installed(
         if passes:
             patches |= inductor.apart(f"pygraph::{'_'.join(sorted(passes))}")
         yield {"config_patches": patches, "inner_compile": _inner_compile(wrap, around, passes)}
+    open_numbers.forget()
 
 
 @contextlib.contextmanager

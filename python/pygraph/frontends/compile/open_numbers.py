@@ -38,6 +38,12 @@ def rewrite(original: Callable[..., Any], module: Any, shapes: Any, mode: Any) -
         return None
 
 
+def forget() -> None:
+    """A compilation has come to its end. Dynamo has made use of what was settled for it, and would
+    hold it against numbers of the same name in the next one."""
+    dynamo.numbers_compiled_in().clear()
+
+
 def _depends_on(graph: Any, name: str) -> bool:
     """Whether anything in a graph is of a size, or is a number, that a symbol is part of."""
     return any(
