@@ -270,7 +270,8 @@ void bind_tensor_program(nb::module_& module) {
           "make",
           [](Linked& linked, bool twin, int device_index, std::vector<ArgumentSpec> arguments,
              std::vector<OutputBlock> blocks, std::vector<ResultSpec> results,
-             std::vector<FetchedResult> fetched, std::vector<Draw> draws, nb::handle generator, std::vector<std::uint32_t> unwritten) {
+             std::vector<FetchedResult> fetched, std::vector<Draw> draws, nb::handle generator,
+             std::vector<std::uint32_t> unwritten) {
             (void)calibrated_api();
             number_parts(linked.graph, arguments, blocks);
             return std::make_shared<TensorProgram>(TensorProgram::Specification{
@@ -289,9 +290,8 @@ void bind_tensor_program(nb::module_& module) {
           },
           nb::arg("linked"), nb::kw_only(), nb::arg("twin"), nb::arg("device_index"),
           nb::arg("arguments"), nb::arg("blocks"), nb::arg("results"),
-          nb::arg("fetched") = std::vector<FetchedResult>(),
-          nb::arg("draws") = std::vector<Draw>(), nb::arg("generator") = nb::none(),
-          nb::arg("unwritten") = std::vector<std::uint32_t>(),
+          nb::arg("fetched") = std::vector<FetchedResult>(), nb::arg("draws") = std::vector<Draw>(),
+          nb::arg("generator") = nb::none(), nb::arg("unwritten") = std::vector<std::uint32_t>(),
           "Instantiates `linked` and makes it callable. `draws`: of the generators that it draws "
           "from. `generator` is the device's default one, needed if there is any. `unwritten`: "
           "results, by number, that nobody writes.")

@@ -67,8 +67,7 @@ Staging::Slot& Staging::new_slot() {
   driver_->check(driver_->api.cuMemAllocHost(&memory, kSlotBytes), "cuMemAllocHost",
                  "a staging slot");
   current_ = slots_.size();
-  return slots_.emplace_back(
-      Slot{static_cast<char*>(memory), std::move(passed), nullptr, 0, 0});
+  return slots_.emplace_back(Slot{static_cast<char*>(memory), std::move(passed), nullptr, 0, 0});
 }
 
 /// A slot with room for so many bytes at `used`, whose event comes behind this stream's copies
@@ -90,8 +89,8 @@ Staging::Slot& Staging::slot_with(std::size_t bytes, CUstream stream) {
       return slots_[index];
     }
   }
-  const bool all_read = std::all_of(slots_.begin(), slots_.end(),
-                                    [](const Slot& slot) { return slot.readers != 0; });
+  const bool all_read =
+      std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.readers != 0; });
   if (slots_.size() < kMostSlots || all_read) {
     Slot& made = new_slot();
     made.stream = stream;
@@ -125,9 +124,8 @@ void Staging::bring(std::span<const Piece> pieces, CUstream stream) {
   for (const Piece& piece : pieces) {
     std::memcpy(start + (piece.device - pieces.front().device), piece.host, piece.bytes);
   }
-  driver_->check(
-      driver_->api.cuMemcpyHtoDAsync(pieces.front().device, start, total, stream),
-      "cuMemcpyHtoDAsync", "arguments on the host");
+  driver_->check(driver_->api.cuMemcpyHtoDAsync(pieces.front().device, start, total, stream),
+                 "cuMemcpyHtoDAsync", "arguments on the host");
   slot.used += round_up(total, kAlignment);
   driver_->check(driver_->api.cuEventRecord(slot.passed.get(), stream), "cuEventRecord",
                  "a staging slot");
@@ -139,9 +137,9 @@ bool Staging::is_worth_waiting(const Piece& piece) const noexcept {
     return false;
   }
   unsigned int type = 0;  // of memory that the driver does not know, it says that it does not
-  const CUresult code = driver_->api.cuPointerGetAttribute(
-      &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-      reinterpret_cast<CUdeviceptr>(piece.host));  // NOLINT
+  const CUresult code =
+      driver_->api.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                         reinterpret_cast<CUdeviceptr>(piece.host));  // NOLINT
   return code == CUDA_SUCCESS && type == CU_MEMORYTYPE_HOST;
 }
 

@@ -34,8 +34,8 @@ class Staging {
   static constexpr std::size_t kSlotBytes = std::size_t{1} << 20U;
   /// Slots of a device; when all are in use, a call waits for the oldest.
   static constexpr std::size_t kMostSlots = 8;
-  /// Bytes from which on a piece in pinned memory is taken from there: a wait costs about as much as
-  /// to write so many (5 us at 12 GB/s, seen on an H100's host).
+  /// Bytes from which on a piece in pinned memory is taken from there: a wait costs about as much
+  /// as to write so many (5 us at 12 GB/s, seen on an H100's host).
   static constexpr std::uint64_t kWorthWaiting = std::uint64_t{1} << 16U;
   /// What pieces in a block are aligned to: as much as a relocated address ever has to be.
   static constexpr std::uint64_t kAlignment = 256;
@@ -88,7 +88,7 @@ class Staging {
   const Driver* driver_;
   std::vector<Slot> slots_;
   std::size_t current_ = 0;
-  EventHandle read_;      ///< behind the last copy from the caller's own memory
+  EventHandle read_;  ///< behind the last copy from the caller's own memory
   bool unsettled_ = false;
 };
 

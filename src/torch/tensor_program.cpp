@@ -347,8 +347,7 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
   Staging* const staging =
       staged_.empty() ? nullptr : &staging_of(*driver_, device_ == Device::kTwin, device_index_);
   const Settled behind(staging);
-  const OwnedTensor cells =
-      staging == nullptr ? OwnedTensor() : stage(arguments, *staging, stream);
+  const OwnedTensor cells = staging == nullptr ? OwnedTensor() : stage(arguments, *staging, stream);
   bind_arguments(arguments, trial, stream, borrowed);
   arena.emplace(*this);
   if (random_ != nullptr) {

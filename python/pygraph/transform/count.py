@@ -11,15 +11,18 @@ without dimensions, of 64 bits, that a call brings to the device like a tensor o
 
 Why it is equivalent: the operator computes in the type that its tensors have, of which a number
 changes nothing, and a tensor without dimensions changes nothing, either; generated code converts
-both to that type in the same way. In front Python computes with the numbers, as without graphs.
+both to that type in the same way. Sums and products of integers are exact, and are computed in
+front; a quotient is divided on the device, in fp32, as generated code does that has the integers.
 
-What it refuses: operators without an overload for a tensor in that place, tensors of bool or
+What it refuses: floats that are computed in other ways; operators without an overload for a tensor
+in that place, tensors of bool or
 without dimensions, or of integers beside a quotient, whose type the number does change, and torch's
 own kernels, which are not generated.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,6 +64,7 @@ def _only_count(draft: Draft, argument: Any, numbers: Sequence[Any]) -> bool:
         len(own) == 1
         and bool(users)
         and all(each is argument or portable(each) for each in numbers)
+        and all(isinstance(reading.value(n), torch.SymInt) or _is_quotient(n) for _, n in users)
         and all(_takes_tensor(user, each) for user, each in users)
         and not any(own & reading.symbols(node) for node in others)
     )
@@ -68,26 +72,59 @@ def _only_count(draft: Draft, argument: Any, numbers: Sequence[Any]) -> bool:
 
 def _bring(draft: Draft, number: Any) -> None:
     users = [user for user in number.users if not reading.is_number(user)]
-    if not users:
-        return
-    given, dtype = number, _dtype_of(number)
+    if users:
+        tensor = _quotient(draft, number) if _is_quotient(number) else _cell(draft, number)
+        for user in users:
+            draft.note(NAME, "a number that differs is brought to the device by each call", user)
+            user.replace_input_with(number, tensor)
+
+
+def _cell(draft: Draft, number: Any) -> Any:
+    """An integer on the device, by way of a tensor on the host where it is computed."""
+    given = number
     if number.op != "placeholder":
-        with draft.graph.inserting_after(number):
-            given = draft.graph.call_function(
-                torch.ops.aten.scalar_tensor.default, (number,), {"dtype": dtype}
-            )
-        given.meta.update(val=_like(draft, dtype, torch.device("cpu")))
-        draft.parts[given] = Part.FRONT
-    cell = draft.new_placeholder("device_cell", _like(draft, dtype, draft.device))
-    draft.staged[given] = cell
-    for user in users:
-        draft.note(NAME, "a number that differs is brought to the device by each call", user)
-        user.replace_input_with(number, cell)
+        given = next((each for each in number.users if each in draft.staged), None)
+        if given is None:
+            with draft.graph.inserting_after(number):
+                given = draft.graph.call_function(
+                    torch.ops.aten.scalar_tensor.default, (number,), {"dtype": torch.int64}
+                )
+            given.meta["val"] = _like(draft, torch.int64, torch.device("cpu"))
+            draft.parts[given] = Part.FRONT
+    if given not in draft.staged:
+        like = _like(draft, torch.int64, draft.device)
+        draft.staged[given] = draft.new_placeholder("device_cell", like)
+    return draft.staged[given]
 
 
-def _dtype_of(number: Any) -> torch.dtype:
-    floating = isinstance(reading.value(number), (float, torch.SymFloat))
-    return torch.float64 if floating else torch.int64
+def _quotient(draft: Draft, number: Any) -> Any:
+    """A quotient of integers, which generated code computes where it needs it: in fp32."""
+    above, below = [
+        _constant(draft, each) if type(each) is int else _cell(draft, each) for each in number.args
+    ]
+    with draft.graph.inserting_after(number):
+        made = draft.graph.call_function(torch.ops.aten.div.Tensor, (above, below))
+    made.meta["val"] = _like(draft, torch.float32, draft.device)
+    return made
+
+
+def _constant(draft: Draft, value: int) -> Any:
+    with draft.graph.inserting_after(reading.placeholders(draft.graph)[-1]):
+        made = draft.graph.call_function(
+            torch.ops.aten.full.default,
+            ([], value),
+            {"dtype": torch.int64, "device": draft.device, "pin_memory": False},
+        )
+    made.meta["val"] = _like(draft, torch.int64, draft.device)
+    return made
+
+
+def _is_quotient(number: Any) -> bool:
+    return number.target is operator.truediv and all(
+        type(each) is int
+        or (isinstance(each, torch.fx.Node) and isinstance(reading.value(each), torch.SymInt))
+        for each in number.args
+    )
 
 
 def _takes_tensor(user: Any, number: Any) -> bool:
@@ -97,7 +134,7 @@ def _takes_tensor(user: Any, number: Any) -> bool:
     places = [index for index, each in enumerate(user.args) if each is number]
     if not places or number in user.kwargs.values():
         return False
-    floating = _dtype_of(number).is_floating_point
+    floating = _is_quotient(number)
     taken = all(str(schema(user.target).arguments[index].type) == "Tensor" for index in places)
     tensors = map(reading.value, user.all_input_nodes)
     return taken and any(

@@ -80,7 +80,7 @@ ELSEWHERE = {"_copy", "bias_addmm"} | HIGHER_ORDER
 #: into graphs.
 NAMED_ELSEWHERE = {
     "transform/bring.py": {"convert_element_type"},
-    "transform/count.py": {"scalar_tensor"},
+    "transform/count.py": {"div", "full", "scalar_tensor"},
     "transform/fetch.py": {"clone"},
     "transform/fold.py": {"full", "lift_fresh"},
     "planning/fake.py": {"_local_scalar_dense", "index", "masked_select", "new_empty", "nonzero"},

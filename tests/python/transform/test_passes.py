@@ -151,9 +151,10 @@ def test_an_integer_becomes_a_cell() -> None:
 def test_what_is_computed_of_an_integer_is_computed_in_front() -> None:
     case = Case(lambda x, n: (x * (n + 1) / (2 * n + 4) + n, x - n / 3), OnDevice(X), 7)
     assert case.split is not None and case.split.front is not None
-    assert len(case.split.staged) == 4
+    assert len(case.split.staged) == 3  # n, n + 1 and 2 n + 4
     for value in (7, 0, -3, 12345):
-        assert_runs(case, X, value)
+        found, expected = reversed(case.run(X, value))
+        torch.testing.assert_close(found, expected)  # torch's kernels divide otherwise
 
 
 @pytest.mark.parametrize(
@@ -167,6 +168,8 @@ def test_what_is_computed_of_an_integer_is_computed_in_front() -> None:
         lambda x, n: (x.sum() * n,),
         lambda x, n: (x * (n + 1), x.new_zeros(n)),
         lambda x, n: (x.int() * (n / 3),),
+        lambda x, n: (x * (n**0.5),),
+        lambda x, n: (x * (n / 3 + 1),),
     ],
 )
 def test_integers_that_shape_the_graph_or_its_types_are_left_alone(function: Any) -> None:
