@@ -9,6 +9,7 @@
 
 #include "call_scope.h"
 #include "pygraph/layout.h"
+#include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
 namespace {
@@ -36,6 +37,10 @@ void release_staging() noexcept {
 }
 
 void Staging::release() noexcept {
+  if (std::any_of(slots_.begin(), slots_.end(),
+                  [](const Slot& slot) { return slot.readers != 0; })) {
+    return;  // another thread is in a call
+  }
   for (const Slot& slot : slots_) {
     if (!Driver::in_forked_child()) {
       driver_->api.cuEventSynchronize(slot.passed.get());
@@ -64,8 +69,11 @@ Staging::Slot& Staging::new_slot() {
                  "a staging slot");
   EventHandle passed(*driver_, event);
   void* memory = nullptr;
-  driver_->check(driver_->api.cuMemAllocHost(&memory, kSlotBytes), "cuMemAllocHost",
-                 "a staging slot");
+  const CUresult code = driver_->api.cuMemAllocHost(&memory, kSlotBytes);
+  if (code == CUDA_ERROR_OUT_OF_MEMORY) {
+    throw MemoryShort("no pinned memory for values that cross between host and device");
+  }
+  driver_->check(code, "cuMemAllocHost", "a staging slot");
   current_ = slots_.size();
   return slots_.emplace_back(Slot{static_cast<char*>(memory), std::move(passed), nullptr, 0, 0});
 }
@@ -190,8 +198,14 @@ void Staging::fetch(std::span<const Piece> pieces, CUstream stream) {
   for (const Piece& piece : pieces) {
     staged += is_small(piece) ? round_up(piece.bytes, kAlignment) : 0;
   }
-  Slot& slot = slot_with(std::min<std::uint64_t>(staged, kSlotBytes), stream);
+  try {
+    slot_with(std::min<std::uint64_t>(staged, kSlotBytes), stream);
+  } catch (const MemoryShort&) {  // the device copies to memory that is not pinned, too
+    fetch_directly(pieces, stream);
+    return;
+  }
   const std::size_t index = current_;
+  Slot& slot = slots_[index];
   char* const start = slot.memory + slot.used;
   staged = 0;
   std::vector<std::pair<const Piece*, std::uint64_t>> waiting;
@@ -203,8 +217,7 @@ void Staging::fetch(std::span<const Piece> pieces, CUstream stream) {
       waiting.emplace_back(&piece, staged);
       staged += round_up(piece.bytes, kAlignment);
     }
-    driver_->check(driver_->api.cuMemcpyDtoHAsync(to, piece.device, piece.bytes, stream),
-                   "cuMemcpyDtoHAsync", "a result on the host");
+    copy_to_host(to, piece, stream);
   }
   slot.used += staged;
   const CUevent passed = slot.passed.get();
@@ -221,6 +234,22 @@ void Staging::fetch(std::span<const Piece> pieces, CUstream stream) {
   Py_END_ALLOW_THREADS;
   --slots_[index].readers;
   driver_->check(code, "cuEventSynchronize", "results on the host");
+}
+
+void Staging::fetch_directly(std::span<const Piece> pieces, CUstream stream) const {
+  for (const Piece& piece : pieces) {
+    copy_to_host(piece.host, piece, stream);
+  }
+  CUresult code = CUDA_SUCCESS;
+  Py_BEGIN_ALLOW_THREADS;
+  code = driver_->api.cuStreamSynchronize(stream);
+  Py_END_ALLOW_THREADS;
+  driver_->check(code, "cuStreamSynchronize", "results on the host");
+}
+
+void Staging::copy_to_host(void* to, const Piece& piece, CUstream stream) const {
+  driver_->check(driver_->api.cuMemcpyDtoHAsync(to, piece.device, piece.bytes, stream),
+                 "cuMemcpyDtoHAsync", "a result on the host");
 }
 
 }  // namespace pygraph::torch_bridge

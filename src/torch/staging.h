@@ -54,7 +54,7 @@ class Staging {
 
   /// Copies pieces to the device, in the order of the stream. They stand in one block, ascending,
   /// less than kAlignment apart. The host's memory is the caller's again behind settle(). Throws
-  /// DriverError.
+  /// DriverError; MemoryShort where there is no pinned memory.
   void bring(std::span<const Piece> pieces, CUstream stream);
 
   /// Waits until the device has read what bring() has left where it was; nothing else.
@@ -64,7 +64,7 @@ class Staging {
   /// Throws DriverError.
   void fetch(std::span<const Piece> pieces, CUstream stream);
 
-  /// Gives all pinned memory back, once the device is done with it.
+  /// Gives all pinned memory back, once the device is done with it; none while results are fetched.
   void release() noexcept;
 
   [[nodiscard]] std::size_t slots() const noexcept { return slots_.size(); }
@@ -84,6 +84,8 @@ class Staging {
   Slot& new_slot();
   bool idle(const Slot& slot) const;
   void bring_piecewise(const Piece& piece, CUstream stream);
+  void fetch_directly(std::span<const Piece> pieces, CUstream stream) const;
+  void copy_to_host(void* to, const Piece& piece, CUstream stream) const;
 
   const Driver* driver_;
   std::vector<Slot> slots_;

@@ -192,8 +192,10 @@ def test_a_tensor_of_the_cpu(pinned: bool, blocking: bool, rows: int) -> None:
     check(function, given)
 
 
+@pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("rows", [N, 40 * N])
-def test_a_tensor_may_be_written_as_soon_as_the_call_returns(rows: int) -> None:
+def test_a_tensor_may_be_written_as_soon_as_the_call_returns(rows: int, pinned: bool) -> None:
+    """The device is so far behind that all staging slots are in use."""
     function = lambda x, t: layers(  # noqa: E731
         x + t.to("cuda", non_blocking=True).view(-1, N, N).amax(0)
     )
@@ -202,7 +204,7 @@ def test_a_tensor_may_be_written_as_soon_as_the_call_returns(rows: int) -> None:
     kept = []
     with torch.no_grad():
         for _ in range(60):
-            x, t = randn(N, N), torch.randn(rows, N).pin_memory()
+            x, t = randn(N, N), torch.randn(rows, N, pin_memory=pinned)
             kept.append((x, t.clone()))
             big @ big  # the device is behind
             kept[-1] += (fast(x, t),)

@@ -77,8 +77,10 @@ def _twin_device(index: int) -> Device:
 
 
 def release() -> None:
-    """Gives the phantom memory of every device back; no capture may be under way."""
+    """Gives the phantom memory of every device back, and the pinned memory that values cross
+    between host and device in; no capture and no call may be under way."""
     space.release()
+    _engine.release_staging()
     module = sys.modules.get("pygraph.capture.twin")
     if module is not None:
         module.twin_device().release()

@@ -8,7 +8,11 @@ import pytest
 import torch
 from places import Place, assert_bits
 
+from pygraph import _engine
 from pygraph.runtime.crossing import Crossing
+from pygraph.twin import faults
+
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 def host(*sizes: int) -> torch.Tensor:
@@ -121,3 +125,35 @@ def test_an_integer_of_pythons(place: Place) -> None:
     assert (report.programs, report.replays, report.bytes_staged) == (1, 4, 4 * 8)
     with pytest.raises((OverflowError, RuntimeError, ValueError)):
         graph.dispatcher([x, 1 << 64])
+
+
+@pytest.mark.parametrize("crossing", [CROSSING, Crossing(fetched=frozenset((1, 2)))])
+def test_without_pinned_memory_the_callable_serves_a_call(place: Place, crossing: Crossing) -> None:
+    if place.name != "twin":
+        pytest.skip("the twin alone has faults")
+    graph = place.graphed(scaled, crossing=crossing)
+
+    def call() -> int:
+        x, cell, rows = place.randn(5, 3), torch.tensor(1.5), host(5, 3)
+        assert_bits(graph.dispatcher([x, cell, rows]), expected(x, cell, rows))
+        return graph.refresh_report().replays
+
+    assert [call() for _ in range(4)] == [0, 0, 1, 2]
+    _engine.release_staging()
+    with faults.failing_call("cuMemAllocHost", OUT_OF_MEMORY, lasting=True):
+        before = call()
+    assert call() == before + 1
+    assert graph.report.state == "graphed"
+
+
+def test_slots_are_given_back_and_taken_anew(place: Place) -> None:
+    graph = place.graphed(scaled, crossing=CROSSING)
+    for n in range(8):
+        x, cell, rows = place.randn(5, 3), torch.tensor(1.5 + n), host(5, 3)
+        found = graph.dispatcher([x, cell, rows])
+        assert_bits(
+            found, [each.cpu() if i else each for i, each in enumerate(expected(x, cell, rows))]
+        )
+        if n % 3 == 2:
+            _engine.release_staging()
+    assert graph.refresh_report().replays == 6
