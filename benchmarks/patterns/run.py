@@ -25,7 +25,6 @@ from benchmarks.patterns.check import Reference, judge, results
 from benchmarks.patterns.modes import bench_of, maker
 from benchmarks.patterns.pattern import Pattern
 from benchmarks.patterns.record import Record
-from pygraph.torch_private import dynamo
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +83,6 @@ def _prepare(
             record.error, record.not_run = pattern.ends_process[mode], True
             continue
         with costs_itself(record, bench):
-            dynamo.numbers_compiled_in().clear()  # torch 2.11 keeps those of the mode before
             with phases.time(mode):
                 own = bench_of(mode, pattern, models[mode == "clean"], device)
                 own.clock = bench.clock

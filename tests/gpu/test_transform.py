@@ -92,7 +92,9 @@ def test_a_float_that_differs_in_each_call(x_of: Callable[[], torch.Tensor]) -> 
 
 
 def test_a_float_that_is_computed_with(x_of: Callable[[], torch.Tensor]) -> None:
-    graph = check(lambda x, s: layers(x) * (1 - s**2) + s**0.5, lambda n: (x_of(), 0.37 + 0.01 * n))
+    graph = check(
+        lambda x, s: layers(x * s) * (1 - s**2) + s**0.5, lambda n: (x_of(), 0.37 + 0.01 * n)
+    )
     assert graph.programs == 1
 
 

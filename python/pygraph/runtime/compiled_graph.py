@@ -183,9 +183,10 @@ class CompiledGraph:
         return self.report
 
     def __del__(self) -> None:
-        """The report may be read later (registry.kept)."""
+        """The report may be read later (registry.kept); release() has brought it up to date."""
         with contextlib.suppress(Exception):
-            self.refresh_report()
+            if not self._off:
+                self.refresh_report()
 
     def release(self) -> None:
         """Drops every graph and its memory; calls run uncaptured from now on."""

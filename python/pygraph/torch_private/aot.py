@@ -32,11 +32,6 @@ def wrapper_is_made() -> tuple[Any, str]:
     return place("torch._functorch._aot_autograd.runtime_wrappers:RuntimeWrapper.post_compile")
 
 
-def numbers_become_tensors() -> tuple[Any, str]:
-    """Where Python floats that vary are rewritten for tensors."""
-    return place("torch._functorch._aot_autograd.graph_compile:tensorify_python_scalars")
-
-
 # What AOTAutograd knows of a function, its ViewAndMutationMeta
 # (torch/_functorch/_aot_autograd/schemas.py).
 

@@ -40,18 +40,6 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     return disabled
 
 
-def numbers_compiled_in() -> set[str]:
-    """The symbols of Python floats that are compiled in when tracing begins again: the very set."""
-    found: set[str] = private("torch._dynamo.symbolic_convert:TensorifyState").force_specializations
-    return found
-
-
-def restart_for_numbers() -> type[Exception]:
-    """What is raised to have tracing begun again with numbers compiled in."""
-    raised: type[Exception] = private("torch._dynamo.exc:TensorifyScalarRestartAnalysis")
-    return raised
-
-
 def aot_autograd() -> Any:
     return private("torch._dynamo.backends.common:aot_autograd")
 

@@ -20,8 +20,3 @@ def is_one(value: torch.SymInt) -> frozenset[Any]:
     """The symbol that a number is; none if it is computed of some."""
     expression = value.node.expr
     return frozenset([expression]) if expression.is_Symbol else frozenset()
-
-
-def is_settled(name: str, shapes: Any) -> bool:
-    """Whether a traced graph's record of sizes (ShapeEnv) has a value for a symbol."""
-    return any(str(symbol) == name for symbol in shapes.replacements)

@@ -39,7 +39,7 @@ from pygraph.torch_private import aot, dispatch, dynamo
 from pygraph.torch_private import inductor as inductor_names
 from pygraph.transform.parts import InParts
 
-log = logging.getLogger("pygraph")
+log = logging.getLogger(__name__)
 
 #: Namespaces of torch's own operators.
 _TORCHS_OWN = ("aten", "prims", "prim", "higher_order", "inductor")

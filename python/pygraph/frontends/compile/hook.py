@@ -21,7 +21,6 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol, cast
 
-from pygraph.frontends.compile import open_numbers
 from pygraph.frontends.compile.parts import (
     Transformed,
     compile_in_parts,
@@ -80,13 +79,11 @@ def installed(
     _replace_cudagraphify()
     _observe_partitions()
     _spare_the_tree_manager()
-    _keep_numbers_open()
     with _handed_to(wrap):
         patches = inductor.with_graphs()
         if passes:
             patches |= inductor.apart(f"pygraph::{'_'.join(sorted(passes))}")
         yield {"config_patches": patches, "inner_compile": _inner_compile(wrap, around, passes)}
-    open_numbers.forget()
 
 
 @contextlib.contextmanager
@@ -264,13 +261,6 @@ def _spare_the_tree_manager() -> None:
             original(*args, **kwargs)
 
     _surround(inductor.backward_is_announced(), maybe_handle_backward_generation)
-
-
-def _keep_numbers_open() -> None:
-    def tensorify(original: Any, *args: Any) -> Any:
-        return original(*args) if _current() is None else open_numbers.rewrite(original, *args)
-
-    _surround(aot.numbers_become_tensors(), tensorify)
 
 
 def _call(
