@@ -75,7 +75,8 @@ def specifications(
                 "mutated": index in request.mutated,
                 "spent": index in regions.spent,
             }
-            if attempt.keep_offsets:
+            keep_offset = attempt.keep_offsets and index not in request.staged
+            if keep_offset:
                 fields |= {"storage_offset": argument.storage_offset()}
         if index in regions.of_argument:
             fields |= {
@@ -85,7 +86,7 @@ def specifications(
                 "elsewhere": index in request.elsewhere,
                 "staged": index in request.staged,
             }
-            if attempt.keep_offsets:
+            if keep_offset:
                 fields |= {"front": argument.storage_offset() * argument.element_size()}
             if guarded and index not in request.changing:
                 fields |= {"guarded": True, "address": argument.data_ptr()}

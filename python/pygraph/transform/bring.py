@@ -18,7 +18,8 @@ A copy of an argument from the device is such a value, too: what the host makes 
 
 What it refuses: values that depend on what the device computes; that operators make which are not
 pure, or of dynamic shape; that are random, unless all that is drawn on the host moves to the front,
-in its order; expanded tensors; and uses of which nothing is known (crossing.py).
+in its order; expanded tensors; tensors of the program that are no arguments; and uses of which
+nothing is known (crossing.py).
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def apply(draft: Draft) -> None:
     ready, converted = _ready(draft), dict[Any, Any]()
     for node in list(draft.in_body()):
         for given in list(crossing.brought_by(draft, node)):
-            if given not in ready or reading.overlaps_itself(reading.value(given)):
+            expanded = reading.overlaps_itself(reading.value(given))
+            if given not in ready or expanded or given.op == "get_attr":
                 continue
             crossing.replace(node, given, _on_device(draft, given, ready, converted))
     _move_to_front(draft)

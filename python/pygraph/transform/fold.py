@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 
+from pygraph.operators.known import known
+from pygraph.operators.table import Property
 from pygraph.runtime.crossing import brought
 from pygraph.torch_private.dispatch import disable_current_modes, tree_map
 from pygraph.torch_private.fake_tensors import FakeTensor
@@ -56,7 +58,9 @@ def _constant(draft: Draft) -> set[Any]:
     found: set[Any] = set()
     for node in draft.graph.nodes:
         if node.op == "get_attr":
-            if isinstance(reading.value(node), torch.Tensor) and reading.on_host(node):
+            # Only what a graph is lent as a constant is one: other tensors may be written.
+            lent = all(known(user.target, Property.LIFTS) for user in node.users)
+            if lent and isinstance(reading.value(node), torch.Tensor) and reading.on_host(node):
                 found.add(node)
         elif (
             node.op == "call_function"

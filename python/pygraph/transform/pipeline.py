@@ -6,14 +6,18 @@ planned: a plan tells what it would do, because it does it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 
+from pygraph.torch_private.graphs import copied
 from pygraph.transform import bring, count, fetch, fold, reading
 from pygraph.transform.draft import Draft, is_pure, is_random, kind
 from pygraph.transform.split import Split, split
+
+log = logging.getLogger(__name__)
 
 #: By name. Constants first: what follows from nothing that varies need not be brought in each call.
 PASSES: Mapping[str, Callable[[Draft], None]] = {
@@ -32,19 +36,44 @@ def transform(
     generated: bool,
     home: torch.device | None = None,
 ) -> Split | None:
-    """The graph in parts; None, and the graph as it was, where no pass has anything to do. The
-    module becomes the body. `generated`: code is generated for it. `home`: the device that really
-    is where its own one stands, for constants, if that is another one. No pass touches a graph with
-    tensors on several devices besides the host, or with none."""
+    """The graph in parts; None where no pass has anything to do. The module stays as it is.
+    `generated`: code is generated for it. `home`: the device that really is where its own one
+    stands, for constants, if that is another one. No pass touches a graph with tensors on several
+    devices besides the host, or with none, or with tensors that are not plain memory. Whatever
+    fails here, the graph can be compiled as it is."""
+    try:
+        return in_parts(module, passes, generated=generated, home=home)
+    except Exception:
+        log.exception("a graph is compiled as it is, for a pass has failed; please report this")
+        return None
+
+
+def in_parts(
+    module: torch.fx.GraphModule,
+    passes: Collection[str],
+    *,
+    generated: bool,
+    home: torch.device | None = None,
+) -> Split | None:
+    """The same, but for what fails."""
     devices = reading.devices(module.graph)
     if len(devices) != 1 or not any(map(_is_worth_it, module.graph.nodes)):
         return None
+    if not all(map(reading.is_plain, module.graph.nodes)):
+        return None
     (device,) = devices
-    draft = Draft(module, device, home or device, generated)
+    draft = Draft(_copied(module), device, home or device, generated)
     for name in PASSES:
         if name in passes:
             _pass(draft, name)
     return split(draft) if draft.applied else None
+
+
+def _copied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A module of the same attributes, and a graph of its own."""
+    made = torch.fx.GraphModule(module, copied(module.graph))
+    made.meta = dict(module.meta)
+    return made
 
 
 def _pass(draft: Draft, name: str) -> None:

@@ -34,6 +34,18 @@ def on_device(node: Any) -> bool:
     return any(not on_cpu(tensor) for tensor in tensors(node))
 
 
+def is_plain(node: Any) -> bool:
+    """Whether the tensors that a node makes are what their memory holds: none is sparse, quantized,
+    or to be conjugated or negated."""
+    return all(
+        tensor.layout == torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        for tensor in tensors(node)
+    )
+
+
 def is_number(node: Any) -> bool:
     """Whether it makes a size, or another number of Python's."""
     return isinstance(value(node), (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -194,7 +194,7 @@ def test_others_are_attributes() -> None:
         OnDevice(X),
     )
     assert case.split is not None
-    assert case.split.transparent and "_folded_1" in dict(case.module.named_buffers())
+    assert case.split.transparent and "_folded_1" in dict(case.body.named_buffers())
     assert case.after == ["lift_fresh", "lift_fresh", "mul.Tensor", "add.Tensor"]
     assert_runs(case, X)
 
@@ -282,7 +282,7 @@ def test_a_copy_with_another_layout_is_torchs() -> None:
 def test_what_goes_back_to_the_device_stays() -> None:
     case = Case(lambda x: (x * (x.sum().cpu() + 1).to(DEVICE), x.max().cpu()), OnDevice(X))
     assert case.split is not None
-    assert case.split.fetched == {1} and len(pipeline.remaining(case.module.graph)) == 3
+    assert case.split.fetched == {1} and len(pipeline.remaining(case.body.graph)) == 3
     assert_runs(case, X)
 
 
@@ -321,7 +321,7 @@ def test_each_pass_can_be_left_out() -> None:
     everything = ["bring", "fetch", "fold"]
     for left_out in everything:
         module = trace(function, OnDevice(X), number())
-        split = pipeline.transform(
+        split = pipeline.in_parts(
             module, pipeline.ALL - {left_out}, generated=True, home=torch.device("cpu")
         )
         assert split is not None
@@ -343,3 +343,29 @@ def test_it_is_told_which_pass_has_taken_an_obstacle_away() -> None:
     split = pipeline.transform(module, generated=True, home=torch.device("cpu"))
     assert split is not None and set(split.cleared) == obstacles
     assert sorted(set(split.cleared.values())) == ["bring", "fetch", "fold"]
+
+
+def test_a_pass_that_fails_leaves_the_graph_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(draft: Any) -> None:
+        draft.graph.erase_node(list(draft.graph.nodes)[-1])
+        raise RuntimeError("planted")
+
+    monkeypatch.setitem(cast(Any, pipeline.PASSES), "bring", broken)
+    module = trace(lambda x, s: (x * s,), OnDevice(X), number())
+    before = str(module.graph)
+    assert pipeline.transform(module, generated=True) is None
+    assert str(module.graph) == before and "planted" in caplog.text
+
+
+def test_tensors_that_are_not_plain_memory_are_left_alone() -> None:
+    case = Case(lambda x, t: (x * t.conj().to(DEVICE),), OnDevice(X), torch.randn(4, 4) + 1j)
+    assert case.split is None
+
+
+def test_a_tensor_that_the_program_may_write_is_no_constant() -> None:
+    """Tracing takes a tensor of the program's that is no argument as an attribute, too."""
+    own = torch.randn(4, 4)
+    case = Case(lambda x: (x + own.to(DEVICE),), OnDevice(X))
+    assert case.split is None

@@ -74,10 +74,12 @@ class Case:
         self._plain = on_cpu(trace(function, *arguments))
         self.module = trace(function, *arguments)
         self.before = operators(self.module)
-        self.split: Split | None = pipeline.transform(
-            self.module, generated=generated, home=torch.device("cpu")
+        self.split: Split | None = pipeline.in_parts(
+            self.module, pipeline.ALL, generated=generated, home=torch.device("cpu")
         )
-        self.after = operators(self.module)
+        assert operators(self.module) == self.before
+        self.body = self.module if self.split is None else self.split.body
+        self.after = operators(self.body)
         self.bodies = 0
 
     def run(self, *arguments: Any) -> tuple[list[Any], list[Any]]:

@@ -37,6 +37,7 @@ from pygraph.runtime import registry
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.torch_private import aot, dispatch, dynamo
 from pygraph.torch_private import inductor as inductor_names
+from pygraph.torch_private.graphs import copied
 from pygraph.transform.parts import InParts
 
 log = logging.getLogger(__name__)
@@ -294,7 +295,7 @@ class Kept:
     kept, too. (No second module of it: to write code for that takes longer than to copy nodes.)"""
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
-        self._nodes = _copy(graph.graph)
+        self._nodes = copied(graph.graph)
         self._meta = dict(graph.meta)
         self._held: dict[str, Any] = {}
         for node in graph.graph.nodes:
@@ -309,18 +310,9 @@ class Kept:
             name: value.again() if isinstance(value, Kept) else value
             for name, value in self._held.items()
         }
-        graph = torch.fx.GraphModule(held, _copy(self._nodes))
+        graph = torch.fx.GraphModule(held, copied(self._nodes))
         graph.meta = dict(self._meta)
         return graph
-
-
-def _copy(nodes: torch.fx.Graph) -> torch.fx.Graph:
-    copy = torch.fx.Graph()
-    returned = copy.graph_copy(nodes, {}, return_output_node=True)
-    assert returned is not None
-    value, last = returned
-    copy.output(value).meta = dict(last.meta)
-    return copy
 
 
 def named_beforehand(graph: torch.fx.GraphModule) -> bool:
