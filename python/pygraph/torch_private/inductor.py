@@ -21,10 +21,11 @@ def with_graphs() -> dict[str, Any]:
     return {"triton.cudagraphs": True, **policy}
 
 
-def apart(mark: str) -> dict[str, Any]:
-    """Settings that compile what others do, but whose results no cache has for them: the key of
+def apart(mark: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that compile what these do, but whose results no cache has for them: the key of
     every cache has them in it. `mark` is like the name of an operator to partition at."""
-    return {"custom_should_partition_ops": [*config().custom_should_partition_ops, mark]}
+    name = "custom_should_partition_ops"
+    return {name: [*settings.get(name, getattr(config(), name)), mark]}
 
 
 def compile_on_host(module: Any, examples: Sequence[Any]) -> Any:

@@ -56,6 +56,17 @@ def test_the_replaced_cudagraphify_acts_only_while_installed() -> None:
     assert run is not None
 
 
+def test_transformed_code_has_keys_of_its_own_beside_the_users_settings() -> None:
+    name = "custom_should_partition_ops"
+    wrap = recording([])
+    with hook.installed(wrap, passes=["fold", "bring"], settings={name: ["mylib::foo"]}) as routed:
+        assert routed["config_patches"][name] == ["mylib::foo", "pygraph::bring_fold"]
+    with hook.installed(wrap, passes=["fold"]) as routed:
+        assert routed["config_patches"][name] == ["pygraph::fold"]
+    with hook.installed(wrap) as routed:
+        assert name not in routed["config_patches"]
+
+
 def test_what_is_compiled_later_and_on_another_thread_is_routed_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -260,7 +260,9 @@ def _compile(
             gm, example_inputs, wrap, units, find_device, passes=ours.passes, around=around
         )
     hooked: AbstractContextManager[dict[str, Any]]
-    hooked = nullcontext({}) if wrap is None else hook.installed(wrap, around, ours.passes)
+    hooked = (
+        nullcontext({}) if wrap is None else hook.installed(wrap, around, ours.passes, inductor)
+    )
     named = units is not None and culprits.named_beforehand(gm)
     with hooked as extra, aot_names.without_cache() if named else nullcontext():
         patches = {**inductor, **extra.pop("config_patches", {})}

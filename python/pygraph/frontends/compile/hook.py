@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from pygraph.frontends.compile.parts import (
@@ -66,12 +66,15 @@ class Around(Protocol):
 
 @contextlib.contextmanager
 def installed(
-    wrap: Wrap, around: Around | None = None, passes: Collection[str] = ()
+    wrap: Wrap,
+    around: Around | None = None,
+    passes: Collection[str] = (),
+    settings: Mapping[str, Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Hands the compilations of this thread to `wrap`, each graph transformed by the `passes`;
-    yields what compile_fx is to be given for it. A backward graph may be compiled long after, at
-    its first call and on autograd's thread: hence the `inner_compile`, which hands them over
-    wherever and whenever it runs.
+    yields what compile_fx is to be given for it, beside the user's own `settings` of Inductor. A
+    backward graph may be compiled long after, at its first call and on autograd's thread: hence the
+    `inner_compile`, which hands them over wherever and whenever it runs.
 
     A cache that has a graph's code does not call `inner_compile`. So what is transformed is kept
     out of AOTAutograd's cache, by being nothing that it can store, and everything compiled here has
@@ -82,7 +85,8 @@ def installed(
     with _handed_to(wrap):
         patches = inductor.with_graphs()
         if passes:
-            patches |= inductor.apart(f"pygraph::{'_'.join(sorted(passes))}")
+            mark = f"pygraph::{'_'.join(sorted(passes))}"
+            patches |= inductor.apart(mark, settings or {})
         yield {"config_patches": patches, "inner_compile": _inner_compile(wrap, around, passes)}
 
 
