@@ -66,8 +66,9 @@ class Draft:
         return self.part(node) is Part.BODY
 
     def note(self, name: str, what: str, node: Any) -> None:
-        """A pass has done something about a node."""
-        self.applied.append(Applied(name, what, reading.source(node)))
+        """A pass has done something about a node. An argument is of no line, but its users are."""
+        lines = map(reading.source, (node, *node.users))
+        self.applied.append(Applied(name, what, next(filter(None, lines), None)))
 
     def new_placeholder(self, name: str, like: torch.Tensor) -> Any:
         """One more argument of the body, behind all others."""

@@ -136,7 +136,8 @@ def test_what_passes_take_away_is_told_before_and_after():
     assert graph.remaining == [] and graph.taken_away == graph.findings
     assert graph.whole and graph.cover == "wholly" and found.capturable
     assert [each.name for each in graph.passes] == ["bring", "bring", "fetch"]
-    assert graph.passes[-1].source == line_of("marker: copied result")
+    lines = [line_of(f"marker: {each}") for each in ("scale", "moved mask", "copied result")]
+    assert [each.source for each in graph.passes] == lines
     assert sorted(each.shape for each in graph.host_inputs) == [(), (2, 4)]
     text = str(found)
     assert "lines in the way: 3 before the passes, 0 behind them" in text
