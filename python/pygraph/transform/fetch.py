@@ -24,6 +24,7 @@ in the body.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -79,6 +80,20 @@ def _writes_argument(node: Any) -> bool:
     )
 
 
+def _writes(node: Any, value: Any) -> bool:
+    """Whether a node may write one of the values that it takes."""
+    if not isinstance(node.target, OpOverload):
+        return False
+    written = (each.alias_info is not None and each.alias_info.is_write for each in _formal(node))
+    return any(each is value for each, is_one in zip(node.args, written, strict=False) if is_one)
+
+
+def _formal(node: Any) -> Sequence[Any]:
+    """The arguments that the node's operator takes, as its schema has them."""
+    arguments: Sequence[Any] = schema(node.target).arguments
+    return arguments
+
+
 def _fits(draft: Draft, node: Any, behind: set[Any]) -> bool:
     """Whether a node can be behind, if these others are. What nobody needs any more is left out."""
     if not node.users and not _writes_argument(node):
@@ -89,7 +104,9 @@ def _fits(draft: Draft, node: Any, behind: set[Any]) -> bool:
 
 
 def _can_be_had(draft: Draft, value: Any, behind: set[Any]) -> bool:
-    """Whether the part behind can be given a value."""
+    """Whether the part behind can be given a value. It reads an argument when the body has run."""
+    if value.op == "placeholder" and reading.on_host(value):
+        return all(each in behind or not _writes(each, value) for each in value.users)
     if value in behind or value.op != "call_function" or draft.part(value) is Part.FRONT:
         return True
     return portable(value) if reading.is_number(value) else reading.on_device(value)

@@ -253,6 +253,25 @@ def test_an_argument_on_the_host_may_be_written_behind() -> None:
     assert torch.equal(second, X)
 
 
+def test_an_argument_that_the_body_writes_is_not_read_behind() -> None:
+    """What is written comes back to the device, too, and so it is written in the body."""
+
+    def function(x: Any, t: Any) -> Any:
+        new = x.sum(0).cpu() + 1
+        y = x * new.to(DEVICE)
+        behind = x.max(0)[0].cpu() * t
+        torch.ops.aten.copy_.default(t, new)
+        return (y, behind, x.mean().cpu())
+
+    case = Case(function, OnDevice(X), torch.randn(4))
+    first, second = torch.ones(4), torch.ones(4)
+    expected = case._plain(X, first)
+    split = case.split
+    assert split is not None and "copy_" in case.after
+    found = case.callable()([X, second])
+    assert_bits([*found, second], [*expected, first])
+
+
 def test_a_result_that_the_graph_writes_later_is_kept_first() -> None:
     def function(x: Any) -> Any:
         y = x.t().cpu()
