@@ -262,6 +262,8 @@ class _Splitter:
     def _take_place(self, given: Any) -> None:
         cell = self.draft.staged[given]
         cell.replace_all_uses_with(given)
+        for values in (self.returned, self.handed):
+            values[:] = [given if each is cell else each for each in values]
         given.meta["val"] = reading.value(cell)
         self.graph.erase_node(cell)
         self.draft.staged[given] = given
