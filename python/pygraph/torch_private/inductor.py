@@ -24,8 +24,7 @@ def with_graphs() -> dict[str, Any]:
 def apart(mark: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that compile what these do, but whose results no cache has for them: the key of
     every cache has them in it. `mark` is like the name of an operator to partition at."""
-    name = "custom_should_partition_ops"
-    return {name: [*settings.get(name, getattr(config(), name)), mark]}
+    return _partitioned_at([mark], settings)
 
 
 def compile_on_host(module: Any, examples: Sequence[Any]) -> Any:
@@ -100,7 +99,14 @@ def partitions_graphs() -> bool:
 def without(operators: Collection[str]) -> dict[str, Any]:
     """Settings by which code is compiled with partitions around these operators. What Inductor does
     by them is not enough (runs_one_of), but they are part of the keys of its caches."""
-    return {"custom_should_partition_ops": [*config().custom_should_partition_ops, *operators]}
+    return _partitioned_at(operators, {})
+
+
+def _partitioned_at(names: Collection[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The setting of which operators to partition at, with these besides those that `settings`, or
+    else Inductor's own, name."""
+    name = "custom_should_partition_ops"
+    return {name: [*settings.get(name, getattr(config(), name)), *names]}
 
 
 def runs_one_of(operators: Collection[str], node: Any) -> bool:

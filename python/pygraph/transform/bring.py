@@ -35,7 +35,6 @@ from pygraph.transform.draft import (
     Part,
     copies_memory,
     is_blocking,
-    is_pure,
     is_random,
     kind,
     portable,
@@ -66,10 +65,7 @@ def _ready(draft: Draft) -> set[Any]:
             if reading.on_host(node):
                 found.add(node)
         elif (
-            node.op == "call_function"
-            and draft.stays(node)
-            and reading.on_host(node)
-            and is_pure(node)
+            draft.computes_on_host(node)
             and all(each in found or portable(each) for each in node.all_input_nodes)
         ) or _copies_argument(draft, node):
             found.add(node)

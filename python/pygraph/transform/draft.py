@@ -65,6 +65,15 @@ class Draft:
     def stays(self, node: Any) -> bool:
         return self.part(node) is Part.BODY
 
+    def computes_on_host(self, node: Any) -> bool:
+        """Whether a node that no pass has claimed only computes, and on the host."""
+        return (
+            node.op == "call_function"
+            and self.stays(node)
+            and reading.on_host(node)
+            and is_pure(node)
+        )
+
     def note(self, name: str, what: str, node: Any) -> None:
         """A pass has done something about a node. An argument is of no line, but its users are."""
         lines = map(reading.source, (node, *node.users))

@@ -29,7 +29,7 @@ from pygraph.runtime.crossing import brought
 from pygraph.torch_private.dispatch import disable_current_modes, tree_map
 from pygraph.torch_private.fake_tensors import FakeTensor
 from pygraph.transform import crossing, reading
-from pygraph.transform.draft import Draft, is_pure, is_random
+from pygraph.transform.draft import Draft, is_random
 
 NAME = "fold"
 
@@ -63,10 +63,7 @@ def _constant(draft: Draft) -> set[Any]:
             if lent and isinstance(reading.value(node), torch.Tensor) and reading.on_host(node):
                 found.add(node)
         elif (
-            node.op == "call_function"
-            and draft.stays(node)
-            and reading.on_host(node)
-            and is_pure(node)
+            draft.computes_on_host(node)
             and not is_random(node)
             and all(each in found for each in node.all_input_nodes)
         ):

@@ -94,7 +94,7 @@ class _Splitter:
         draft = self.draft
         in_front, behind = self._nodes_in(Part.FRONT), self._nodes_in(Part.BEHIND)
         elsewhere = self._results_elsewhere(in_front, behind)
-        rear = self._part_behind(behind, elsewhere)
+        rear = self._part_behind(behind)
         given, in_place = self._arguments_of_body()
         front = self._part(in_front, self.front, {}) if self.front else None
         for node in in_place:
@@ -170,9 +170,7 @@ class _Splitter:
             self.returned[index] = self.returned[index].all_input_nodes[0]
         return found
 
-    def _part_behind(
-        self, behind: Sequence[Any], elsewhere: Mapping[int, Origin]
-    ) -> HostPart | None:
+    def _part_behind(self, behind: Sequence[Any]) -> HostPart | None:
         computed = [node for node in behind if node not in self.draft.fetched]
         if not computed:
             return None
