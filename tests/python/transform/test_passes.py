@@ -123,6 +123,40 @@ def test_random_numbers_of_the_host_keep_their_order() -> None:
     assert_bits(found, expected)
 
 
+def test_random_numbers_that_are_needed_later_are_drawn_in_their_turn() -> None:
+    """The first one drawn is what nothing in front needs."""
+
+    def function(x: Any, t: Any) -> Any:
+        first = torch.rand(4, 4)
+        second = torch.rand(4, 4)
+        return (x + second.to(DEVICE), first + t)
+
+    case, t = Case(function, OnDevice(X), torch.randn(4, 4)), torch.randn(4, 4)
+    assert case.split is not None and case.split.front is not None
+    torch.manual_seed(3)
+    expected = case._plain(X, t)
+    torch.manual_seed(3)
+    assert_bits(list(case.callable()([X, t])), list(expected))
+
+
+def test_random_numbers_behind_one_that_needs_the_device_are_not_brought() -> None:
+    def function(x: Any) -> Any:
+        first = torch.bernoulli(x.sum(0).sigmoid().cpu())
+        second = torch.rand(4, 4)
+        return (x + second.to(DEVICE), first + 1)
+
+    case = Case(function, OnDevice(X))
+    assert case.split is None or not case.split.staged
+
+
+def test_a_copy_to_the_device_with_another_layout_is_left_alone() -> None:
+    def function(x: Any, t: Any) -> Any:
+        return (x + torch.ops.aten.slice.Tensor(t, 1, 0, 8, 2).to(DEVICE),)
+
+    case = Case(function, OnDevice(X), torch.randn(4, 8))
+    assert case.split is None or not case.split.staged
+
+
 def test_what_follows_from_the_device_is_not_brought() -> None:
     case = Case(lambda x: (x * x.sum().cpu(),), OnDevice(X))
     assert case.split is None
