@@ -61,6 +61,7 @@ def test_a_tensor_may_be_written_and_freed_as_soon_as_the_call_returns(place: Pl
         del rows
     for found, wanted in kept:
         assert_bits([found], [wanted])
+    assert graph.refresh_report().replays == 38
 
 
 @pytest.mark.parametrize("count", [1 << 18, (1 << 18) + 1, 1_000_000])
@@ -96,6 +97,7 @@ def test_results_are_kept_apart(place: Place) -> None:
         kept.append((graph.dispatcher([x]), [(x + 1).cpu(), (x * 2).cpu()]))
     for found, wanted in kept:
         assert_bits(found, wanted)
+    assert graph.refresh_report().replays == 18
 
 
 def test_an_argument_that_is_returned_and_fetched(place: Place) -> None:
