@@ -94,7 +94,13 @@ def test_all_modes_of_a_net(training: bool) -> None:
 
 def test_a_floor_that_cannot_be_captured() -> None:
     """In a process of its own: what the failed capture leaves behind is healed by nobody."""
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, __file__],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
     assert done.stdout.split()[-2:] == ["default", "reduce-overhead"], done.stderr[-2000:]
 
 
