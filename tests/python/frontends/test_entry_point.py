@@ -111,6 +111,38 @@ def test_an_outer_function_that_does_something_is_not(tmp_path: Any, old: str, n
     assert not entry_point.covers_everything(outer(tmp_path, INERT.replace(old, new)))
 
 
+VIEW = "return (buf1, reinterpret_tensor(buf2, (3, 4), (4, 1), 0), )"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "hands_over"),
+    [
+        ("", "", True),
+        ("return (buf1, buf2, )", VIEW, True),
+        (
+            "return (buf1, buf2, )",
+            VIEW.replace("buf2", "arg1_1"),
+            True,
+        ),  # is none of those asked of
+        ("return (buf1, buf2, )", VIEW.replace("buf2", "arg2_1"), False),
+        ("return (buf1, buf2, )", "return (buf1, arg0_1, )", False),
+        ("return (buf1, buf2, )", "return (buf1, torch.relu(buf2), )", False),
+        ("return (buf1, buf2, )", "return (buf1, reinterpret_tensor(buf1 + buf2, ()), )", False),
+        ("        args.clear()\n", "        args.clear()\n        buf0 = arg0_1\n", False),
+        ("        args.clear()\n", "        args.clear()\n        arg0_1.add_(1)\n", False),
+        ("        args.clear()\n", "        (b,) = self.partitions[1]([arg1_1])\n", False),
+        ("arg0_1, arg1_1, arg2_1 = args", "arg0_1, arg1_1, arg2_1 = args[:]", False),
+    ],
+)
+def test_what_hands_arguments_over(tmp_path: Any, old: str, new: str, hands_over: bool) -> None:
+    assert old in INERT
+    model = outer(tmp_path, INERT.replace(old, new) if old else INERT)
+    assert entry_point.hands_over(model, {0, 2}) is hands_over
+    assert not entry_point.hands_over(model, {3})
+    assert entry_point.hands_over(lambda arguments: arguments, {0})
+    assert not entry_point.hands_over(outer(tmp_path, INERT, partitions=2), ())
+
+
 def test_several_partitions_are_not_whole(tmp_path: Any) -> None:
     assert not entry_point.covers_everything(outer(tmp_path, INERT, partitions=2))
 

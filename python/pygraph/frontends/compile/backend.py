@@ -186,7 +186,7 @@ class _Made:
         whole, first = _reach(model)
         crossing = NOTHING
         if transformed is not None:
-            crossing = transformed.crossing(model, partition, whole)
+            crossing = transformed.crossing(model, partition)
             whole = whole and transformed.transparent
             first = first and transformed.begins_with_body
         role = Role.BACKWARD if is_backward else Role.INFERENCE if is_inference else Role.FORWARD

@@ -169,6 +169,48 @@ def returned_once(model: Callable[..., Any], results: Collection[int]) -> bool:
     return True
 
 
+def hands_over(model: Callable[..., Any], given: Collection[int]) -> bool:
+    """Whether the compiled graph around `model` does nothing but call it, and return its results or
+    views of them; and nothing with these arguments but hand them over."""
+    for partitions, statements in functions_around(model):
+        if len(partitions) != 1 or model is not partitions[0] or not statements:
+            return False
+        *before, last = statements
+        if not _only_moves_names(before) or not _only_views(last):
+            return False
+        names = _arguments(statements)
+        used = [each.id for each in _names_in(statements) if isinstance(each.ctx, ast.Load)]
+        if any(index >= len(names) or used.count(names[index]) > 1 for index in given):
+            return False
+    return True
+
+
+def _only_views(statement: ast.stmt) -> bool:
+    """Whether it returns what has names, or views of that."""
+    returned = statement.value if isinstance(statement, ast.Return) else None
+    return isinstance(returned, (ast.Tuple, ast.List)) and all(
+        isinstance(_viewed(each), ast.Name) for each in returned.elts
+    )
+
+
+def _viewed(returned: ast.expr) -> ast.expr:
+    if isinstance(returned, ast.Call) and ast.unparse(returned.func) == "reinterpret_tensor":
+        return returned.args[0]
+    return returned
+
+
+def _arguments(statements: list[ast.stmt]) -> list[str]:
+    """What generated code calls its arguments, in their order."""
+    for each in statements:
+        if isinstance(each, ast.Assign) and ast.unparse(each.value) == "args":
+            return [name.id for name in _names_in([each.targets[0]])]
+    return []
+
+
+def _names_in(code: Sequence[ast.AST]) -> list[ast.Name]:
+    return [each for part in code for each in ast.walk(part) if isinstance(each, ast.Name)]
+
+
 def comes_first(model: Callable[..., Any]) -> bool:
     """Whether nothing happens in a call of the compiled graph before `model` runs: it is all of it,
     or the first partition of an outer function that does nothing in front of that."""

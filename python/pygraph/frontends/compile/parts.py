@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pygraph.frontends.compile.entry_point import returned_once
+from pygraph.frontends.compile.entry_point import hands_over, returned_once
 from pygraph.operators.known import known
 from pygraph.operators.table import Property
 from pygraph.runtime.crossing import NOTHING, Crossing
@@ -50,12 +50,12 @@ class Transformed:
     #: The compiled graph brings and fetches by itself: settled when the body is handed over.
     crosses: bool = False
 
-    def crossing(self, model: Any, partition: Partition | None, whole: bool) -> Crossing:
-        """What crosses in a call of `model`, the body or one of its partitions; `whole`: the body
-        is nothing else. Where its arguments or results cannot be told apart from outside, they
-        cross around the body."""
+    def crossing(self, model: Any, partition: Partition | None) -> Crossing:
+        """What crosses in a call of `model`, the body or one of its partitions. Where the body is
+        more than that, or its arguments or results cannot be told apart from outside, they cross
+        around the body."""
         staged, fetched = self.split.staged, self.split.fetched
-        if not whole:
+        if not hands_over(model, staged):
             return NOTHING
         if partition is not None:
             inputs, outputs = partition.inputs, partition.outputs
