@@ -1,7 +1,11 @@
 #include "call_shape.h"
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
 
 namespace pygraph::torch_bridge::speculation {
 namespace {
@@ -15,10 +19,26 @@ std::uint64_t token(Container kind, Py_ssize_t size) {
   return static_cast<std::uint64_t>(kind) << 32U | static_cast<std::uint64_t>(size);
 }
 
+/// A float of Python's, or one of NumPy's that Dynamo makes a tensor of.
+bool is_float(PyObject* object) {
+  const std::string_view type = Py_TYPE(object)->tp_name;
+  return PyFloat_CheckExact(object) || type == "numpy.float64" || type == "numpy.float32";
+}
+
 /// Whether it is told by its value, which nobody can change.
 bool is_value(PyObject* object) {
   return object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) ||
-         PyFloat_CheckExact(object) || PyUnicode_CheckExact(object);
+         is_float(object) || PyUnicode_CheckExact(object);
+}
+
+/// NaN for what is no number after all.
+double value_of(PyObject* number) noexcept {
+  const double value = PyFloat_AsDouble(number);
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  return value;
 }
 
 bool same_value(PyObject* one, PyObject* other) noexcept {
@@ -55,7 +75,49 @@ PythonRef weak_reference(PyObject* object) noexcept {
   return weak;
 }
 
+/// A tensor like a float's, with memory of its own. Null where torch makes none.
+PythonRef cell_like(const TorchApi& api, PyObject* number) noexcept {
+  TensorHandle made = nullptr;
+  if (api.empty_strided(0, nullptr, nullptr, api.dtype(number), kCpuDevice, 0, &made) != 0) {
+    return {};
+  }
+  const OwnedTensor owned(made);
+  PythonRef wrapped = PythonRef::stolen(api.wrap(owned.get()));
+  if (!wrapped) {
+    PyErr_Clear();
+  }
+  return wrapped;
+}
+
 }  // namespace
+
+std::optional<double> float_in(const TorchApi& api, PyObject* tensor) noexcept {
+  if (!api.is_tensor(tensor) || !api.on_cpu(tensor) || api.dim(tensor) != 0) {
+    return std::nullopt;
+  }
+  const void* data = api.data(tensor);
+  const std::int32_t type = api.dtype(tensor);
+  double wide = 0;
+  float narrow = 0;
+  if (data != nullptr && type == api.dtype_float64()) {
+    std::memcpy(&wide, data, sizeof wide);
+    return wide;
+  }
+  if (data != nullptr && type == api.dtype_float32()) {
+    std::memcpy(&narrow, data, sizeof narrow);
+    return narrow;
+  }
+  return std::nullopt;
+}
+
+void write_float(const TorchApi& api, PyObject* tensor, double value) noexcept {
+  if (api.dtype(tensor) == api.dtype_float64()) {
+    std::memcpy(api.data(tensor), &value, sizeof value);
+  } else {
+    const auto narrow = static_cast<float>(value);
+    std::memcpy(api.data(tensor), &narrow, sizeof narrow);
+  }
+}
 
 bool Leaves::add(PyObject* object, int depth) {
   const auto all = [&](PyObject* const* elements, Py_ssize_t count) {
@@ -127,6 +189,9 @@ std::optional<CallShape::Expected> CallShape::Expected::of(PyObject* leaf,
 }
 
 bool CallShape::Expected::admits(PyObject* leaf) const noexcept {
+  if (varies) {
+    return Py_TYPE(leaf) == Py_TYPE(value.get());
+  }
   if (value) {
     return same_value(value.get(), leaf);
   }
@@ -166,24 +231,56 @@ std::optional<CallShape> CallShape::learn(const std::shared_ptr<Target>& target,
     shape.leaves_.push_back(std::move(*expected));
   }
   for (Py_ssize_t i = 0; i < target->argument_count; ++i) {
-    if (!api.is_tensor(given[i])) {
+    if (const auto found = place.find(given[i]); found != place.end()) {
+      shape.sources_.emplace_back().leaf = found->second;
+      shape.leaves_[static_cast<std::size_t>(found->second)].varies = !api.is_tensor(given[i]);
+    } else if (std::optional<Source> source = shape.source_of(given[i], leaves)) {
+      shape.sources_.push_back(std::move(*source));
+    } else {
       return std::nullopt;
     }
-    Source source;
-    if (const auto found = place.find(given[i]); found != place.end()) {
-      source.leaf = found->second;
-    } else {
-      source.constant = weak_reference(given[i]);
-      source.object = given[i];
-      source.address = address_of(api.data(given[i]));
-      if (!source.constant) {
-        return std::nullopt;
-      }
-    }
-    shape.sources_.push_back(std::move(source));
   }
   shape.target_ = target;
   return shape;
+}
+
+std::optional<CallShape::Source> CallShape::source_of(PyObject* argument, const Leaves& leaves) {
+  const TorchApi& api = torch_api();
+  if (!api.is_tensor(argument)) {
+    return std::nullopt;
+  }
+  Source source;
+  source.constant = weak_reference(argument);
+  source.object = argument;
+  source.address = address_of(api.data(argument));
+  if (const std::optional<double> value = float_in(api, argument)) {
+    source.value = *value;
+    source.cell = cell_like(api, argument);
+    if (!source.cell) {
+      return std::nullopt;
+    }
+    source.leaf = float_among(leaves, source.value);
+    if (source.leaf >= 0) {
+      leaves_[static_cast<std::size_t>(source.leaf)].varies = true;
+    }
+  }
+  return source.constant ? std::optional(std::move(source)) : std::nullopt;
+}
+
+/// A float of the caller's with this value, rather one that no other argument is made of; negative
+/// if there is none. That it is this one is a guess like the rest.
+std::int32_t CallShape::float_among(const Leaves& leaves, double value) const {
+  std::int32_t taken = -1;
+  for (std::size_t i = 0; i < leaves.items.size(); ++i) {
+    PyObject* leaf = leaves.items[i].get();
+    if (is_float(leaf) && same_bits(value_of(leaf), value)) {
+      if (!leaves_[i].varies) {
+        return static_cast<std::int32_t>(i);
+      }
+      taken = static_cast<std::int32_t>(i);
+    }
+  }
+  return taken;
 }
 
 bool CallShape::fits(const Leaves& leaves) const noexcept {
@@ -194,35 +291,60 @@ bool CallShape::fits(const Leaves& leaves) const noexcept {
   return same;
 }
 
-std::vector<PythonRef> CallShape::arguments(const Leaves& leaves) const {
+Given CallShape::given(const Leaves& leaves) const {
   const TorchApi& api = torch_api();
   const std::size_t count = sources_.size();
-  std::vector<PythonRef> found;
+  Given made;
+  std::vector<PythonRef>& found = made.arguments;
   found.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     if (i + kPrefetchDistance < count) {
       __builtin_prefetch(sources_[i + kPrefetchDistance].object);
     }
     const Source& source = sources_[i];
-    found.push_back(source.leaf < 0
-                        ? object_of(source.constant.get())
-                        : PythonRef::to(leaves.items[static_cast<std::size_t>(source.leaf)].get()));
+    PyObject* leaf =
+        source.leaf < 0 ? nullptr : leaves.items[static_cast<std::size_t>(source.leaf)].get();
+    if (leaf == nullptr) {
+      found.push_back(object_of(source.constant.get()));
+    } else if (!source.cell) {
+      found.push_back(PythonRef::to(leaf));
+      if (!api.is_tensor(leaf)) {
+        made.numbers.push_back({.index = i});
+      }
+    } else {
+      found.emplace_back();
+    }
     if (!found.back()) {
-      return {};
+      if (!source.cell) {
+        return {};
+      }
+      const bool free = Py_REFCNT(source.cell.get()) == 1;  // no guess of another thread has it
+      found.back() = free ? PythonRef::to(source.cell.get()) : cell_like(api, source.cell.get());
+      if (!found.back()) {
+        return {};
+      }
+      const double value = leaf == nullptr ? source.value : value_of(leaf);
+      write_float(api, found.back().get(), value);
+      made.numbers.push_back({.index = i, .value = value});
     }
   }
+  auto number = made.numbers.cbegin();
   for (std::size_t i = 0; i < count; ++i) {
-    if (i + 2 * kPrefetchDistance < count) {
+    if (i + 2 * kPrefetchDistance < count &&
+        api.is_tensor(found[i + 2 * kPrefetchDistance].get())) {
       api.prefetch_tensor(found[i + 2 * kPrefetchDistance].get());
     }
-    if (i + kPrefetchDistance < count) {
+    if (i + kPrefetchDistance < count && api.is_tensor(found[i + kPrefetchDistance].get())) {
       api.prefetch_storage(found[i + kPrefetchDistance].get());
     }
-    if (sources_[i].leaf < 0 && address_of(api.data(found[i].get())) != sources_[i].address) {
+    const Source& source = sources_[i];
+    if (number != made.numbers.cend() && number->index == i) {
+      ++number;
+    } else if (source.leaf < 0 && address_of(api.data(found[i].get())) != source.address) {
       return {};
     }
   }
-  return found;
+  return made;
 }
 
 }  // namespace pygraph::torch_bridge::speculation

@@ -6,10 +6,16 @@
 // graph on it can do no harm before anybody has checked that it is the right one: the caller's
 // tensors have the same shapes, and the others stand where they stood, so whatever the graph reads
 // is there.
+//
+// Dynamo makes a new tensor of a number in each call: of a float among the caller's arguments, or
+// of one that the callable has, such as an attribute. For a guess, a tensor of ours stands for it,
+// with the float's value, or with the one that it had. A call that arrives with another value is
+// not the one that was guessed.
 #pragma once
 
 #include <Python.h>
 
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -44,6 +50,27 @@ struct Benefit {
   bool outlasts = false;  ///< the graph was seen running for longer than that and a guess
 };
 
+/// An argument of the graph that is a number, and no object that could be told again.
+struct Number {
+  std::size_t index;                 ///< in the order of the graph's caller
+  std::optional<double> value = {};  ///< of a tensor; none: an integer of Python's
+};
+
+/// The value of what Dynamo makes of a float of Python's or NumPy's: a tensor on the host without
+/// dimensions, of fp64 or fp32. None: it is none.
+[[nodiscard]] std::optional<double> float_in(const TorchApi& api, PyObject* tensor) noexcept;
+/// Gives such a tensor a value of its type.
+void write_float(const TorchApi& api, PyObject* tensor, double value) noexcept;
+[[nodiscard]] inline bool same_bits(double one, double other) noexcept {
+  return std::bit_cast<std::uint64_t>(one) == std::bit_cast<std::uint64_t>(other);
+}
+
+/// What a graph is called with on a guess.
+struct Given {
+  std::vector<PythonRef> arguments;  ///< in the order of the graph's caller
+  std::vector<Number> numbers;       ///< those among them that are any objects with these values
+};
+
 class CallShape {
  public:
   /// Of a call that led to `target` with `given`, the graph's arguments in the order of its caller.
@@ -58,7 +85,7 @@ class CallShape {
 
   /// The graph's arguments for a call that fits. Empty when one that belongs to the callable is
   /// gone or stands somewhere else.
-  [[nodiscard]] std::vector<PythonRef> arguments(const Leaves& leaves) const;
+  [[nodiscard]] Given given(const Leaves& leaves) const;
 
   /// What it leads to; null when that is gone.
   [[nodiscard]] std::shared_ptr<Target> target() const noexcept { return target_.lock(); }
@@ -70,7 +97,8 @@ class CallShape {
  private:
   /// One leaf, as it must be again.
   struct Expected {
-    PythonRef value;  ///< a number, a string, a bool or None; null: a tensor
+    PythonRef value;      ///< a number, a string, a bool or None; null: a tensor
+    bool varies = false;  ///< any number of this type: the graph has it as an argument
     PyTypeObject* type = nullptr;
     std::int32_t dtype = -1;
     std::int32_t device_type = -1;
@@ -84,10 +112,16 @@ class CallShape {
   /// Where an argument of the graph comes from.
   struct Source {
     std::int32_t leaf = -1;        ///< negative: it belongs to the callable
+    PythonRef cell;                ///< the tensor of ours that may stand for a float
+    double value = 0;              ///< of one that is no leaf: what it was
     PythonRef constant;            ///< weak
     const void* object = nullptr;  ///< what that was, to fetch it ahead: it may be gone
     CUdeviceptr address = 0;       ///< of the constant
   };
+
+  /// Where an argument comes from that is none of the caller's objects, if that can be told.
+  std::optional<Source> source_of(PyObject* argument, const Leaves& leaves);
+  [[nodiscard]] std::int32_t float_among(const Leaves& leaves, double value) const;
 
   std::vector<std::uint64_t> structure_;
   std::vector<Expected> leaves_;

@@ -45,6 +45,21 @@ bool is_worth_a_guess(const Target& target) noexcept {
          (target.permit->bounds.bounds().empty() || is_idle(target.dispatcher));
 }
 
+/// Whether `object` is a number like `expected`: an integer of the same value, or a tensor of the
+/// same type with the same one.
+bool is_same_number(PyObject* object, PyObject* expected, const Number& number) noexcept {
+  if (object == expected) {
+    return true;
+  }
+  if (!number.value) {
+    const bool integers = PyLong_CheckExact(object) && PyLong_CheckExact(expected);
+    return integers && PyObject_RichCompareBool(object, expected, Py_EQ) == 1;
+  }
+  const TorchApi& api = torch_api();
+  const std::optional<double> value = float_in(api, object);
+  return value && same_bits(*value, *number.value) && api.dtype(object) == api.dtype(expected);
+}
+
 }  // namespace
 
 bool Knowledge::may_learn() const noexcept {
@@ -141,10 +156,12 @@ bool Guess::launch(const CallShape& shape) {
   if (target_ == nullptr || !is_worth_a_guess(*target_)) {
     return false;
   }
-  kept_ = shape.arguments(leaves_);
-  if (kept_.empty()) {
+  Given given = shape.given(leaves_);
+  if (given.arguments.empty()) {
     return false;
   }
+  kept_ = std::move(given.arguments);
+  numbers_ = std::move(given.numbers);
   target_owner_ = PythonRef::to(target_->owner.get());
   arguments_.reserve(target_->order.size());
   for (const std::uint32_t index : target_->order) {
@@ -252,6 +269,27 @@ bool Guess::comes_directly() const {
   return frame && frame.get() == frame_.get();
 }
 
+/// Whether the numbers of the guess are those of the call, whose objects they are from now on.
+bool Guess::has_numbers_of(const Arrival& call) {
+  for (const Number& number : numbers_) {
+    PyObject* arrived = call.arguments[number.index];
+    if (!is_same_number(arrived, kept_[number.index].get(), number)) {
+      return false;
+    }
+    put(number, arrived);
+  }
+  return true;
+}
+
+void Guess::put(const Number& number, PyObject* object) {
+  kept_[number.index] = PythonRef::to(object);
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    if (target_->order[i] == number.index) {
+      arguments_[i] = object;
+    }
+  }
+}
+
 PendingLaunch* Guess::arrive(const Arrival& call) {
   if (std::exchange(arrived_, true)) {
     return nullptr;
@@ -259,7 +297,7 @@ PendingLaunch* Guess::arrive(const Arrival& call) {
   const bool directly = comes_directly();
   if (launch_) {
     if (directly && call.target == target_ && launch_->stream() == stream_ &&
-        launch_->expect(call.view)) {
+        has_numbers_of(call) && launch_->expect(call.view)) {
       arrival_ = Clock::now();
       pays_ = target_->permit->always || !benefit_->remainder ||
               (pays_ && arrival_ - launched_ > cost_);

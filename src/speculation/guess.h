@@ -58,6 +58,8 @@ class Guess {
   void see_how_long_it_runs();
   void see_what_is_left_to_the_host(const PendingLaunch& claimed) noexcept;
   bool comes_directly() const;
+  bool has_numbers_of(const Arrival& call);
+  void put(const Number& number, PyObject* object);
   void learn(const std::shared_ptr<Target>& target, PyObject* const* arguments);
   void drop() noexcept;
   void pause() noexcept;
@@ -77,6 +79,7 @@ class Guess {
   std::shared_ptr<Target> target_;
   PythonRef target_owner_;            ///< keeps its dispatcher
   std::vector<PythonRef> kept_;       ///< the graph's arguments, in the order of its caller
+  std::vector<Number> numbers_;       ///< those that may be other objects with the same value
   std::vector<PyObject*> arguments_;  ///< the same, in the graph's order
   Arguments view_{};
   std::optional<PendingLaunch> launch_;

@@ -6,8 +6,9 @@
 // millisecond for a large one, during which the GPU waits, and nearly always it is known from the
 // start which graph is called, and with what. So: launch now, and hand the results over when the
 // call has come. What was launched is a PendingLaunch. The call claims it if it comes with the very
-// same objects; if it does not come so, the launch is dropped, and its results are thrown away.
-// Everything in front of the graph still runs and still decides. Only the GPU does not wait for it.
+// same objects, and numbers of the same bits; if it does not come so, the launch is dropped, and
+// its results are thrown away. Everything in front of the graph still runs and still decides. Only
+// the GPU does not wait for it.
 //
 // There are two places to launch from.
 //
@@ -23,7 +24,7 @@
 //
 // - The graph writes nothing but memory of its own, and draws no random numbers (without_trace).
 // - What it reads is there: the caller's tensors have the shapes that they had, what belongs to the
-//   callable is alive and stands where it stood.
+//   callable is alive and stands where it stood. Numbers are its own (call_shape.h).
 // - Where it reads depends on nothing that it reads but indices that the host has looked at: an
 //   index that is right for one graph may be out of bounds in another, which ends the process
 //   (frontends/compile/index_bounds.py asks the kernels for them, index_bounds.h looks).

@@ -93,6 +93,8 @@ std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t stora
   need(cpu, "aoti_torch_delete_tensor_object", api.delete_tensor);
   need(cpu, "aoti_torch_get_current_device_index", api.current_device);
   need(cpu, "aoti_torch_dtype_uint8", api.dtype_uint8);
+  need(cpu, "aoti_torch_dtype_float32", api.dtype_float32);
+  need(cpu, "aoti_torch_dtype_float64", api.dtype_float64);
   need(cpu, "aoti_torch_device_type_cuda", api.device_type_cuda);
   need(python, "_Z16THPVariable_WrapRKN2at10TensorBaseE", api.wrap);
   find_cuda(api);

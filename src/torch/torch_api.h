@@ -42,6 +42,8 @@ struct TorchApi {
   Status (*delete_tensor)(TensorHandle) = nullptr;
   Status (*current_device)(std::int32_t*) = nullptr;
   std::int32_t (*dtype_uint8)() = nullptr;
+  std::int32_t (*dtype_float32)() = nullptr;
+  std::int32_t (*dtype_float64)() = nullptr;
   std::int32_t (*device_type_cuda)() = nullptr;
   // libtorch_cuda: absent from CPU builds
   Status (*current_stream)(std::int32_t, void**) = nullptr;
