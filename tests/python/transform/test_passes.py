@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, cast
 
 import pytest
@@ -191,14 +192,46 @@ def test_what_is_computed_of_an_integer_is_computed_in_front() -> None:
         torch.testing.assert_close(found, expected)  # torch's kernels divide otherwise
 
 
+def test_an_integer_that_says_which_row_becomes_a_cell() -> None:
+    def function(x: torch.Tensor, n: Any) -> Any:
+        written = torch.select_scatter(x, x.select(0, 0) * 2, 0, n)
+        again = torch.select_scatter(written, written.select(1, 1) + 1, -1, n + 1)
+        return (
+            again * 2,
+            x.select(0, n) + 1,
+            x.select(-1, n) * 3,
+            torch.arange(8, device=x.device) <= n,
+        )
+
+    x = torch.randn(8, 8)
+    case = Case(function, OnDevice(x), 2)
+    assert case.split is not None and {each.name for each in case.split.applied} == {"count"}
+    assert "select_scatter" not in case.after and case.after.count("index_put") == 2
+    for value in range(7):
+        assert_runs(case, x, value)
+
+
+@pytest.mark.parametrize("compare", [operator.gt, operator.le, operator.eq, operator.ne])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int32], ids=str)
+def test_what_is_compared_with_an_integer(dtype: torch.dtype, compare: Any) -> None:
+    x = torch.arange(-4, 12).reshape(4, 4).to(dtype)
+    case = Case(lambda x, n: (compare(x, n), x + 1), OnDevice(x), 7)
+    assert case.split is not None and case.split.transparent
+    for value in (7, 0, -3, 1 << 20):
+        assert_runs(case, x, value)
+
+
 @pytest.mark.parametrize(
     "function",
     [
         lambda x, n: (x.new_zeros(n, 4),),
         lambda x, n: (x * n, x.new_zeros(n)),
         lambda x, n: (torch.add(x, x, alpha=n),),
-        lambda x, n: (x > n,),
         lambda x, n: ((x > 0) + n,),
+        lambda x, n: ((x > 0) == n,),
+        lambda x, n: (x.select(0, n - 9),),
+        lambda x, n: (x.select(0, n - 5).unsqueeze(0) * 2,),
+        lambda x, n: (torch.select_scatter(x, x.select(0, 0).double(), 0, n - 5),),
         lambda x, n: (x.sum() * n,),
         lambda x, n: (x * (n + 1), x.new_zeros(n)),
         lambda x, n: (x.int() * (n / 3),),
