@@ -3,6 +3,7 @@ bit for bit, on every call."""
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from helpers import randn
 
 import pygraph
+from pygraph.frontends.compile import speculation
 from pygraph.reporting import GraphReport
 
 N = 64
@@ -40,7 +42,7 @@ def check(
     other program is the untransformed one: torch's own default computes numbers on the CPU in fp16
     otherwise than torch's code for CUDA graphs."""
     untransformed = {"backend": "pygraph", "options": {"transform": "none"}}
-    plain = torch.compile(function, dynamic=dynamic, **untransformed)
+    plain = torch.compile(with_code_of_its_own(function), dynamic=dynamic, **untransformed)
     fast = torch.compile(function, backend="pygraph", dynamic=dynamic)
     with torch.no_grad():
         for n in range(calls):
@@ -61,6 +63,21 @@ def check(
         (graph.replays, graph.reason) for graph in used
     ]
     return used[0]
+
+
+def with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What Dynamo skips once, for a break in a loop, it skips for all that has the same code."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    found = types.FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    found.__kwdefaults__ = function.__kwdefaults__
+    return found
 
 
 def assert_alike(found: Any, expected: Any) -> None:
@@ -91,6 +108,23 @@ def test_a_float_that_differs_in_each_call(x_of: Callable[[], torch.Tensor]) -> 
     assert graph.programs == 1 and {each.name for each in graph.passes} == {"bring"}
 
 
+@pytest.mark.parametrize("make", [float, np.float32, np.float64, int], ids=lambda m: m.__name__)
+def test_a_graph_with_a_number_is_launched_before_the_guards(make: Any) -> None:
+    def function(x: torch.Tensor, s: Any) -> torch.Tensor:
+        return layers(x * s)
+
+    fast = torch.compile(function, backend="pygraph", options={"launch": "always"})
+    plain = torch.compile(
+        with_code_of_its_own(function), backend="pygraph", options={"transform": "none"}
+    )
+    with torch.no_grad():
+        for n in range(40):
+            x, s = randn(N, N), make(3 + 2 * n)
+            assert_alike(fast(x, s), plain(x, s))
+        launched, claimed, _ = speculation.counts(fast)
+    assert claimed == launched > 10
+
+
 def test_a_float_that_is_computed_with(x_of: Callable[[], torch.Tensor]) -> None:
     graph = check(
         lambda x, s: layers(x * s) * (1 - s**2) + s**0.5, lambda n: (x_of(), 0.37 + 0.01 * n)
@@ -108,6 +142,36 @@ def test_what_is_computed_of_an_integer(x_of: Callable[[], torch.Tensor]) -> Non
         lambda x, n: layers(x) * (n + 1) / (2 * n + 4) + 1 / (n + 3), lambda n: (x_of(), 3 + 5 * n)
     )
     assert graph.programs == 1 and "count" in {each.name for each in graph.passes}
+
+
+def test_an_integer_that_says_which_row_is_written() -> None:
+    def function(x: torch.Tensor, cache: torch.Tensor, n: int) -> Any:
+        cache[n] = x[0]
+        cache[:, n + 1] = 2
+        there = torch.arange(N, device=x.device) <= n
+        return layers(x).masked_fill(~there, 0.0) + cache[n], cache.sum(0)
+
+    graph = check(function, lambda n: (randn(N, N), randn(N, N), (5 * n + 2) % (N - 1)), calls=16)
+    assert graph.programs == 1 and "count" in {each.name for each in graph.passes}
+
+
+def test_a_row_that_is_counted_from_the_end() -> None:
+    def function(x: torch.Tensor, cache: torch.Tensor, n: int) -> Any:
+        cache[n] = x[0]
+        return layers(x) + cache[n]
+
+    fast = torch.compile(function, backend="pygraph")
+    with torch.no_grad():
+        for n in (3, 9, -2, -7, 5, 0, 1, -1, N - 1, -N):
+            x, cache = randn(N, N), randn(N, N)
+            same, plain = cache.clone(), layers(x)
+            found = fast(x, cache, n)
+            same[n] = x[0]
+            assert torch.equal(cache, same)
+            torch.testing.assert_close(found, plain + same[n])
+        for n in (N, -N - 1):
+            with pytest.raises(IndexError):
+                fast(randn(N, N), randn(N, N), n)
 
 
 def test_an_integer_that_sizes_follow_from_is_guarded() -> None:
@@ -135,6 +199,49 @@ def test_the_host_computes_as_it_does_without_graphs() -> None:
     for n in range(8):
         x, s = randn(N, N), torch.tensor(0.1 * n)
         assert_alike(fast(x, s), plain(x, s))
+
+
+def test_a_result_that_is_a_view(x_of: Callable[[], torch.Tensor]) -> None:
+    """Generated code makes the view outside of the graph, which brings its arguments, too."""
+    graph = check(
+        lambda x, s: layers(x * s).reshape(N // 2, 2, N), lambda n: (x_of(), torch.tensor(0.5 + n))
+    )
+    assert graph.bytes_staged > 0
+
+
+def test_a_read_that_stays_on_the_device(x_of: Callable[[], torch.Tensor]) -> None:
+    def function(x: torch.Tensor) -> Any:
+        most = x.float().abs().amax().item()
+        return (layers(x) * most - most) / most, layers(x + most), most
+
+    graph = check(function, lambda n: (x_of() * (0.3 + n),))
+    assert "keep" in {each.name for each in graph.passes}
+
+
+def test_an_integer_that_stays_on_the_device() -> None:
+    def function(x: torch.Tensor) -> Any:
+        above = int((x > 0.1).sum())
+        return layers(x) * above - above
+
+    graph = check(function, lambda n: (randn(N, N),))
+    assert {each.name for each in graph.passes} == {"keep"} and graph.programs == 1
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_slices_with_bounds_of_the_device_are_written(device: str) -> None:
+    def function(x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        mask = x.new_ones(x.size(0), x.size(1))
+        for row in range(5):
+            mask[row, lengths[row] :] = 0
+        mask[7, lengths[0] : lengths[1]] = 0.5
+        return layers(x) * mask
+
+    def given(n: int) -> tuple[Any, ...]:
+        lengths = torch.randint(-2 * N, 2 * N, (5,), dtype=torch.int32)
+        return randn(N, N), lengths.to(device)
+
+    graph = check(function, given)
+    assert "keep" in {each.name for each in graph.passes} and graph.programs == 1
 
 
 def test_a_numpy_scalar() -> None:

@@ -21,7 +21,7 @@ REPLACED = "replaced"
 STATES = (WARMING, GRAPHED, PARTLY, FALLBACK, REPLACED)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Applied:
     """A pass that changed a graph before it was compiled, so that more of it can be captured."""
 

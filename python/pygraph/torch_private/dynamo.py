@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, cast
 
-from pygraph.torch_private.names import private
+from pygraph.torch_private.names import Missing, place, private
 
 LOGGERS = ("torch._dynamo", "torch._functorch")
 _FILE = "torch/_dynamo/eval_frame.py"
@@ -48,6 +48,11 @@ def graph_breaks() -> list[tuple[Any, str]]:
     """Stack and text of each break so far."""
     reasons = private("torch._dynamo.utils:graph_break_reasons")
     return [(each.user_stack, each.reason) for each in reasons]
+
+
+def forget_breaks(kept: int) -> None:
+    """Leaves the first `kept` of them."""
+    del private("torch._dynamo.utils:graph_break_reasons")[kept:]
 
 
 def break_behind(graph_module: Any) -> tuple[Any, str] | None:
@@ -96,6 +101,47 @@ def compiled_frames(marks: Sequence[Any] = ()) -> tuple[list[CompiledFrame], lis
         for reason in [getattr(each, "recompile_reason", None)]
     ]
     return found, list(metrics)
+
+
+def where_reads_are_kept() -> tuple[tuple[Any, str], tuple[Any, str]] | None:
+    """Where the function stands that compiles a frame, and the method that is asked whether a
+    number may be read from a tensor. None: this torch lacks one of them."""
+    try:
+        compiles = place("torch._dynamo.convert_frame:_compile")
+        return compiles, place("torch._dynamo.variables.tensor:TensorVariable.method_item")
+    except Missing:
+        return None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a frame is compiled with."""
+
+    backend: Callable[..., Any]
+    options: Mapping[str, Any]
+    in_one_graph: bool
+    """Dynamo keeps all it can in one graph, or raises."""
+
+
+def asked_for(args: Sequence[Any]) -> Asked:
+    """The same, from the arguments of the function that compiles a frame."""
+    *_, backend, one_graph, export = args[:8]
+    backend = private("torch._dynamo.eval_frame:innermost_backend")(backend)
+    given = getattr(backend, "kwargs", {})
+    return Asked(getattr(backend, "compiler_fn", backend), given, bool(one_graph or export))
+
+
+def line_of(translator: Any) -> tuple[str, int]:
+    """The line that Dynamo traces."""
+    return translator.f_code.co_filename, translator.lineno
+
+
+def traced_again(reason: str) -> Exception:
+    """Raised by a backend, it has Dynamo trace the frame from its beginning."""
+    error: Exception = private("torch._dynamo.exc:TensorifyScalarRestartAnalysis")(
+        restart_reason=reason
+    )
+    return error
 
 
 def error_within(error: Exception) -> Exception:

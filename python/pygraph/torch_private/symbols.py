@@ -20,3 +20,10 @@ def is_one(value: torch.SymInt) -> frozenset[Any]:
     """The symbol that a number is; none if it is computed of some."""
     expression = value.node.expr
     return frozenset([expression]) if expression.is_Symbol else frozenset()
+
+
+def is_unbacked(value: Any) -> bool:
+    """Whether it is a number that is known only when the graph runs."""
+    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return False
+    return bool(private("torch.fx.experimental.symbolic_shapes:free_unbacked_symbols")(value))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pygraph.torch_private.graphs import copied
-from pygraph.transform import bring, count, fetch, fold, reading
+from pygraph.transform import bring, count, fetch, fold, keep, reading
 from pygraph.transform.draft import Draft, is_pure, is_random, kind
 from pygraph.transform.split import Split, split
 
@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 PASSES: Mapping[str, Callable[[Draft], None]] = {
     each.NAME: each.apply for each in (fold, count, bring, fetch)
 }
-ALL: frozenset[str] = frozenset(PASSES)
+#: `keep` goes through Dynamo's graph, before there are graphs of ATen's operators.
+ALL: frozenset[str] = frozenset({keep.NAME, *PASSES})
 
 #: What in a graph makes it worth a draft.
 _OBSTACLES = ("cpu operator", "host to device", "device to host", "cpu input")

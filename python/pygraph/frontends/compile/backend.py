@@ -23,12 +23,14 @@ from pygraph.frontends.compile import (
     entry_point,
     generated,
     hook,
+    scalars,
     sources,
     speculation,
 )
 from pygraph.frontends.compile.options import Options
 from pygraph.frontends.compile.options import split as split_options
 from pygraph.frontends.compile.parts import Transformed
+from pygraph.reporting import Applied
 from pygraph.runtime import devices, registry
 from pygraph.runtime.compiled_graph import CompiledGraph, SourceFinder
 from pygraph.runtime.crossing import NOTHING
@@ -38,7 +40,9 @@ from pygraph.runtime.requirement import RequirementNotMet
 from pygraph.runtime.training_pair import Role, TrainingPair
 from pygraph.runtime.warn import no_graphs, warn_once
 from pygraph.torch_private import aot as aot_names
+from pygraph.torch_private import dynamo
 from pygraph.torch_private import inductor as inductor_names
+from pygraph.transform import keep
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +62,11 @@ def backend(
     unless an option is wrong; with `require`, what it returns may raise RequirementNotMet."""
     ours, inductor = _split(options or {}, mode)
     reason = _reason_against(gm, example_inputs, ours.platform)
+    kept: list[Applied] = []
+    if reason is not None or keep.NAME not in ours.passes:
+        scalars.leave(gm)
+    else:
+        kept = scalars.take_away(gm, generated=ours.compiler == "inductor")
     problem = _unmet(gm, reason) if ours.require == "full" else None
     if problem is not None:
         return _raising(problem)
@@ -65,13 +74,28 @@ def backend(
         _tell_no_graph(reason, ours)
         return _compile(gm, example_inputs, ours, inductor)
     with hook.observed_metadata() as metadata, _traced(ours):
-        made = _Made(ours, sources.finder(gm), metadata)
+        made = _Made(ours, sources.finder(gm), metadata, kept)
         try:
             compiled = _compile(gm, example_inputs, ours, inductor, made)
         except RequirementNotMet as error:
             return _raising(error)
     made.way_in = _WayIn(compiled, made, inductor)
     return made.way_in.called
+
+
+def _keeps(asked: dynamo.Asked) -> bool:
+    """Whether a frame is compiled for this backend, with the pass that takes reads of numbers
+    away."""
+    if asked.backend is not backend:
+        return False
+    try:
+        ours, _ = split_options(asked.options.get("options") or {}, asked.options.get("mode"))
+    except ValueError:  # the backend says so
+        return False
+    return keep.NAME in ours.passes and ours.platform.problem() is None
+
+
+scalars.install(_keeps)
 
 
 def _unmet(gm: torch.fx.GraphModule, reason: str | None) -> RequirementNotMet | None:
@@ -133,9 +157,16 @@ class _Made:
     """The compiled graphs that become of one FX graph: one of inference, or a training pair. A
     backward may come long after the forward, at its first call."""
 
-    def __init__(self, ours: Options, find_source: SourceFinder, metadata: list[Any]) -> None:
-        """`metadata`: see hook.observed_metadata."""
+    def __init__(
+        self,
+        ours: Options,
+        find_source: SourceFinder,
+        metadata: list[Any],
+        kept: Sequence[Applied] = (),
+    ) -> None:
+        """`metadata`: see hook.observed_metadata. `kept`: what was done in Dynamo's graph."""
         self.ours, self.metadata = ours, metadata
+        self._kept = list(kept)
         self._find_source = find_source
         listed = sizes_of(ours.capture_sizes)
         self._sizes = SignatureRules(
@@ -212,8 +243,9 @@ class _Made:
             # An operator outside of graphs would not meet the requirement.
             on_culprit=None if unit is None or ours.require == "full" else unit.on_culprit,
         )
+        graph.report.passes = [] if self._models else list(self._kept)
         if transformed is not None:
-            graph.report.passes = list(transformed.split.applied)
+            graph.report.passes += transformed.split.applied
         self._models.append(model)
         self._compilation.graphs.append(graph.report.name)
         if is_backward:

@@ -29,6 +29,7 @@ from pygraph.frontends.compile.parts import (
 )
 from pygraph.runtime.partition import Partition, Position
 from pygraph.torch_private import aot, inductor
+from pygraph.torch_private.replacing import surround
 from pygraph.transform.pipeline import transform
 
 
@@ -155,21 +156,6 @@ def observed_metadata() -> Iterator[list[Any]]:
         _active.metadata = previous
 
 
-def _surround(place: tuple[Any, str], around: Callable[..., Any]) -> None:
-    """Calls of torch's function at that place become `around(original, …)`, from now on. Once."""
-    owner, name = place
-    original = getattr(owner, name)
-    if getattr(original, "_pygraph_hook", False):
-        return
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
-
-    replacement._pygraph_hook = True  # type: ignore[attr-defined]
-    setattr(owner, name, replacement)
-
-
 def _observe_runtime_wrapper() -> None:
     def post_compile(original: Any, *args: Any, **kwargs: Any) -> Any:
         found = getattr(_active, "metadata", None)
@@ -177,7 +163,7 @@ def _observe_runtime_wrapper() -> None:
             found.append(aot.metadata_given(kwargs))
         return original(*args, **kwargs)
 
-    _surround(aot.wrapper_is_made(), post_compile)
+    surround(aot.wrapper_is_made(), post_compile)
 
 
 def _replace_cudagraphify() -> None:
@@ -192,7 +178,7 @@ def _replace_cudagraphify() -> None:
             return original(model, static_input_idxs, **kwargs)
         return _call(wrap, model, static_input_idxs, kwargs)
 
-    _surround(inductor.cudagraphify(), cudagraphify)
+    surround(inductor.cudagraphify(), cudagraphify)
 
 
 def _observe_partitions() -> None:
@@ -207,7 +193,7 @@ def _observe_partitions() -> None:
         finally:
             _active.partitions = None
 
-    _surround(inductor.partitions_are_handed_over(), post_compile)
+    surround(inductor.partitions_are_handed_over(), post_compile)
 
 
 def _next_partition() -> Partition | None:
@@ -253,7 +239,7 @@ def _cut_around_culprits() -> None:
             return "a capture has failed in it"
         return reason
 
-    _surround(inductor.partitions_are_chosen(), should_partition)
+    surround(inductor.partitions_are_chosen(), should_partition)
 
 
 def _spare_the_tree_manager() -> None:
@@ -264,7 +250,7 @@ def _spare_the_tree_manager() -> None:
         if _current() is None:
             original(*args, **kwargs)
 
-    _surround(inductor.backward_is_announced(), maybe_handle_backward_generation)
+    surround(inductor.backward_is_announced(), maybe_handle_backward_generation)
 
 
 def _call(

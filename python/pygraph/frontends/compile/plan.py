@@ -26,11 +26,12 @@ from typing import Any
 
 import torch
 
-from pygraph.frontends.compile import breaks
+from pygraph.frontends.compile import breaks, scalars
 from pygraph.planning import GraphPlan, Plan
 from pygraph.planning.fake import Stand, mode_of, on_cpu_only, replaced, stand_in_device
 from pygraph.planning.inspect import inspect, located, transformed
 from pygraph.planning.source import of_text
+from pygraph.reporting import Applied
 from pygraph.torch_private import dynamo
 from pygraph.torch_private.aot import boxed, mutated_inputs, static_inputs, tangents
 from pygraph.torch_private.dispatch import tree_leaves, tree_map
@@ -86,10 +87,13 @@ def plan(
 
 
 def _run(model: Any, args: Any, kwargs: Any, result: Plan, training: bool) -> None:
-    backend = dynamo.aot_autograd()(
-        fw_compiler=_reader(result.graphs, "forward" if training else "inference"),
-        bw_compiler=_reader(result.graphs, "backward"),
-        inference_compiler=_reader(result.graphs, "inference"),
+    backend = _Backend(
+        dynamo.aot_autograd()(
+            fw_compiler=_reader(result.graphs, "forward" if training else "inference"),
+            bw_compiler=_reader(result.graphs, "backward"),
+            inference_compiler=_reader(result.graphs, "inference"),
+        ),
+        result.graphs,
     )
     # Each plan has a backend of its own, so no entry of another compilation is taken for ours; but
     # they count: a model that was compiled many times must not be skipped for that.
@@ -97,6 +101,24 @@ def _run(model: Any, args: Any, kwargs: Any, result: Plan, training: bool) -> No
         made = torch.compile(model, backend=backend, dynamic=False)(*args, **kwargs)
         if training:
             _backward(made)
+
+
+class _Backend:
+    """Plans what Dynamo hands over, which goes through the pass for its graphs first."""
+
+    def __init__(self, compiler: Callable[..., Any], graphs: list[GraphPlan]) -> None:
+        self._compiler, self._graphs = compiler, graphs
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+        applied = scalars.take_away(gm, generated=True)
+        before = len(self._graphs)
+        compiled = self._compiler(gm, example_inputs)
+        for found in self._graphs[before : before + 1]:
+            found.passes = [*map(_shortened, applied), *found.passes]
+        return compiled
+
+
+scalars.install(lambda asked: isinstance(asked.backend, _Backend))
 
 
 def _backward(made: Any) -> None:
@@ -143,7 +165,7 @@ def _transform(found: GraphPlan, graph_module: torch.fx.GraphModule) -> None:
     before = located(graph_module.graph)
     split = transform(graph_module, generated=True, home=torch.device("cpu"))
     if split is not None:
-        found.passes = [replace(each, source=_short(each.source)) for each in split.applied]
+        found.passes = list(map(_shortened, split.applied))
         transformed(found, before, split.body.graph, split.cleared)
 
 
@@ -183,6 +205,10 @@ def _all_tensors(model: Any, given: Sequence[Any]) -> Iterator[Any]:
         yield from model.parameters()
         yield from model.buffers()
     yield from (leaf for leaf in given if isinstance(leaf, torch.Tensor))
+
+
+def _shortened(applied: Applied) -> Applied:
+    return replace(applied, source=_short(applied.source))
 
 
 def _short(source: str | None) -> str | None:
