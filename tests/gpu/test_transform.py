@@ -125,6 +125,24 @@ def test_a_graph_with_a_number_is_launched_before_the_guards(make: Any) -> None:
     assert claimed == launched > 10
 
 
+def test_a_graph_with_a_number_of_the_module_is_launched_before_the_guards() -> None:
+    class Scaled(torch.nn.Module):
+        by = np.float64(1.5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return layers(x * self.by)
+
+    model = Scaled()
+    fast = torch.compile(model, backend="pygraph", options={"launch": "always"})
+    with torch.no_grad():
+        for n in range(40):
+            model.by = np.float64(1.5 if n < 20 else 2.5)
+            x = randn(N, N)
+            assert torch.allclose(fast(x), model(x), atol=1e-4)
+        launched, claimed, _ = speculation.counts(fast)
+    assert launched > claimed > 10
+
+
 def test_a_float_that_is_computed_with(x_of: Callable[[], torch.Tensor]) -> None:
     graph = check(
         lambda x, s: layers(x * s) * (1 - s**2) + s**0.5, lambda n: (x_of(), 0.37 + 0.01 * n)

@@ -7,14 +7,15 @@ What it matches: an integer among the graph's arguments that operators by elemen
 or that says which row of a tensor is read or written (`cache[step] = x`), or numbers that are
 computed of it, and that nothing else depends on, no size and no stride. Each value of it would have
 a program of its own, as sizes have. It becomes an argument of the body without dimensions, of 64
-bits, that a call brings to the device like a tensor of the host (bring.py); what is computed of it
-is computed in front.
+bits, that a call brings to the device like a tensor of the host (bring.py). Sums, differences and
+products are computed there, of an argument within 32 bits, which Dynamo guards; what else is
+computed of it is computed in front.
 
 Why it is equivalent: the operator computes in the type that its tensors have, of which a number
 changes nothing, and a tensor without dimensions changes nothing, either; generated code converts
-both to that type in the same way. Sums and products of integers are exact, and are computed in
-front; a quotient is divided on the device, in fp32, as generated code does that has the integers. A
-row is copied, whatever says which; that there is such a row is among Dynamo's guards.
+both to that type in the same way. Integers of 64 bits are exact on either side; a quotient is
+divided on the device, in fp32, as generated code does that has the integers. A row is copied,
+whatever says which; that there is such a row is among Dynamo's guards.
 
 What it refuses: floats that are computed in other ways; operators without an overload for a tensor
 in that place, tensors of bool or without dimensions, or of integers beside a quotient, whose type
@@ -24,6 +25,7 @@ not generated.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -43,6 +45,15 @@ _COMPARED = {
     getattr(_ATEN, name).Scalar: getattr(_ATEN, name).Tensor
     for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
+#: What the device computes as the host does, as long as 64 bits hold it.
+_EXACT: dict[Any, OpOverload] = {
+    operator.add: _ATEN.add.Tensor,
+    operator.sub: _ATEN.sub.Tensor,
+    operator.mul: _ATEN.mul.Tensor,
+    operator.neg: _ATEN.neg.default,
+}
+_SMALL = 1 << 31
+"""What an argument is guarded to be within, so that what follows from it fits."""
 _READS_ROW, _WRITES_ROW = _ATEN.select.int, _ATEN.select_scatter.default
 
 
@@ -53,8 +64,9 @@ def apply(draft: Draft) -> None:
         if isinstance(reading.value(argument), torch.SymInt):
             numbers = _computed_from(argument)
             if _only_count(draft, argument, numbers):
+                brought = _Brought(draft, argument)
                 for number in numbers:
-                    _bring(draft, number)
+                    _bring(draft, number, brought)
 
 
 def _computed_from(argument: Any) -> list[Any]:
@@ -82,10 +94,10 @@ def _only_count(draft: Draft, argument: Any, numbers: Sequence[Any]) -> bool:
     )
 
 
-def _bring(draft: Draft, number: Any) -> None:
+def _bring(draft: Draft, number: Any, brought: _Brought) -> None:
     users = [user for user in number.users if not reading.is_number(user)]
     if users:
-        tensor = _quotient(draft, number) if _is_quotient(number) else _cell(draft, number)
+        tensor = brought.tensor(number)
         for user in users:
             draft.note(NAME, "a number that differs is brought to the device by each call", user)
             if user.target in (_READS_ROW, _WRITES_ROW):
@@ -100,11 +112,10 @@ def _choose_row(draft: Draft, user: Any, cell: Any) -> None:
     emit = _Emitter(draft, user)
     given, *source, dim, _ = user.args
     row = emit(_ATEN.view.default, cell, [1])
+    indices = [*[None] * (dim % reading.value(given).dim()), row]
     if not source:
-        read = emit(_ATEN.index_select.default, given, dim, row)
-        made = emit(_ATEN.squeeze.dim, read, dim)
+        made = emit(_ATEN.squeeze.dim, emit(_ATEN.index.Tensor, given, indices), dim)
     else:
-        indices = [*[None] * (dim % reading.value(given).dim()), row]
         written = emit(_ATEN.unsqueeze.default, source[0], dim)
         made = emit(_ATEN.index_put.default, given, indices, written)
     user.replace_all_uses_with(made)
@@ -116,45 +127,89 @@ class _Emitter:
     """Puts operators in front of a node, for the same line of the program."""
 
     def __init__(self, draft: Draft, node: Any) -> None:
-        self._graph, self._node = draft.graph, node
+        self._draft, self._node = draft, node
 
     def __call__(self, target: OpOverload, *args: Any, **kwargs: Any) -> Any:
-        with self._graph.inserting_before(self._node):
-            made = self._graph.call_function(target, args, kwargs)
+        with self._draft.graph.inserting_before(self._node):
+            made = self._draft.graph.call_function(target, args, kwargs)
         values = torch.fx.node.map_arg((args, kwargs), reading.value)
-        with reading.value(self._node).fake_mode:
+        with _fake_mode(self._draft):
             made.meta["val"] = target(*values[0], **values[1])
         made.stack_trace = self._node.stack_trace
         return made
 
 
-def _cell(draft: Draft, number: Any) -> Any:
-    """An integer on the device, by way of a tensor on the host where it is computed."""
-    given = number
-    if number.op != "placeholder":
-        given = next((each for each in number.users if each in draft.staged), None)
-        if given is None:
+class _Brought:
+    """What stands on the device for an integer and for numbers that follow from it."""
+
+    def __init__(self, draft: Draft, argument: Any) -> None:
+        self._draft, self._argument = draft, argument
+        self._tensors: dict[Any, Any] = {}
+        self._small: bool | None = None  # not asked yet, for that is a guard
+
+    def tensor(self, number: Any) -> Any:
+        if number not in self._tensors:
+            self._tensors[number] = self._made(number)
+        return self._tensors[number]
+
+    def _made(self, number: Any) -> Any:
+        emit = _Emitter(self._draft, number)
+        if _is_quotient(number):  # in fp32, as generated code does it where it needs one
+            above, below = map(self._operand, number.args)
+            return emit(_ATEN.div.Tensor, above, below)
+        if number is self._argument or not self._fits(number):
+            return self._cell(number)
+        return emit(_EXACT[number.target], *map(self._operand, number.args))
+
+    def _operand(self, number: Any) -> Any:
+        return _constant(self._draft, number) if type(number) is int else self.tensor(number)
+
+    def _fits(self, number: Any) -> bool:
+        """Whether the device can compute it: then nothing is computed in front."""
+        if _range(number) is None:
+            return False
+        if self._small is None:
+            self._small = _is_small(reading.value(self._argument))
+        return self._small
+
+    def _cell(self, number: Any) -> Any:
+        """An integer on the device, by way of a tensor on the host where it is computed."""
+        draft, given = self._draft, number
+        if number is not self._argument:
             with draft.graph.inserting_after(number):
                 given = draft.graph.call_function(
-                    torch.ops.aten.scalar_tensor.default, (number,), {"dtype": torch.int64}
+                    _ATEN.scalar_tensor.default, (number,), {"dtype": torch.int64}
                 )
             given.meta["val"] = _like(draft, torch.int64, torch.device("cpu"))
             draft.parts[given] = Part.FRONT
-    if given not in draft.staged:
         like = _like(draft, torch.int64, draft.device)
         draft.staged[given] = draft.new_placeholder("device_cell", like)
-    return draft.staged[given]
+        return draft.staged[given]
 
 
-def _quotient(draft: Draft, number: Any) -> Any:
-    """A quotient of integers, which generated code computes where it needs it: in fp32."""
-    above, below = [
-        _constant(draft, each) if type(each) is int else _cell(draft, each) for each in number.args
-    ]
-    with draft.graph.inserting_after(number):
-        made = draft.graph.call_function(torch.ops.aten.div.Tensor, (above, below))
-    made.meta["val"] = _like(draft, torch.float32, draft.device)
-    return made
+def _range(number: Any) -> tuple[int, int] | None:
+    """Between which integers a number is, if its argument is small and 64 bits hold all that it is
+    computed by, and the device computes that; else None."""
+    if type(number) is int:
+        return number, number
+    if number.op == "placeholder":
+        return -_SMALL, _SMALL
+    if number.target not in _EXACT:
+        return None
+    ranges = [_range(each) for each in number.args]
+    known = [each for each in ranges if each is not None]
+    if len(known) < len(ranges):
+        return None
+    found = [number.target(*corner) for corner in itertools.product(*known)]
+    least, most = min(found), max(found)
+    return (least, most) if least >= -(1 << 63) and most < 1 << 63 else None
+
+
+def _is_small(value: torch.SymInt) -> bool:
+    """Whether it is, in this call and, by a guard, in all that are served. Where torch takes no
+    more guards, as for a backward that is compiled late, it is not known to be."""
+    ways = (lambda: value < _SMALL, lambda: value > -_SMALL)
+    return all(known_true(way()) or (bool(way()) and known_true(way())) for way in ways)
 
 
 def _constant(draft: Draft, value: int) -> Any:
@@ -214,7 +269,12 @@ def _takes_row(user: Any, number: Any) -> bool:
     )
 
 
+def _fake_mode(draft: Draft) -> Any:
+    tensors = (each for node in draft.graph.nodes for each in reading.tensors(node))
+    sample: Any = next(tensors)
+    return sample.fake_mode
+
+
 def _like(draft: Draft, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    sample = next(each for node in draft.graph.nodes for each in reading.tensors(node))
-    with sample.fake_mode:
+    with _fake_mode(draft):
         return torch.empty((), dtype=dtype, device=device)

@@ -183,13 +183,42 @@ def test_an_integer_becomes_a_cell() -> None:
         assert_runs(case, X, value)
 
 
-def test_what_is_computed_of_an_integer_is_computed_in_front() -> None:
-    case = Case(lambda x, n: (x * (n + 1) / (2 * n + 4) + n, x - n / 3), OnDevice(X), 7)
-    assert case.split is not None and case.split.front is not None
-    assert len(case.split.staged) == 3  # n, n + 1 and 2 n + 4
-    for value in (7, 0, -3, 12345):
-        found, expected = reversed(case.run(X, value))
+def of_integer(x: torch.Tensor, n: Any) -> Any:
+    return x * (n + 1) / (2 * n + 4) + n, x - n / 3, x * (-n) - (n * n - 3)
+
+
+@pytest.mark.parametrize("hint", [7, 1 << 20, (1 << 31) - 1])
+def test_what_is_computed_of_a_small_integer_is_computed_on_the_device(hint: int) -> None:
+    case = Case(of_integer, OnDevice(X.double()), hint)
+    assert case.split is not None and case.split.transparent and case.split.staged == {1}
+    for value in (7, 0, -3, 12345, (1 << 31) - 1, 1 - (1 << 31)):
+        found, expected = reversed(case.run(X.double(), value))
         torch.testing.assert_close(found, expected)  # torch's kernels divide otherwise
+
+
+@pytest.mark.parametrize(
+    ("function", "hint"),
+    [
+        (of_integer, 1 << 31),
+        (lambda x, n: (x * (n // 3), x + n), 7),
+        (lambda x, n: (x * (n * n * n), x + n), 7),  # may need more than 64 bits
+    ],
+)
+def test_what_else_is_computed_of_an_integer_is_computed_in_front(function: Any, hint: int) -> None:
+    case = Case(function, OnDevice(X.double()), hint)
+    assert case.split is not None and case.split.front is not None
+    for value in (7, 1, 12345):
+        found, expected = reversed(case.run(X.double(), value))
+        torch.testing.assert_close(found, expected)
+
+
+def test_an_argument_within_32_bits_is_guarded() -> None:
+    module = trace(of_integer, OnDevice(X), 7)
+    argument = list(module.graph.nodes)[1].meta["val"]
+    guards = argument.node.shape_env.guards
+    before = len(guards)
+    assert pipeline.in_parts(module, pipeline.ALL, generated=True) is not None
+    assert len(guards) == before + 1 and str(1 << 31) in str(guards[-1].expr)
 
 
 def test_an_integer_that_says_which_row_becomes_a_cell() -> None:
