@@ -8,9 +8,11 @@ from typing import Any, cast
 import pytest
 import torch
 from places import assert_bits
-from transform_support import DEVICE, Case, OnDevice, trace
+from torch._inductor.compile_fx import compile_fx_inner
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from transform_support import DEVICE, Case, OnDevice, on_cpu, trace
 
-from pygraph.transform import pipeline
+from pygraph.transform import pipeline, reading
 
 X = torch.randn(4, 4)
 
@@ -484,3 +486,27 @@ def test_a_tensor_that_the_program_may_write_is_no_constant() -> None:
     own = torch.randn(4, 4)
     case = Case(lambda x: (x + own.to(DEVICE),), OnDevice(X))
     assert case.split is None
+
+
+def test_inductor_compiles_what_takes_the_places_of_integers() -> None:
+    """It has no code for some operators that it takes apart where it traces by itself."""
+
+    def function(x: torch.Tensor, places: torch.Tensor, n: Any) -> Any:
+        written = torch.select_scatter(x, x.select(0, 0) * 2, 0, n)
+        again = torch.select_scatter(written, written.select(1, n) + 1, -1, n + 1)
+        return again * (places <= n), x.select(-1, n) * (2 * n - 3), x / (n + 1) - (-n), x > n
+
+    x, places = torch.randn(8, 8), torch.arange(8)
+    case = Case(function, OnDevice(x), OnDevice(places), 2)
+    assert case.split is not None and case.split.transparent
+    body = on_cpu(case.split.body)
+    examples = [
+        reading.moved(node.meta["val"], torch.device("cpu"))
+        for node in reading.placeholders(body.graph)
+    ]
+    FakeTensorProp(body, examples[0].fake_mode).propagate_dont_convert_inputs(*examples)
+    with torch.no_grad():
+        compiled = compile_fx_inner(body, examples)
+        for value in range(7):
+            found, expected = compiled([x, places, torch.tensor(value)]), function(x, places, value)
+            torch.testing.assert_close(list(found), list(expected))
