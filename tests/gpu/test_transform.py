@@ -262,6 +262,21 @@ def test_slices_with_bounds_of_the_device_are_written(device: str) -> None:
     assert "keep" in {each.name for each in graph.passes} and graph.programs == 1
 
 
+def test_a_branch_on_the_device() -> None:
+    def function(x: torch.Tensor) -> Any:
+        y = layers(x)
+        return torch.cond(x.sum() > 0, lambda y: y + 0.25, lambda y: 0.5 - y, (y,))
+
+    fast = torch.compile(function, backend="pygraph")
+    with torch.no_grad():
+        for n in range(12):
+            x = randn(N, N) + (0.2 if n % 2 else -0.2)
+            y = layers(x)
+            torch.testing.assert_close(fast(x), y + 0.25 if n % 2 else 0.5 - y)
+    (graph,) = graphs_used()
+    assert graph.replays >= 5 and {each.name for each in graph.passes} == {"predicate"}
+
+
 def test_a_numpy_scalar() -> None:
     check(lambda x, s: layers(x) / s, lambda n: (randn(N, N), np.float64(1.5 + n)))
 

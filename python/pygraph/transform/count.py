@@ -39,22 +39,22 @@ from pygraph.transform.draft import Draft, Part, portable
 
 NAME = "count"
 
-_ATEN = torch.ops.aten
+aten = torch.ops.aten
 #: Comparisons with a number, and the same with a tensor.
 _COMPARED = {
-    getattr(_ATEN, name).Scalar: getattr(_ATEN, name).Tensor
+    getattr(aten, name).Scalar: getattr(aten, name).Tensor
     for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
 #: What the device computes as the host does, as long as 64 bits hold it.
 _EXACT: dict[Any, OpOverload] = {
-    operator.add: _ATEN.add.Tensor,
-    operator.sub: _ATEN.sub.Tensor,
-    operator.mul: _ATEN.mul.Tensor,
-    operator.neg: _ATEN.neg.default,
+    operator.add: aten.add.Tensor,
+    operator.sub: aten.sub.Tensor,
+    operator.mul: aten.mul.Tensor,
+    operator.neg: aten.neg.default,
 }
 _SMALL = 1 << 31
 """What an argument is guarded to be within, so that what follows from it fits."""
-_READS_ROW, _WRITES_ROW = _ATEN.select.int, _ATEN.select_scatter.default
+_READS_ROW, _WRITES_ROW = aten.select.int, aten.select_scatter.default
 
 
 def apply(draft: Draft) -> None:
@@ -111,13 +111,13 @@ def _choose_row(draft: Draft, user: Any, cell: Any) -> None:
     """Reads or writes the row of a tensor whose number stands in a cell."""
     emit = _Emitter(draft, user)
     given, *source, dim, _ = user.args
-    row = emit(_ATEN.view.default, cell, [1])
+    row = emit(aten.view.default, cell, [1])
     indices = [*[None] * (dim % reading.value(given).dim()), row]
     if not source:
-        made = emit(_ATEN.squeeze.dim, emit(_ATEN.index.Tensor, given, indices), dim)
+        made = emit(aten.squeeze.dim, emit(aten.index.Tensor, given, indices), dim)
     else:
-        written = emit(_ATEN.unsqueeze.default, source[0], dim)
-        made = emit(_ATEN.index_put.default, given, indices, written)
+        written = emit(aten.unsqueeze.default, source[0], dim)
+        made = emit(aten.index_put.default, given, indices, written)
     user.replace_all_uses_with(made)
     made.meta.update(user.meta)
     draft.graph.erase_node(user)
@@ -156,7 +156,7 @@ class _Brought:
         emit = _Emitter(self._draft, number)
         if _is_quotient(number):  # in fp32, as generated code does it where it needs one
             above, below = map(self._operand, number.args)
-            return emit(_ATEN.div.Tensor, above, below)
+            return emit(aten.div.Tensor, above, below)
         if number is self._argument or not self._fits(number):
             return self._cell(number)
         return emit(_EXACT[number.target], *map(self._operand, number.args))
@@ -178,7 +178,7 @@ class _Brought:
         if number is not self._argument:
             with draft.graph.inserting_after(number):
                 given = draft.graph.call_function(
-                    _ATEN.scalar_tensor.default, (number,), {"dtype": torch.int64}
+                    aten.scalar_tensor.default, (number,), {"dtype": torch.int64}
                 )
             given.meta["val"] = _like(draft, torch.int64, torch.device("cpu"))
             draft.parts[given] = Part.FRONT
@@ -215,7 +215,7 @@ def _is_small(value: torch.SymInt) -> bool:
 def _constant(draft: Draft, value: int) -> Any:
     with draft.graph.inserting_after(reading.placeholders(draft.graph)[-1]):
         made = draft.graph.call_function(
-            torch.ops.aten.full.default,
+            aten.full.default,
             ([], value),
             {"dtype": torch.int64, "device": draft.device, "pin_memory": False},
         )

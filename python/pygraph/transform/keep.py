@@ -21,6 +21,9 @@ Why it is equivalent: a slice clips its bounds and counts negative ones from the
 does with comparisons. Arithmetic with a number computes in the type that the tensor's operator
 computes in (fp32 for the shorter types), to which the number is converted once; here the same
 conversion is an operator in front of the same arithmetic. A read has no gradient, and is detached.
+What Dynamo would have ended a graph between is compiled together, though, and Inductor may fuse it:
+a product in front of the read and a sum behind it may be rounded once where they were rounded
+twice, as wherever it fuses two operators.
 
 What it refuses: any other use, such as a branch, a size, a check, an integer as a result, or
 arithmetic of numbers alone; slices with a step; written tensors, and numbers that the written type

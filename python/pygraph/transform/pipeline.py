@@ -13,21 +13,22 @@ from typing import Any
 import torch
 
 from pygraph.torch_private.graphs import copied
-from pygraph.transform import bring, count, fetch, fold, keep, reading
+from pygraph.transform import bring, count, fetch, fold, keep, predicate, reading
 from pygraph.transform.draft import Draft, is_pure, is_random, kind
 from pygraph.transform.split import Split, split
 
 log = logging.getLogger(__name__)
 
-#: By name. Constants first: what follows from nothing that varies need not be brought in each call.
+#: By name. Branches first: what they compute is the graph's then. Constants before values that
+#: are brought: what follows from nothing that varies need not be brought in each call.
 PASSES: Mapping[str, Callable[[Draft], None]] = {
-    each.NAME: each.apply for each in (fold, count, bring, fetch)
+    each.NAME: each.apply for each in (predicate, fold, count, bring, fetch)
 }
 #: `keep` goes through Dynamo's graph, before there are graphs of ATen's operators.
 ALL: frozenset[str] = frozenset({keep.NAME, *PASSES})
 
 #: What in a graph makes it worth a draft.
-_OBSTACLES = ("cpu operator", "host to device", "device to host", "cpu input")
+_OBSTACLES = ("cpu operator", "host to device", "device to host", "cpu input", "control flow")
 
 
 def transform(

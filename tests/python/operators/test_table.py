@@ -80,9 +80,13 @@ ELSEWHERE = {"_copy", "bias_addmm"} | HIGHER_ORDER
 #: into graphs.
 NAMED_ELSEWHERE = {
     "transform/bring.py": {"convert_element_type"},
-    "transform/count.py": {"div", "full", "scalar_tensor"},
+    "transform/count.py": {
+        *("add", "div", "full", "index", "index_put", "mul", "neg", "scalar_tensor", "select"),
+        *("select_scatter", "squeeze", "sub", "unsqueeze", "view"),
+    },
     "transform/fetch.py": {"clone"},
     "transform/fold.py": {"full", "lift_fresh"},
+    "transform/predicate.py": {"cond", "view", "where"},
     "planning/fake.py": {"_local_scalar_dense", "index", "masked_select", "new_empty", "nonzero"},
     "twin/generator_state.py": set(WANTED[Property.LENDS_GENERATOR].split()),
 }

@@ -174,6 +174,66 @@ def test_an_expanded_tensor_is_not_brought() -> None:
     assert case.split is None
 
 
+# ------------------------------------------------------------------------------------- predicate
+
+cond = torch.ops.higher_order.cond
+
+
+def test_of_branches_by_element_one_is_chosen() -> None:
+    def up(y: torch.Tensor, z: torch.Tensor) -> Any:
+        return y + 0.25, y.t() * z.t()
+
+    def down(y: torch.Tensor, z: torch.Tensor) -> Any:
+        return y / 0, (y.t() - 1).exp()
+
+    def function(x: torch.Tensor) -> Any:
+        first, second = cond(x.sum() > 0, up, down, (x * 2, x))
+        third, _ = cond(x.view(-1).narrow(0, 0, 1) > 0, down, up, (first, x))
+        return first + 1, second, third
+
+    case = Case(function, OnDevice(X))
+    assert case.split is not None and case.split.transparent
+    assert case.before.count("cond") == 2 and "cond" not in case.after
+    assert {each.name for each in case.split.applied} == {"predicate"}
+    assert set(case.split.cleared.values()) == {"predicate"}
+    for x in (X.abs(), -X.abs(), X, -X, torch.zeros(4, 4), torch.full((4, 4), float("nan"))):
+        assert_runs(case, x)
+
+
+def test_a_condition_on_the_host_is_brought() -> None:
+    def function(x: torch.Tensor, t: torch.Tensor) -> Any:
+        return cond(t > 0, lambda y: (y + 0.25,), lambda y: (0.5 - y,), (x,))
+
+    case = Case(function, OnDevice(X), torch.tensor(1.0))
+    assert case.split is not None and len(case.split.staged) == 1
+    assert {each.name for each in case.split.applied} == {"predicate", "bring"}
+    for value in (1.0, -1.0, float("nan")):
+        assert_runs(case, X, torch.tensor(value))
+
+
+@pytest.mark.parametrize(
+    "branch",
+    [
+        lambda y: (y @ y,),
+        lambda y: (y.sum(0, keepdim=True).expand(4, 4) + 0,),
+        lambda y: (torch.rand_like(y),),
+        lambda y: (y.index_select(0, torch.arange(4, device=y.device)),),
+        lambda y: (y + torch.ones(4, 4).to(y.device),),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_other_branches_are_left_alone(branch: Any, first: bool) -> None:
+    plain = lambda y: (y * 2,)  # noqa: E731
+
+    def function(x: torch.Tensor) -> Any:
+        branches = (branch, plain) if first else (plain, branch)
+        return cond(x.sum() > 0, *branches, (x,))
+
+    module = trace(function, OnDevice(X))
+    split = pipeline.in_parts(module, pipeline.ALL, generated=True)
+    assert split is None or "predicate" not in {each.name for each in split.applied}
+
+
 # ----------------------------------------------------------------------------------------- count
 
 

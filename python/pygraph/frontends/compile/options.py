@@ -50,7 +50,8 @@ class Options:
 
     transform: Literal["all", "none"] | Sequence[str] = "all"
     """The passes that take obstacles out of a graph before it is compiled: all of them, none, or
-    those named ("keep", "fold", "count", "bring", "fetch"; `pygraph.transform` describes each)."""
+    those named ("keep", "predicate", "fold", "count", "bring", "fetch"; `pygraph.transform`
+    describes each)."""
 
     launch: Literal["before_guards", "after_guards", "always"] = "before_guards"
     """"before_guards": a graph that writes nothing of the caller's, and indexes by nothing but
