@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from benchmarks.harness import measure
 from benchmarks.harness.device import Device, young_heap
 from benchmarks.harness.modes import Bench, begin, warm_up
 from benchmarks.harness.profile import profile
+from benchmarks.harness.program import with_code_of_its_own
 from benchmarks.harness.record import costs_itself, message
 from benchmarks.patterns.check import Reference, judge, results
 from benchmarks.patterns.modes import bench_of, maker
@@ -72,17 +72,9 @@ def compiled() -> int:
 
 
 def with_own_code(model: Loaded) -> Loaded:
-    """The same, but for the code of its forward: how often Dynamo has compiled that, and whether it
-    skips it, goes by code, and what one mode has done to it is no matter of the next."""
-    kind = type(model)
-    forward: Any = kind.forward
-    own = types.FunctionType(
-        forward.__code__.replace(),
-        forward.__globals__,
-        forward.__name__,
-        forward.__defaults__,
-        forward.__closure__,
-    )
+    """The same, but for the code of its forward: what one mode has done to it is no matter of the
+    next."""
+    kind, own = type(model), with_code_of_its_own(type(model).forward)
     model.__class__ = type(kind.__name__, (kind,), {"forward": own, "__module__": kind.__module__})
     return model
 

@@ -3,7 +3,7 @@ bit for bit, on every call."""
 
 from __future__ import annotations
 
-import types
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from helpers import randn
 
 import pygraph
+from benchmarks.harness.program import with_code_of_its_own
 from pygraph.frontends.compile import speculation
 from pygraph.reporting import GraphReport
 
@@ -42,7 +43,8 @@ def check(
     other program is the untransformed one: torch's own default computes numbers on the CPU in fp16
     otherwise than torch's code for CUDA graphs."""
     untransformed = {"backend": "pygraph", "options": {"transform": "none"}}
-    plain = torch.compile(with_code_of_its_own(function), dynamic=dynamic, **untransformed)
+    own = with_code_of_its_own(function) if inspect.isfunction(function) else function
+    plain = torch.compile(own, dynamic=dynamic, **untransformed)
     fast = torch.compile(function, backend="pygraph", dynamic=dynamic)
     with torch.no_grad():
         for n in range(calls):
@@ -63,21 +65,6 @@ def check(
         (graph.replays, graph.reason) for graph in used
     ]
     return used[0]
-
-
-def with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What Dynamo skips once, for a break in a loop, it skips for all that has the same code."""
-    if not isinstance(function, types.FunctionType):
-        return function
-    found = types.FunctionType(
-        function.__code__.replace(),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    found.__kwdefaults__ = function.__kwdefaults__
-    return found
 
 
 def assert_alike(found: Any, expected: Any) -> None:
