@@ -198,12 +198,7 @@ def _reads_in(entry: Any) -> list[Any]:
 
 def _is_bound(read: Any, written: torch.Tensor) -> bool:
     given = _tensor_of(read)
-    return (
-        not given.is_floating_point()
-        and not given.is_complex()
-        and given.dtype != torch.bool
-        and _reaches(given, written)
-    )
+    return not given.is_floating_point() and _reaches(given, written)
 
 
 def _holds(dtype: torch.dtype, value: Any) -> bool:
@@ -227,7 +222,7 @@ def _is_arithmetic(user: Any, read: Any, generated: bool) -> bool:
     tensor, given = _value(others[0]) if len(others) == 1 else None, _tensor_of(read)
     if not isinstance(tensor, torch.Tensor) or not _reaches(given, tensor):
         return False
-    if given.is_complex() or given.dtype == torch.bool:
+    if given.dtype == torch.bool:
         return False
     if tensor.dtype not in (*_NARROW, torch.float32, torch.float64):
         return False

@@ -27,7 +27,7 @@ import torch
 from pygraph.torch_private.dispatch import OpOverload
 from pygraph.torch_private.fake_tensors import known_true
 from pygraph.transform import reading
-from pygraph.transform.draft import Draft, is_pure, is_random
+from pygraph.transform.draft import Draft, is_pure
 
 NAME = "predicate"
 
@@ -49,7 +49,7 @@ def _is_simple(draft: Draft, node: Any) -> bool:
     graphs = [_graph(draft, each) for each in branches]
     return (
         all(len(reading.placeholders(each)) == len(operands) for each in graphs)
-        and all(_computes_by_element(draft, each) for graph in graphs for each in graph.nodes)
+        and all(_computes_by_element(each) for graph in graphs for each in graph.nodes)
         and _returns_alike(*map(reading.results, graphs))
         and all(user.target is operator.getitem for user in node.users)
     )
@@ -60,7 +60,8 @@ def _graph(draft: Draft, branch: Any) -> torch.fx.Graph:
     return graph
 
 
-def _computes_by_element(draft: Draft, node: Any) -> bool:
+def _computes_by_element(node: Any) -> bool:
+    """Whether it does, or only looks at memory in another way. No such operator draws numbers."""
     if node.op in ("placeholder", "output"):
         return True
     target = node.target
@@ -68,9 +69,7 @@ def _computes_by_element(draft: Draft, node: Any) -> bool:
         node.op == "call_function"
         and isinstance(target, OpOverload)
         and is_pure(node)
-        and not is_random(node)
         and (torch.Tag.pointwise in target.tags or bool(target.is_view))
-        and all(tensor.device == draft.device for tensor in reading.tensors(node))
     )
 
 

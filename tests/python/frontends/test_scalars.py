@@ -90,6 +90,28 @@ def test_reads_that_remain_cost_one_more_trace_and_only_once(
         assert len(again) == len(scalars._remained) == 1
 
 
+def test_reads_whose_lines_cannot_be_told_are_asked_for_no_more() -> None:
+    names: dict[str, Any] = {}
+    exec("def function(x):\n    return x.new_ones(int(x.sum())) * x.mean().item()", names)
+    for _ in range(2):
+        torch._dynamo.reset()
+        check(names["function"], torch.ones(5))
+    assert len(dynamo.graph_breaks()) == 2
+
+
+def test_a_frame_that_breaks_at_its_reads_is_not_tried_a_third_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = x + x.new_ones(int(x.sum())).sum()
+        return x
+
+    with caplog.at_level("DEBUG", logger=scalars.__name__):
+        check(function, torch.ones(2))
+    assert "reads of numbers remain" in caplog.text and "compiled anew" not in caplog.text
+
+
 def test_where_no_break_is_possible_the_frame_is_as_it_would_be() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         for _ in range(3):
@@ -169,8 +191,15 @@ def test_what_is_compiled_within_is_not_asked(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("options", [{"transform": "none"}, {"transform": ("bring",)}], ids=str)
 def test_without_the_pass_nothing_is_asked(options: dict[str, Any]) -> None:
-    graphs = check(lambda x: x * x.sum().item(), torch.ones(3), **options)
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * x.sum().item()
+
+    graphs = check(function, torch.ones(3), **options)
     assert len(graphs) == 2 and not any(map(passes, graphs))
+    options = {"device": "twin", **options}
+    whole = torch.compile(function, backend="pygraph", fullgraph=True, options=options)
+    assert torch.equal(whole(torch.ones(3)), torch.full((3,), 3.0))
+    assert not any(map(passes, pygraph.report().graphs))
 
 
 def test_a_function_in_one_graph_has_its_reads_taken_away() -> None:

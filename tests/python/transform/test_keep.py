@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from pygraph.transform import keep
 
@@ -161,7 +164,7 @@ def test_a_read_has_no_gradient() -> None:
         y[x.argmax() :] = 0
         return y
 
-    kept, x = Kept(function), torch.randn(8)
+    kept, x = Kept(function), torch.tensor([1.0, -2, 3, 0.5, 7, 2])  # one element is written
     grads = []
     for each in (kept.fast, function):
         leaf = x.clone().requires_grad_()
@@ -240,6 +243,21 @@ def test_one_other_use_leaves_a_read_alone_and_its_slices() -> None:
     kept = Kept(function)
     kept.same(torch.randn(6), torch.tensor([1, 3]))
     assert len(kept.remaining) == 2
+
+
+def test_a_truth_value_is_no_number() -> None:
+    """Dynamo makes an integer of one before anything is computed; other traces may not."""
+    with FakeTensorMode(shape_env=ShapeEnv()):
+        x, t = torch.ones(3), torch.ones(1, dtype=torch.bool)
+        graph = torch.fx.Graph()
+        nodes = [graph.placeholder("x"), graph.placeholder("t")]
+        nodes.append(graph.call_method("item", (nodes[1],)))
+        nodes.append(graph.call_function(operator.mul, (nodes[0], nodes[2])))
+        for node, value in zip(nodes, (x, t, t.item(), x), strict=True):
+            node.meta["example_value"] = value
+    graph.output((nodes[3],))
+    module = torch.fx.GraphModule({}, graph)
+    assert keep.apply(module, generated=True) == ([], [nodes[2]])
 
 
 def test_torchs_own_kernels_do_not_divide_by_a_tensor() -> None:

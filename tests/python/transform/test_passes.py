@@ -202,10 +202,11 @@ def test_of_branches_by_element_one_is_chosen() -> None:
 
 def test_a_condition_on_the_host_is_brought() -> None:
     def function(x: torch.Tensor, t: torch.Tensor) -> Any:
-        return cond(t > 0, lambda y: (y + 0.25,), lambda y: (0.5 - y,), (x,))
+        """One branch computes on the host, too."""
+        return cond(t > 0, lambda y, t: (y + t.exp(),), lambda y, t: (0.5 - y,), (x, t))
 
     case = Case(function, OnDevice(X), torch.tensor(1.0))
-    assert case.split is not None and len(case.split.staged) == 1
+    assert case.split is not None and len(case.split.staged) == 2
     assert {each.name for each in case.split.applied} == {"predicate", "bring"}
     for value in (1.0, -1.0, float("nan")):
         assert_runs(case, X, torch.tensor(value))
@@ -302,6 +303,13 @@ def test_an_integer_that_says_which_row_becomes_a_cell() -> None:
         assert_runs(case, x, value)
 
 
+def test_a_row_of_another_type_is_left_alone() -> None:
+    def function(x: torch.Tensor, n: Any) -> Any:
+        return torch.select_scatter(x, x.select(0, 0).double(), 0, n), x + 1
+
+    assert Case(function, OnDevice(torch.randn(8, 8)), 2).split is None
+
+
 @pytest.mark.parametrize("compare", [operator.gt, operator.le, operator.eq, operator.ne])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int32], ids=str)
 def test_what_is_compared_with_an_integer(dtype: torch.dtype, compare: Any) -> None:
@@ -322,7 +330,6 @@ def test_what_is_compared_with_an_integer(dtype: torch.dtype, compare: Any) -> N
         lambda x, n: ((x > 0) == n,),
         lambda x, n: (x.select(0, n - 9),),
         lambda x, n: (x.select(0, n - 5).unsqueeze(0) * 2,),
-        lambda x, n: (torch.select_scatter(x, x.select(0, 0).double(), 0, n - 5),),
         lambda x, n: (x.sum() * n,),
         lambda x, n: (x * (n + 1), x.new_zeros(n)),
         lambda x, n: (x.int() * (n / 3),),
@@ -570,3 +577,16 @@ def test_inductor_compiles_what_takes_the_places_of_integers() -> None:
         for value in range(7):
             found, expected = compiled([x, places, torch.tensor(value)]), function(x, places, value)
             torch.testing.assert_close(list(found), list(expected))
+
+
+def test_no_operator_by_element_draws_numbers() -> None:
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
+    overloads = [
+        getattr(packet, name)
+        for packet in packets
+        if hasattr(packet, "overloads")
+        for name in packet.overloads()
+    ]
+    by_element = [each for each in overloads if torch.Tag.pointwise in each.tags]
+    assert len(by_element) > 100
+    assert not any(torch.Tag.nondeterministic_seeded in each.tags for each in by_element)
