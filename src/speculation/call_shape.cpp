@@ -267,20 +267,14 @@ std::optional<CallShape::Source> CallShape::source_of(PyObject* argument, const 
   return source.constant ? std::optional(std::move(source)) : std::nullopt;
 }
 
-/// A float of the caller's with this value, rather one that no other argument is made of; negative
-/// if there is none. That it is this one is a guess like the rest.
-std::int32_t CallShape::float_among(const Leaves& leaves, double value) const {
-  std::int32_t taken = -1;
-  for (std::size_t i = 0; i < leaves.items.size(); ++i) {
-    PyObject* leaf = leaves.items[i].get();
-    if (is_float(leaf) && same_bits(value_of(leaf), value)) {
-      if (!leaves_[i].varies) {
-        return static_cast<std::int32_t>(i);
-      }
-      taken = static_cast<std::int32_t>(i);
-    }
-  }
-  return taken;
+/// A float of the caller's with this value; negative if there is none. That it is this one is a
+/// guess like the rest.
+std::int32_t CallShape::float_among(const Leaves& leaves, double value) {
+  const auto same = [&](const PythonRef& leaf) {
+    return is_float(leaf.get()) && same_bits(value_of(leaf.get()), value);
+  };
+  const auto found = std::find_if(leaves.items.begin(), leaves.items.end(), same);
+  return found == leaves.items.end() ? -1 : static_cast<std::int32_t>(found - leaves.items.begin());
 }
 
 bool CallShape::fits(const Leaves& leaves) const noexcept {

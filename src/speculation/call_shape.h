@@ -121,7 +121,7 @@ class CallShape {
 
   /// Where an argument comes from that is none of the caller's objects, if that can be told.
   std::optional<Source> source_of(PyObject* argument, const Leaves& leaves);
-  [[nodiscard]] std::int32_t float_among(const Leaves& leaves, double value) const;
+  [[nodiscard]] static std::int32_t float_among(const Leaves& leaves, double value);
 
   std::vector<std::uint64_t> structure_;
   std::vector<Expected> leaves_;

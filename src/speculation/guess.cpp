@@ -269,16 +269,15 @@ bool Guess::comes_directly() const {
   return frame && frame.get() == frame_.get();
 }
 
-/// Whether the numbers of the guess are those of the call, whose objects they are from now on.
-bool Guess::has_numbers_of(const Arrival& call) {
+/// The call's arguments. The numbers of the guess that are the same are those objects from now on.
+const Arguments& Guess::with_numbers_of(const Arrival& call) {
   for (const Number& number : numbers_) {
     PyObject* arrived = call.arguments[number.index];
-    if (!is_same_number(arrived, kept_[number.index].get(), number)) {
-      return false;
+    if (is_same_number(arrived, kept_[number.index].get(), number)) {
+      put(number, arrived);
     }
-    put(number, arrived);
   }
-  return true;
+  return call.view;
 }
 
 void Guess::put(const Number& number, PyObject* object) {
@@ -297,7 +296,7 @@ PendingLaunch* Guess::arrive(const Arrival& call) {
   const bool directly = comes_directly();
   if (launch_) {
     if (directly && call.target == target_ && launch_->stream() == stream_ &&
-        has_numbers_of(call) && launch_->expect(call.view)) {
+        launch_->expect(with_numbers_of(call))) {
       arrival_ = Clock::now();
       pays_ = target_->permit->always || !benefit_->remainder ||
               (pays_ && arrival_ - launched_ > cost_);

@@ -58,7 +58,7 @@ class Guess {
   void see_how_long_it_runs();
   void see_what_is_left_to_the_host(const PendingLaunch& claimed) noexcept;
   bool comes_directly() const;
-  bool has_numbers_of(const Arrival& call);
+  const Arguments& with_numbers_of(const Arrival& call);
   void put(const Number& number, PyObject* object);
   void learn(const std::shared_ptr<Target>& target, PyObject* const* arguments);
   void drop() noexcept;

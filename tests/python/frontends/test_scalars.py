@@ -196,6 +196,7 @@ def test_without_the_pass_nothing_is_asked(options: dict[str, Any]) -> None:
 
     graphs = check(function, torch.ones(3), **options)
     assert len(graphs) == 2 and not any(map(passes, graphs))
+    torch._dynamo.reset()
     options = {"device": "twin", **options}
     whole = torch.compile(function, backend="pygraph", fullgraph=True, options=options)
     assert torch.equal(whole(torch.ones(3)), torch.full((3,), 3.0))
