@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -105,12 +106,18 @@ def compiled_frames(marks: Sequence[Any] = ()) -> tuple[list[CompiledFrame], lis
 
 def where_reads_are_kept() -> tuple[tuple[Any, str], tuple[Any, str]] | None:
     """Where the function stands that compiles a frame, and the method that is asked whether a
-    number may be read from a tensor. None: this torch lacks one of them."""
+    number may be read from a tensor. None: this torch lacks one of them, or has another."""
     try:
         compiles = place("torch._dynamo.convert_frame:_compile")
-        return compiles, place("torch._dynamo.variables.tensor:TensorVariable.method_item")
+        reads = place("torch._dynamo.variables.tensor:TensorVariable.method_item")
     except Missing:
         return None
+    parameters = list(inspect.signature(getattr(*compiles)).parameters)
+    return (compiles, reads) if tuple(parameters[5:8]) == _COMPILED_WITH else None
+
+
+_COMPILED_WITH = ("compiler_fn", "one_graph", "export")
+"""Parameters five to seven of the function that compiles a frame."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ class Asked:
 
 def asked_for(args: Sequence[Any]) -> Asked:
     """The same, from the arguments of the function that compiles a frame."""
-    *_, backend, one_graph, export = args[:8]
+    backend, one_graph, export = args[5:8]
     backend = private("torch._dynamo.eval_frame:innermost_backend")(backend)
     given = getattr(backend, "kwargs", {})
     return Asked(getattr(backend, "compiler_fn", backend), given, bool(one_graph or export))

@@ -233,3 +233,12 @@ def test_a_plan_knows_it() -> None:
     assert {each.name for each in planned.graphs[0].passes} == {"keep"}
     planned = pygraph.plan(lambda x: x.new_ones(int(x.sum())), (torch.ones(3),))
     assert len(planned.breaks) == 1
+
+
+def test_a_torch_that_compiles_otherwise_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dynamo.where_reads_are_kept() is not None
+
+    def other(code: Any, compiler_fn: Any, **_: Any) -> None: ...
+
+    monkeypatch.setattr(torch._dynamo.convert_frame, "_compile", other)
+    assert dynamo.where_reads_are_kept() is None
