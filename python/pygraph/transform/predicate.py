@@ -27,7 +27,7 @@ import torch
 from pygraph.torch_private.dispatch import OpOverload
 from pygraph.torch_private.fake_tensors import known_true
 from pygraph.transform import reading
-from pygraph.transform.draft import Draft, is_pure
+from pygraph.transform.draft import Draft, is_pure, is_random
 
 NAME = "predicate"
 
@@ -61,7 +61,7 @@ def _graph(draft: Draft, branch: Any) -> torch.fx.Graph:
 
 
 def _computes_by_element(node: Any) -> bool:
-    """Whether it does, or only looks at memory in another way. No such operator draws numbers."""
+    """Whether it does, or only looks at memory in another way."""
     if node.op in ("placeholder", "output"):
         return True
     target = node.target
@@ -69,6 +69,7 @@ def _computes_by_element(node: Any) -> bool:
         node.op == "call_function"
         and isinstance(target, OpOverload)
         and is_pure(node)
+        and not is_random(node)
         and (torch.Tag.pointwise in target.tags or bool(target.is_view))
     )
 

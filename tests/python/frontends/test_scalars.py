@@ -75,28 +75,36 @@ def test_a_branch_ends_the_graph_where_it_would_and_no_other_read_does() -> None
     assert len(dynamo.graph_breaks()) == 1
 
 
-def test_reads_that_remain_cost_one_more_trace_and_only_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def again(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Why frames were traced again."""
+    found: list[str] = []
+    traced_again = dynamo.traced_again
+
+    def counted(reason: str) -> Exception:
+        found.append(reason)
+        return traced_again(reason)
+
+    monkeypatch.setattr(dynamo, "traced_again", counted)
+    return found
+
+
+def test_reads_that_remain_cost_one_more_trace_and_only_once(again: list[str]) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return x.new_ones(int(x.sum())) * 2
 
-    again = []
-    traced_again = dynamo.traced_again
-    monkeypatch.setattr(dynamo, "traced_again", lambda why: again.append(why) or traced_again(why))
     for size in (5, 7):
         torch._dynamo.reset()
         check(function, torch.ones(size))
         assert len(again) == len(scalars._remained) == 1
 
 
-def test_reads_whose_lines_cannot_be_told_are_asked_for_no_more() -> None:
+def test_reads_whose_lines_cannot_be_told_are_asked_for_no_more(again: list[str]) -> None:
     names: dict[str, Any] = {}
     exec("def function(x):\n    return x.new_ones(int(x.sum())) * x.mean().item()", names)
-    for _ in range(2):
-        torch._dynamo.reset()
-        check(names["function"], torch.ones(5))
-    assert len(dynamo.graph_breaks()) == 2
+    torch._dynamo.reset()
+    check(names["function"], torch.ones(5))
+    assert 1 <= len(again) <= 2 and not scalars._remained  # the rest is a frame of its own
 
 
 def test_a_frame_that_breaks_at_its_reads_is_not_tried_a_third_time(
