@@ -4,10 +4,14 @@ that are replaced (hook.py) come with the place where they stand."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from pygraph.torch_private.dispatch import calls_one_of
 from pygraph.torch_private.names import place, private
+
+_PARTITIONED_AT = "custom_should_partition_ops"
+"""What the setting is called."""
 
 
 def config() -> Any:
@@ -23,8 +27,20 @@ def with_graphs() -> dict[str, Any]:
 
 def apart(mark: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that compile what these do, but whose results no cache has for them: the key of
-    every cache has them in it. `mark` is like the name of an operator to partition at."""
-    return _partitioned_at([mark], settings)
+    every cache has them in it. `mark` is told apart from others by being like the name of an
+    operator to partition at."""
+    return _partitioned_at([f"{_MARK}{mark}"], settings)
+
+
+_MARK = "pygraph::"
+
+
+def together() -> AbstractContextManager[Any]:
+    """Within it the same without a mark: the keys are the ones that torch makes."""
+    names = getattr(config(), _PARTITIONED_AT)
+    left = [each for each in names if not each.startswith(_MARK)]
+    context: AbstractContextManager[Any] = config().patch({_PARTITIONED_AT: left})
+    return context
 
 
 def compile_on_host(module: Any, examples: Sequence[Any]) -> Any:
@@ -105,8 +121,8 @@ def without(operators: Collection[str]) -> dict[str, Any]:
 def _partitioned_at(names: Collection[str], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The setting of which operators to partition at, with these besides those that `settings`, or
     else Inductor's own, name."""
-    name = "custom_should_partition_ops"
-    return {name: [*settings.get(name, getattr(config(), name)), *names]}
+    own = settings.get(_PARTITIONED_AT, getattr(config(), _PARTITIONED_AT))
+    return {_PARTITIONED_AT: [*own, *names]}
 
 
 def runs_one_of(operators: Collection[str], node: Any) -> bool:

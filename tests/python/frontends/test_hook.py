@@ -67,6 +67,42 @@ def test_transformed_code_has_keys_of_its_own_beside_the_users_settings() -> Non
         assert name not in routed["config_patches"]
 
 
+def test_inductors_cache_is_shared_with_torchs_own_modes() -> None:
+    """A graph that no pass changes is found there by whoever compiled it first."""
+    from torch._dynamo.utils import counters
+    from torch._functorch import config as functorch_config
+    from torch._inductor import compile_fx
+    from torch._inductor import config as inductor_config
+    from torch._inductor.utils import fresh_cache
+
+    def compiled(function: Any, hooked: bool) -> tuple[int, int]:
+        torch._dynamo.reset()
+        counters.clear()
+        options = {"triton.cudagraphs": True, "graph_partition": False}
+
+        def backend(module: Any, examples: Any) -> Any:
+            if not hooked:
+                return compile_fx.compile_fx(module, examples, config_patches=options)
+            with hook.installed(recording([]), passes=["fold"]) as routed:
+                routed["config_patches"] |= options
+                return compile_fx.compile_fx(module, examples, **routed)
+
+        assert torch.equal(torch.compile(function, backend=backend)(torch.ones(3)), torch.ones(3))
+        found = counters["inductor"]
+        return found["fxgraph_cache_hit"], found["fxgraph_cache_miss"]
+
+    with (
+        fresh_cache(),
+        functorch_config.patch(enable_autograd_cache=False),
+        inductor_config.patch(fx_graph_cache=True),
+        torch.no_grad(),
+    ):
+        assert compiled(lambda x: x * 3 - 2, hooked=False) == (0, 1)
+        assert compiled(lambda x: x * 3 - 2, hooked=True) == (1, 0)
+        assert compiled(lambda x: x * 5 - 4, hooked=True) == (0, 1)
+        assert compiled(lambda x: x * 5 - 4, hooked=False) == (1, 0)
+
+
 def test_what_is_compiled_later_and_on_another_thread_is_routed_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -79,15 +79,15 @@ def installed(
 
     A cache that has a graph's code does not call `inner_compile`. So what is transformed is kept
     out of AOTAutograd's cache, by being nothing that it can store, and everything compiled here has
-    a key of its own: nobody finds untransformed code who wants the other, or the reverse."""
+    a key of its own there: nobody finds untransformed code who wants the other, or the reverse.
+    Inductor's cache goes by the graph that it is given, which is the transformed one."""
     _replace_cudagraphify()
     _observe_partitions()
     _spare_the_tree_manager()
     with _handed_to(wrap):
         patches = inductor.with_graphs()
         if passes:
-            mark = f"pygraph::{'_'.join(sorted(passes))}"
-            patches |= inductor.apart(mark, settings or {})
+            patches |= inductor.apart("_".join(sorted(passes)), settings or {})
         yield {"config_patches": patches, "inner_compile": _inner_compile(wrap, around, passes)}
 
 
@@ -113,6 +113,10 @@ def _inner_compile(
 
     @functools.wraps(compile_fx_inner)
     def inner_compile(gm: Any, *args: Any, **kwargs: Any) -> Any:
+        with inductor.together():
+            return compile_graph(gm, *args, **kwargs)
+
+    def compile_graph(gm: Any, *args: Any, **kwargs: Any) -> Any:
         found = transform(gm, passes, generated=True) if passes else None
         if found is None:
             return compile_it(None, gm, *args, **kwargs)
