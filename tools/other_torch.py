@@ -26,7 +26,7 @@ from ensure import ROOT, has_driver, pins, pip_install, requirements
 UNREACHABLE = 75  #: exit status: pip could not reach an index
 SHORT = """backend hook before_wrappers before_guards speculation_code entry_point index_bounds
     partition plan tensors training_autograd training_random twin_compile twin_random fallback
-    versions"""
+    versions scalars keep"""
 ALL = ["tests/python", "tests/training", "tests/trust"]
 
 

@@ -105,11 +105,11 @@ def compiled_frames(marks: Sequence[Any] = ()) -> tuple[list[CompiledFrame], lis
 
 
 def where_reads_are_kept() -> tuple[tuple[Any, str], tuple[Any, str]] | None:
-    """Where the function stands that compiles a frame, and the method that is asked whether a
-    number may be read from a tensor. None: this torch lacks one of them, or has another."""
+    """Where the function stands that compiles a frame, and the method that traces calls of methods
+    of tensors, "item" among them. None: this torch lacks one of them, or has another."""
     try:
         compiles = place("torch._dynamo.convert_frame:_compile")
-        reads = place("torch._dynamo.variables.tensor:TensorVariable.method_item")
+        reads = place("torch._dynamo.variables.tensor:TensorVariable.call_method")
     except Missing:
         return None
     parameters = list(inspect.signature(getattr(*compiles)).parameters)

@@ -92,17 +92,19 @@ def install(wants: Callable[[dynamo.Asked], bool]) -> None:
         with _tracing(None):
             return original(*args, **kwargs)
 
-    def read(original: Any, variable: Any, translator: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_method(
+        original: Any, variable: Any, translator: Any, name: str, *args: Any, **kwargs: Any
+    ) -> Any:
         trace = _active.trace
-        if trace is not None:
+        if trace is not None and name == "item":
             if dynamo.line_of(translator) in _remained:
                 with _set(False):
-                    return original(variable, translator, *args, **kwargs)
+                    return original(variable, translator, name, *args, **kwargs)
             trace.met = True
-        return original(variable, translator, *args, **kwargs)
+        return original(variable, translator, name, *args, **kwargs)
 
     surround(compiles, compile_frame)
-    surround(reads, read)
+    surround(reads, call_method)
 
 
 def take_away(module: torch.fx.GraphModule, *, generated: bool) -> list[Applied]:
