@@ -25,6 +25,7 @@ not generated.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Sequence
@@ -109,7 +110,7 @@ def _bring(draft: Draft, number: Any, brought: _Brought) -> None:
 
 def _choose_row(draft: Draft, user: Any, cell: Any) -> None:
     """Reads or writes the row of a tensor whose number stands in a cell."""
-    emit = _Emitter(draft, user)
+    emit = functools.partial(draft.emit, user)
     given, *source, dim, _ = user.args
     row = emit(aten.view.default, cell, [1])
     indices = [*[None] * (dim % reading.value(given).dim()), row]
@@ -121,22 +122,6 @@ def _choose_row(draft: Draft, user: Any, cell: Any) -> None:
     user.replace_all_uses_with(made)
     made.meta.update(user.meta)
     draft.graph.erase_node(user)
-
-
-class _Emitter:
-    """Puts operators in front of a node, for the same line of the program."""
-
-    def __init__(self, draft: Draft, node: Any) -> None:
-        self._draft, self._node = draft, node
-
-    def __call__(self, target: OpOverload, *args: Any, **kwargs: Any) -> Any:
-        with self._draft.graph.inserting_before(self._node):
-            made = self._draft.graph.call_function(target, args, kwargs)
-        values = torch.fx.node.map_arg((args, kwargs), reading.value)
-        with _fake_mode(self._draft):
-            made.meta["val"] = target(*values[0], **values[1])
-        made.stack_trace = self._node.stack_trace
-        return made
 
 
 class _Brought:
@@ -153,7 +138,7 @@ class _Brought:
         return self._tensors[number]
 
     def _made(self, number: Any) -> Any:
-        emit = _Emitter(self._draft, number)
+        emit = functools.partial(self._draft.emit, number)
         if _is_quotient(number):  # in fp32, as generated code does it where it needs one
             above, below = map(self._operand, number.args)
             return emit(aten.div.Tensor, above, below)
@@ -269,12 +254,6 @@ def _takes_row(user: Any, number: Any) -> bool:
     )
 
 
-def _fake_mode(draft: Draft) -> Any:
-    tensors = (each for node in draft.graph.nodes for each in reading.tensors(node))
-    sample: Any = next(tensors)
-    return sample.fake_mode
-
-
 def _like(draft: Draft, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    with _fake_mode(draft):
+    with draft.fake_mode:
         return torch.empty((), dtype=dtype, device=device)

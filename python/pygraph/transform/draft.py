@@ -79,6 +79,23 @@ class Draft:
         lines = map(reading.source, (node, *node.users))
         self.applied.append(Applied(name, what, next(filter(None, lines), None)))
 
+    def emit(self, before: Any, target: OpOverload, *args: Any, **kwargs: Any) -> Any:
+        """Puts an operator in front of a node, for the same line of the program."""
+        with self.graph.inserting_before(before):
+            made = self.graph.call_function(target, args, kwargs)
+        given, named = torch.fx.node.map_arg((args, kwargs), reading.value)
+        with self.fake_mode:
+            made.meta["val"] = target(*given, **named)
+        made.stack_trace = before.stack_trace
+        return made
+
+    @property
+    def fake_mode(self) -> Any:
+        """In which operators make tensors without memory."""
+        made = (each for node in self.graph.nodes for each in reading.tensors(node))
+        sample: Any = next(made)
+        return sample.fake_mode
+
     def new_placeholder(self, name: str, like: torch.Tensor) -> Any:
         """One more argument of the body, behind all others."""
         last = reading.placeholders(self.graph)[-1]

@@ -96,13 +96,11 @@ def _choose(draft: Draft, node: Any) -> None:
     graph = draft.graph
     with graph.inserting_before(node):
         ours, theirs = [_inlined(graph, _graph(draft, each), operands) for each in branches]
-        asked = _emit(graph, torch.ops.aten.view.default, condition, [])
-        chosen = [
-            _emit(graph, torch.ops.aten.where.self, asked, one, other)
-            for one, other in zip(ours, theirs, strict=True)
-        ]
-    for each in chosen:
-        each.stack_trace = node.stack_trace
+    asked = draft.emit(node, torch.ops.aten.view.default, condition, [])
+    chosen = [
+        draft.emit(node, torch.ops.aten.where.self, asked, one, other)
+        for one, other in zip(ours, theirs, strict=True)
+    ]
     for user in list(node.users):
         user.replace_all_uses_with(chosen[user.args[1]])
         graph.erase_node(user)
@@ -116,12 +114,3 @@ def _inlined(graph: torch.fx.Graph, branch: torch.fx.Graph, operands: Any) -> li
         if node.op == "call_function":
             made[node] = graph.node_copy(node, made.__getitem__)
     return [made[each] for each in reading.results(branch)]
-
-
-def _emit(graph: torch.fx.Graph, target: OpOverload, *args: Any) -> Any:
-    node = graph.call_function(target, args)
-    values = torch.fx.node.map_arg(args, reading.value)
-    tensor = next(each for each in values if isinstance(each, torch.Tensor))
-    with tensor.fake_mode:
-        node.meta["val"] = target(*values)
-    return node
