@@ -13,6 +13,7 @@ const Driver& choose_driver(bool twin);
 void bind_driver(nanobind::module_& module);
 void bind_phantom(nanobind::module_& module);
 void bind_link(nanobind::module_& module);
+void bind_formula(nanobind::module_& module);
 void bind_tensor_program(nanobind::module_& module);
 void bind_dispatcher(nanobind::module_& module);
 void bind_entry_point(nanobind::module_& module);

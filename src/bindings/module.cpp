@@ -13,6 +13,7 @@ NB_MODULE(_engine, module) {
   pygraph::bindings::bind_driver(module);
   pygraph::bindings::bind_phantom(module);
   pygraph::bindings::bind_link(module);
+  pygraph::bindings::bind_formula(module);
   pygraph::bindings::bind_tensor_program(module);
   pygraph::bindings::bind_dispatcher(module);
   pygraph::bindings::bind_entry_point(module);

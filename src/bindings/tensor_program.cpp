@@ -23,6 +23,7 @@ using torch_bridge::Arguments;
 using torch_bridge::ArgumentSpec;
 using torch_bridge::Draw;
 using torch_bridge::FetchedResult;
+using torch_bridge::Formula;
 using torch_bridge::OutputBlock;
 using torch_bridge::ResultSpec;
 using torch_bridge::TensorProgram;
@@ -55,7 +56,8 @@ void bind_arguments(nb::module_& module) {
           [](ArgumentSpec* self, ArgumentSpec::Kind kind, std::uint32_t region,
              std::uint64_t alignment_mask, std::uint64_t address, std::uint64_t bytes,
              std::int64_t value, nb::handle number, bool mutated, bool guarded, bool spent,
-             bool elsewhere, bool staged, std::int64_t storage_offset, std::uint64_t front) {
+             bool elsewhere, bool staged, const std::vector<Formula>& computed,
+             std::int64_t storage_offset, std::uint64_t front) {
             new (self) ArgumentSpec{.kind = kind,
                                     .region = region,
                                     .alignment_mask = alignment_mask,
@@ -67,6 +69,7 @@ void bind_arguments(nb::module_& module) {
                                     .guarded = guarded,
                                     .elsewhere = elsewhere,
                                     .staged = staged,
+                                    .computed = computed,
                                     .storage_offset = storage_offset,
                                     .front = front,
                                     .spent_after = spent ? 0 : ArgumentSpec{}.spent_after};
@@ -77,7 +80,7 @@ void bind_arguments(nb::module_& module) {
           nb::arg("value") = ArgumentSpec{}.value, nb::arg("dtype_of") = nb::none(),
           nb::arg("mutated") = ArgumentSpec{}.mutated, nb::arg("guarded") = ArgumentSpec{}.guarded,
           nb::arg("spent") = false, nb::arg("elsewhere") = ArgumentSpec{}.elsewhere,
-          nb::arg("staged") = ArgumentSpec{}.staged,
+          nb::arg("staged") = ArgumentSpec{}.staged, nb::arg("computed") = ArgumentSpec{}.computed,
           nb::arg("storage_offset") = ArgumentSpec{}.storage_offset,
           nb::arg("front") = ArgumentSpec{}.front,
           "`dtype_of`: a tensor. `spent`: the call may let go of the argument early.")

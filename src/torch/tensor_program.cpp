@@ -26,6 +26,22 @@ void require_small(const Spec& spec, bool is_number) {
   }
 }
 
+void require_computable(const ArgumentSpec& spec, std::size_t count) {
+  const std::uint64_t bytes = spec.computed.size() * sizeof(double);
+  if (bytes != 0 && bytes != spec.bytes) {
+    throw std::invalid_argument(fmt::format("{} numbers are computed for an argument of {} bytes",
+                                            spec.computed.size(), spec.bytes));
+  }
+  for (const Formula& formula : spec.computed) {
+    for (const Formula::Step& step : formula.steps()) {
+      if (step.operation == Formula::Operation::kArgument && step.argument >= count) {
+        throw std::invalid_argument(
+            fmt::format("a formula takes argument {}; there are {}", step.argument, count));
+      }
+    }
+  }
+}
+
 /// Whether a staged argument is to be brought to the device.
 bool is_on_host(const TorchApi& api, PyObject* argument) noexcept {
   return PyLong_CheckExact(argument) || api.on_cpu(argument);
@@ -121,6 +137,8 @@ TensorProgram::TensorProgram(Specification given)
     if (arguments_[i].staged) {
       staged_.push_back(i);
     }
+    require_computable(arguments_[i], arguments_.size());
+    computed_ += arguments_[i].computed.size();
   }
   for (const ResultSpec& result : results_) {
     require_small(result, result.kind == ResultSpec::Kind::kNumber);
@@ -191,6 +209,11 @@ void TensorProgram::refuse_visible_copy(const Arguments& arguments, std::size_t 
 OwnedTensor TensorProgram::stage(const Arguments& arguments, Staging& staging, CUstream stream) {
   const TorchApi& api = torch_api();
   std::vector<std::int64_t> integers(staged_.size());
+  std::vector<double> computed;
+  computed.reserve(computed_);  // pieces point into it
+  const auto number = [&](std::size_t index) {
+    return *static_cast<const double*>(api.data(arguments[index]));
+  };
   std::vector<Staging::Piece> pieces;
   std::vector<std::uint32_t> regions;
   pieces.reserve(staged_.size());
@@ -206,6 +229,11 @@ OwnedTensor TensorProgram::stage(const Arguments& arguments, Staging& staging, C
     if (PyLong_CheckExact(argument)) {
       int overflow = 0;  // accepts() has looked
       integers[n] = PyLong_AsLongLongAndOverflow(argument, &overflow);
+    } else if (!spec.computed.empty()) {
+      host = computed.data() + computed.size();
+      for (const Formula& formula : spec.computed) {
+        computed.push_back(formula.evaluate(number));
+      }
     } else {
       host = api.data(argument);
     }

@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "formula.h"
 #include "pygraph/chain.h"
 #include "torch_api.h"
 
@@ -50,6 +51,9 @@ struct ArgumentSpec {
   bool elsewhere = false;            ///< kPatched: may come as a CPU tensor, which is not accepted
   bool staged = false;  ///< kPatched: a CPU tensor, or an integer of Python's as one of 64 bits
                         ///< without dimensions, is brought to the device (staging.h)
+  /// Staged: not the argument is brought, but these, one behind the other; what they follow from
+  /// are numbers in fp64, in CPU tensors without dimensions.
+  std::vector<Formula> computed = {};
   std::int64_t storage_offset = -1;  ///< in elements, which it must have; negative: any will do
   /// In front of the tensor's first element, memory of its storage that the graph may address: a
   /// copy of the argument has it too. Not 0 only with a storage offset.
@@ -368,6 +372,7 @@ class TensorProgram {
   std::uint64_t least_arena_ = 0;
   std::unique_ptr<RandomState> random_;  ///< null: no random numbers and no generators
   std::vector<std::size_t> staged_;      ///< arguments that may come as CPU tensors
+  std::size_t computed_ = 0;             ///< how many numbers a call computes for them
   bool writes_arguments_ = false;
   CUcontext context_ = nullptr;
   mutable CallStatistics statistics_;

@@ -1,4 +1,5 @@
 // Which calls a graph can serve: looked at before anything is done.
+#include <algorithm>
 #include <cstring>
 
 #include "random_state.h"
@@ -13,6 +14,24 @@ bool is_number(const TorchApi& api, PyObject* tensor, const ArgumentSpec& spec) 
   }
   const void* data = api.data(tensor);
   return data != nullptr && std::memcmp(data, &spec.value, spec.bytes) == 0;
+}
+
+/// Whether an argument is what a formula takes.
+bool is_double(const TorchApi& api, PyObject* argument) noexcept {
+  return api.is_tensor(argument) && api.on_cpu(argument) && api.dim(argument) == 0 &&
+         api.dtype(argument) == kDouble && api.data(argument) != nullptr;
+}
+
+/// Whether all that formulas take is there.
+bool can_compute(const TorchApi& api, const Arguments& arguments,
+                 const std::vector<Formula>& formulas) noexcept {
+  return std::all_of(formulas.begin(), formulas.end(), [&](const Formula& formula) {
+    return std::all_of(formula.steps().begin(), formula.steps().end(),
+                       [&](const Formula::Step& step) {
+                         return step.operation != Formula::Operation::kArgument ||
+                                is_double(api, arguments[step.argument]);
+                       });
+  });
 }
 
 }  // namespace
@@ -35,6 +54,9 @@ bool TensorProgram::accepts(const Arguments& arguments) const noexcept {
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     PyObject* argument = arguments[i];
     const ArgumentSpec& spec = arguments_[i];
+    if (!spec.computed.empty() && !can_compute(api, arguments, spec.computed)) {
+      return false;
+    }
     if (spec.staged && PyLong_CheckExact(argument)) {
       int overflow = 0;
       PyLong_AsLongLongAndOverflow(argument, &overflow);

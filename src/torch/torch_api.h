@@ -20,6 +20,7 @@ using TensorHandle = void*;   ///< AtenTensorHandle: an at::Tensor*
 using Status = std::int32_t;  ///< AOTITorchError: 0 is success
 
 inline constexpr std::int32_t kCpuDevice = 0;  ///< c10::DeviceType::CPU
+inline constexpr std::int32_t kDouble = 7;     ///< c10::ScalarType::Double
 
 /// How many tensors ahead storages are prefetched; implementations twice that.
 inline constexpr std::size_t kPrefetchDistance = 8;

@@ -85,6 +85,7 @@ def specifications(
                 "alignment_mask": tensors.alignment_mask(capture.places[index]),
                 "elsewhere": index in request.elsewhere,
                 "staged": index in request.staged,
+                "computed": request.computed.get(index, ()),
             }
             if keep_offset:
                 fields |= {"front": argument.storage_offset() * argument.element_size()}

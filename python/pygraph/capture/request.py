@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pygraph._engine import Formula
 from pygraph.capture.device import Device, Function
 from pygraph.capture.holdings import Holdings
 from pygraph.capture.reference import Reference
@@ -22,6 +23,8 @@ class Request:
     #: arguments that a call may have on the host, in place of the device
     elsewhere: frozenset[int] = frozenset()
     staged: frozenset[int] = frozenset()  #: arguments that calls have on the host
+    #: of some of these, what calls bring in place of them
+    computed: Mapping[int, Sequence[Formula]] = dataclasses.field(default_factory=dict)
     fetched: frozenset[int] = frozenset()  #: results that callers get on the host
     gradients: frozenset[int] = frozenset()  #: results that die at about the same time
     given: frozenset[int] = frozenset()  #: arguments that the caller does not need any more

@@ -385,6 +385,7 @@ class CompiledGraph:
         request = Request(
             arguments=placed,
             staged=self.fallback.crossing.staged,
+            computed=self.fallback.crossing.computed,
             fetched=self.fallback.crossing.fetched,
             function=self.fallback.function,
             holdings=self._holdings,

@@ -1,17 +1,20 @@
 """Which of a callable's arguments and results its callers have on the host, and it on the device.
 
 A transformed graph (transform/) takes tensors on the device that its callers have on the host, and
-returns some on the device that they get on the host. A graph crosses by itself (src/torch/staging.h
-says how); wherever the callable runs as it is, this does.
+returns some on the device that they get on the host. Of some arguments not they are brought, but
+what the host computes of them. A graph crosses by itself (src/torch/staging.h says how); wherever
+the callable runs as it is, this does.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from pygraph._engine import Formula
 from pygraph.capture.device import Device
 
 
@@ -21,6 +24,8 @@ class Crossing:
 
     staged: frozenset[int] = frozenset()
     fetched: frozenset[int] = frozenset()
+    #: of some staged arguments, what is brought in place of them, one behind the other
+    computed: Mapping[int, Sequence[Formula]] = dataclasses.field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.staged or self.fetched)
@@ -31,8 +36,16 @@ class Crossing:
 
     def bring_to(self, arguments: list[Any], device: torch.device) -> None:
         """The same, where only torch's device is known."""
+        computed = {index: self._computed(index, arguments) for index in self.computed}
         for index in self.staged:
-            arguments[index] = brought(arguments[index], device)
+            arguments[index] = brought(computed.get(index, arguments[index]), device)
+
+    def _computed(self, index: int, arguments: list[Any]) -> torch.Tensor:
+        found = [
+            formula.evaluate({each: float(arguments[each]) for each in takes(formula)})
+            for formula in self.computed[index]
+        ]
+        return torch.tensor(found, dtype=torch.float64)
 
     def fetch(self, results: Any) -> list[Any]:
         """The results as the caller gets them."""
@@ -43,6 +56,26 @@ class Crossing:
 
 
 NOTHING = Crossing()
+
+
+def takes(formula: Formula) -> set[int]:
+    """The arguments that it takes, by number."""
+    argument = Formula.Operation.ARGUMENT
+    return {step.argument for step in formula.steps if step.operation == argument}
+
+
+def renumbered(formula: Formula, numbers: Mapping[int, int]) -> Formula:
+    """The same, of arguments that have other numbers."""
+    return Formula(
+        [
+            Formula.Step(
+                step.operation,
+                argument=numbers.get(step.argument, step.argument),
+                constant=step.constant,
+            )
+            for step in formula.steps
+        ]
+    )
 
 
 def brought(value: torch.Tensor | int, to: torch.device) -> torch.Tensor:

@@ -24,12 +24,12 @@ nothing is known (crossing.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
 
-from pygraph.transform import crossing, reading
+from pygraph.transform import crossing, expression, reading
 from pygraph.transform.draft import (
     Draft,
     Part,
@@ -39,6 +39,7 @@ from pygraph.transform.draft import (
     kind,
     portable,
 )
+from pygraph.transform.expression import Expression
 
 NAME = "bring"
 #: From fp64, by host and device.
@@ -54,6 +55,9 @@ def apply(draft: Draft) -> None:
             if given not in ready or expanded or given.op == "get_attr":
                 continue
             crossing.replace(node, given, _on_device(draft, given, ready, converted))
+    if draft.generated and draft.staged:
+        draft.drop_unneeded()
+        _compute_in_call(draft)
     _move_to_front(draft)
 
 
@@ -133,6 +137,53 @@ def _cell(draft: Draft, given: Any) -> Any:
     how = "" if given.op == "placeholder" else ", computed in front of the graph,"
     draft.note(NAME, f"{what} of the host{how} is brought to the device by each call", given)
     return draft.new_placeholder("device_cell", reading.moved(like, draft.device))
+
+
+def _compute_in_call(draft: Draft) -> None:
+    """Has calls compute what they bring, where that is a few operations with numbers: then no front
+    has to be called for it. It comes in the cell of one of the arguments that it follows from."""
+    expressions = expression.of_numbers(draft.graph)
+    in_front = _with_what_they_need(draft.staged)
+    found = [each for each in draft.staged if each.op == "call_function" and each in expressions]
+    for given in sorted(found, key=lambda each: len(expressions[each].arguments)):
+        owner = _owner(draft, expressions[given].arguments, in_front)
+        if owner is not None:
+            _add_to_cell(draft, owner, expressions[given], draft.staged.pop(given))
+
+
+def _owner(draft: Draft, arguments: Iterable[Any], in_front: Collection[Any]) -> Any:
+    """The argument in whose cell a number comes that follows from `arguments`: None if there is
+    none. All but one of them must come to the device anyway, for a call may be led past what leaves
+    arguments out; and none may be needed on the host but to compute what is brought."""
+    elsewhere = [each for each in arguments if each not in draft.staged]
+    users = [user for each in arguments for user in each.users if user.op == "call_function"]
+    if len(elsewhere) > 1 or not all(user in in_front for user in users):
+        return None
+    return next(iter(elsewhere or arguments), None)
+
+
+def _add_to_cell(draft: Draft, owner: Any, added: Expression, cell: Any) -> None:
+    """Has what takes `cell` take a part of the argument's own cell, which has its value first, if
+    that is needed."""
+    if owner not in draft.staged:
+        draft.staged[owner] = draft.new_placeholder("device_cell", reading.value(cell))
+        draft.computed[owner] = []
+    whole = draft.staged[owner]
+    if owner not in draft.computed:
+        _take_part(draft, whole, whole, 0)
+        draft.computed[owner] = [Expression((owner,))]
+    _take_part(draft, cell, whole, len(draft.computed[owner]))
+    draft.computed[owner].append(added)
+    draft.graph.erase_node(cell)
+    with draft.fake_mode:
+        whole.meta["val"] = reading.value(whole).new_empty(len(draft.computed[owner]))
+
+
+def _take_part(draft: Draft, cell: Any, whole: Any, index: int) -> None:
+    with draft.graph.inserting_after(reading.placeholders(draft.graph)[-1]):
+        part = draft.graph.call_function(torch.ops.aten.select.int, (whole, 0, index))
+    part.meta["val"] = reading.value(cell)
+    cell.replace_all_uses_with(part, lambda user: user is not part)
 
 
 def _move_to_front(draft: Draft) -> None:

@@ -22,6 +22,7 @@ from pygraph.operators.table import Obstacle, Property
 from pygraph.reporting import Applied
 from pygraph.torch_private.dispatch import OpOverload, schema
 from pygraph.transform import reading
+from pygraph.transform.expression import Expression
 
 
 class Part(enum.Enum):
@@ -41,6 +42,8 @@ class Draft:
     parts: dict[Any, Part] = dataclasses.field(default_factory=dict)  #: of nodes not in the body
     #: values on the host, by the node that has them, and what stands for each in the body
     staged: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    #: of arguments among these, what the host computes for their cells in place of them
+    computed: dict[Any, list[Expression]] = dataclasses.field(default_factory=dict)
     #: the same of values that never change
     folded: dict[Any, Any] = dataclasses.field(default_factory=dict)
     #: nodes behind the body that copy a value of the device as it is
@@ -88,6 +91,13 @@ class Draft:
             made.meta["val"] = target(*given, **named)
         made.stack_trace = before.stack_trace
         return made
+
+    def drop_unneeded(self) -> None:
+        """Takes out what the body does not need any more."""
+        for node in reversed(list(self.in_body())):
+            needed = node.users or node in self.staged
+            if not needed and is_pure(node) and not is_random(node):
+                self.graph.erase_node(node)
 
     @property
     def fake_mode(self) -> Any:

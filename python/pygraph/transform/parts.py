@@ -36,7 +36,9 @@ class InParts:
         later = [*self._behind_inputs, *split.elsewhere.values()]
         self._kept = sorted({each.number for each in later if each.place == "argument"})
         self._device = device
-        self._crossing = Crossing() if crosses else Crossing(split.staged, split.fetched)
+        self._crossing = (
+            Crossing() if crosses else Crossing(split.staged, split.fetched, split.computed)
+        )
         #: Where that is to be had which stands behind the graph's arguments.
         self._more = [split.given[index] for index in range(split.arguments, len(split.examples))]
 

@@ -14,7 +14,7 @@ import torch
 
 from pygraph.torch_private.graphs import copied
 from pygraph.transform import bring, count, fetch, fold, keep, predicate, reading
-from pygraph.transform.draft import Draft, is_pure, is_random, kind
+from pygraph.transform.draft import Draft, kind
 from pygraph.transform.split import Split, split
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def _pass(draft: Draft, name: str) -> None:
     before = _obstacles(draft)
     PASSES[name](draft)
     if draft.applied:
-        _drop_unneeded(draft)
+        draft.drop_unneeded()
     cleared = before - _obstacles(draft)
     draft.cleared |= {node.name: name for node in cleared}
 
@@ -94,13 +94,6 @@ def _obstacles(draft: Draft) -> set[Any]:
 
 def _is_worth_it(node: Any) -> bool:
     return kind(node) in _OBSTACLES or (node.op == "placeholder" and reading.is_number(node))
-
-
-def _drop_unneeded(draft: Draft) -> None:
-    """Takes out what the body does not need any more."""
-    for node in reversed(list(draft.in_body())):
-        if not node.users and is_pure(node) and not is_random(node):
-            draft.graph.erase_node(node)
 
 
 def remaining(graph: torch.fx.Graph) -> list[Any]:

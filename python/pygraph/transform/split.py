@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pygraph._engine import Formula
 from pygraph.reporting import Applied
 from pygraph.transform import reading
 from pygraph.transform.draft import Draft, Part
@@ -53,6 +54,8 @@ class Split:
     given: Mapping[int, Origin]
     unused: frozenset[int]  #: arguments that the body does not need
     staged: frozenset[int]  #: arguments of the body that are brought from the host
+    #: of some of these, what the host computes of arguments and brings in place of them
+    computed: Mapping[int, Sequence[Formula]]
     fetched: frozenset[int]  #: results of the body that are copied to the host
     elsewhere: Mapping[int, Origin]  #: results of the graph that are not the body's
     applied: Sequence[Applied]
@@ -116,6 +119,10 @@ class _Splitter:
                 if reading.on_host(node) and not node.users
             ),
             staged=frozenset(place[node] for node in draft.staged.values()),
+            computed={
+                place[owner]: [each.of(self.place) for each in expressions]
+                for owner, expressions in draft.computed.items()
+            },
             fetched=frozenset(self.fetched),
             elsewhere=elsewhere,
             applied=tuple(draft.applied),

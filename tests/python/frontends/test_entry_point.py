@@ -119,6 +119,7 @@ VIEW = "return (buf1, reinterpret_tensor(buf2, (3, 4), (4, 1), 0), )"
     [
         ("", "", True),
         ("return (buf1, buf2, )", VIEW, True),
+        ("return (buf1, buf2, )", "return (None, buf2, )", True),
         (
             "return (buf1, buf2, )",
             VIEW.replace("buf2", "arg1_1"),

@@ -12,6 +12,7 @@ from pygraph import _engine
 from pygraph.runtime.crossing import Crossing
 from pygraph.twin import faults
 
+Formula, Step, Operation = _engine.Formula, _engine.Formula.Step, _engine.Formula.Operation
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
@@ -84,6 +85,50 @@ def test_nan_and_infinity_are_values_like_others(place: Place) -> None:
         cell = torch.tensor(value)
         assert_bits(graph.dispatcher([x, cell]), [x * cell.to(x.device)])
     assert graph.refresh_report().replays == 4
+
+
+def test_a_call_computes_what_it_brings(place: Place) -> None:
+    """Of two numbers: (1 - s) / t, and t."""
+    steps = [
+        Step(Operation.CONSTANT, constant=1.0),
+        Step(Operation.ARGUMENT, argument=1),
+        Step(Operation.SUBTRACT),
+        Step(Operation.ARGUMENT, argument=2),
+        Step(Operation.DIVIDE),
+    ]
+    formulas = [Formula(steps), Formula([Step(Operation.ARGUMENT, argument=2)])]
+    crossing = Crossing(staged=frozenset((1, 2)), computed={1: formulas})
+    graph = place.graphed(lambda a: [a[0] * a[1][0] + a[1][1] * a[2]], crossing=crossing)
+    for n in range(12):
+        x, s, t = place.randn(7), 0.1 * n, 3.0 + n
+        of_fp64 = [torch.tensor(each, dtype=torch.float64) for each in (s, t)]
+        found = graph.dispatcher([x, *of_fp64])
+        assert_bits(found, [x * ((1 - s) / t) + t * t])
+    assert graph.refresh_report().replays == 10
+    # What a formula does not take is taken by the callable.
+    x = place.randn(7)
+    assert_bits(graph.dispatcher([x, torch.tensor(0.5), of_fp64[1]]), [x * (0.5 / t) + t * t])
+    assert_bits(graph.dispatcher([x, of_fp64[1], torch.tensor(0.5)]), [x * ((1 - t) / 0.5) + 0.25])
+    assert graph.refresh_report().replays == 10
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([], "leaves 0 values"),
+        ([Step(Operation.ADD)], "step 0 of a formula takes 2 values, and finds 0"),
+        (
+            [Step(Operation.CONSTANT), Step(Operation.POWER)],
+            "step 1 of a formula takes 2 values, and finds 1",
+        ),
+        ([Step(Operation.SQUARE_ROOT)], "step 0 of a formula takes 1 values, and finds 0"),
+        ([Step(Operation.CONSTANT)] * 2, "leaves 2 values"),
+        ([Step(Operation.CONSTANT)] * 17, "step 16 of a formula leaves 17 values; 16 are the most"),
+    ],
+)
+def test_a_formula_that_is_none_is_refused(steps: list[Formula.Step], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Formula(steps)
 
 
 def test_results_are_kept_apart(place: Place) -> None:

@@ -12,6 +12,7 @@ from torch._inductor.compile_fx import compile_fx_inner
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from transform_support import DEVICE, Case, OnDevice, on_cpu, trace
 
+from pygraph.frontends.compile.parts import run_by_operators
 from pygraph.transform import pipeline, reading
 
 X = torch.randn(4, 4)
@@ -46,6 +47,64 @@ def test_what_is_computed_of_it_moves_to_the_front() -> None:
     assert case.after == ["mul.Tensor", "add.Tensor"]
     assert case.split.staged == {2, 3} and case.split.unused == {1}
     assert_runs(case, X, number(0.3))
+
+
+def test_what_is_computed_by_few_operations_comes_in_the_arguments_cell() -> None:
+    """As torch has Python's numbers: of tensors, and constants that are tensors, too."""
+    power, full = torch.ops.aten.pow.Tensor_Tensor, torch.ops.aten.full.default
+    constant = lambda value: full([], value, dtype=torch.float64, device="cpu")  # noqa: E731
+
+    rounded = lambda s: torch.ops.prims.convert_element_type.default(s, torch.float32)  # noqa: E731
+
+    def function(x: Any, s: Any, t: Any) -> Any:
+        root = power(constant(1.0) + constant(-1.0) * power(s, constant(2.0)), constant(0.5))
+        return x * rounded(root) + x * rounded(s), x / (t - s), x - rounded(2 / t)
+
+    case = Case(function, OnDevice(X), number(), number())
+    assert case.split is not None and case.split.transparent
+    assert {index: len(each) for index, each in case.split.computed.items()} == {1: 2, 2: 2}
+    assert [tuple(each.shape) for each in case.split.examples[1:]] == [(2,), (2,)]
+    for value in (0.3, 0.9, -0.0, float("nan")):
+        assert_runs(case, X, number(value), number(0.7))
+
+
+def test_a_number_that_follows_from_arguments_which_the_device_has_not_is_computed_in_front() -> (
+    None
+):
+    """A call that is led past the graph's front would leave them out."""
+    case = Case(lambda x, s, t: (x * (s - t),), OnDevice(X), number(), number())
+    assert case.split is not None and case.split.front is not None and not case.split.computed
+    assert_runs(case, X, number(0.3), number(0.7))
+    case = Case(lambda x, s, t: (x * (s - t) * t,), OnDevice(X), number(), number())
+    assert case.split is not None and case.split.transparent
+    assert_runs(case, X, number(0.3), number(0.7))
+
+
+def test_an_argument_that_is_needed_on_the_host_as_well_keeps_its_place() -> None:
+    def function(x: Any, s: Any) -> Any:
+        return x * (1 - s), s + x.sum().cpu()
+
+    case = Case(function, OnDevice(X), number())
+    assert case.split is not None and not case.split.computed
+    assert_runs(case, X, number(0.3))
+
+
+def test_what_would_take_many_operations_is_computed_in_front() -> None:
+    def function(x: Any, s: Any) -> Any:
+        for _ in range(6):  # each of them twice as long
+            s = s * s + 0.1
+        return (x * s,)
+
+    def deep(x: Any, s: Any) -> Any:
+        made = torch.sqrt(s)
+        for _ in range(16):  # each `s` waits for what follows
+            made = torch.ops.aten.sub.Tensor(s, torch.sqrt(made))
+        return (x * made,)
+
+    for each in (function, deep):
+        case = Case(each, OnDevice(X), number())
+        assert case.split is not None and case.split.front is not None and not case.split.computed
+        assert_runs(case, X, number(0.3))
 
 
 def test_the_device_rounds_a_number_of_pythons() -> None:
@@ -456,6 +515,18 @@ def test_a_copy_that_is_not_waited_for_is_torchs() -> None:
     assert case.split is not None and case.split.behind is not None
     assert not case.split.fetched and case.after == ["add.Tensor"]
     assert_runs(case, X)
+
+
+def test_the_host_copies_without_torchs_operator_in_python() -> None:
+    graph = torch.fx.Graph()
+    given = graph.placeholder("x")
+    put = torch.ops.prims.device_put.default
+    moved = [graph.call_function(put, (given, "meta", *more)) for more in ((), (True,), (False,))]
+    graph.output(tuple(moved))
+    run = run_by_operators(torch.fx.GraphModule({}, graph))
+    assert [(each.device.type, each.shape) for each in run([X])] == [("meta", X.shape)] * 3
+    called = [(each.target, dict(each.kwargs)) for each in graph.nodes if each in moved]
+    assert called == [("to", {}), ("to", {"non_blocking": True}), ("to", {"non_blocking": False})]
 
 
 def test_a_copy_with_another_layout_is_torchs() -> None:

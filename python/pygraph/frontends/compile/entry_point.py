@@ -186,10 +186,10 @@ def hands_over(model: Callable[..., Any], given: Collection[int]) -> bool:
 
 
 def _only_views(statement: ast.stmt) -> bool:
-    """Whether it returns what has names, or views of that."""
+    """Whether it returns what has names, views of that, or None."""
     returned = statement.value if isinstance(statement, ast.Return) else None
     return isinstance(returned, (ast.Tuple, ast.List)) and all(
-        isinstance(_viewed(each), ast.Name) for each in returned.elts
+        isinstance(_viewed(each), ast.Name) or ast.unparse(each) == "None" for each in returned.elts
     )
 
 

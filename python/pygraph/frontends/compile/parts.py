@@ -12,7 +12,7 @@ import torch
 from pygraph.frontends.compile.entry_point import hands_over, returned_once
 from pygraph.operators.known import known
 from pygraph.operators.table import Property
-from pygraph.runtime.crossing import NOTHING, Crossing
+from pygraph.runtime.crossing import NOTHING, Crossing, renumbered, takes
 from pygraph.runtime.partition import Partition
 from pygraph.torch_private import aot
 from pygraph.transform import reading
@@ -37,9 +37,20 @@ class Boxed:
 
 def run_by_operators(graph: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
     """Calls torch's kernels, one operator after the other."""
+    for node in graph.graph.nodes:
+        if node.target is torch.ops.prims.device_put.default:
+            _call_directly(node)
     graph.graph.set_codegen(aot.BoxedCodeGen())
     graph.recompile()
     return Boxed(graph.forward)
+
+
+def _call_directly(node: Any) -> None:
+    """torch has written this operator in Python, and what it comes to is `.to()`."""
+    given, device, *later = node.args
+    blocking = {"non_blocking": later[0]} if later else {}
+    node.op, node.target = "call_method", "to"
+    node.args, node.kwargs = (given, device), {**node.kwargs, **blocking}
 
 
 @dataclasses.dataclass
@@ -55,6 +66,7 @@ class Transformed:
         more than that, or its arguments or results cannot be told apart from outside, they cross
         around the body."""
         staged, fetched = self.split.staged, self.split.fetched
+        computed = self.split.computed
         if not hands_over(model, staged):
             return NOTHING
         if partition is not None:
@@ -63,10 +75,18 @@ class Transformed:
                 return NOTHING
             if not returned_once(model, fetched):
                 return NOTHING
-            staged = frozenset(i for i, each in enumerate(inputs) if each in staged)
+            place = {each: i for i, each in enumerate(inputs) if each is not None}
+            computed = {index: computed[index] for index in computed if index in place}
+            if not all(takes(each) <= place.keys() for own in computed.values() for each in own):
+                return NOTHING
+            staged = frozenset(place[each] for each in staged if each in place)
             fetched = frozenset(i for i, each in enumerate(outputs) if each in fetched)
+            computed = {
+                place[index]: [renumbered(each, place) for each in formulas]
+                for index, formulas in computed.items()
+            }
         self.crosses = True
-        return Crossing(staged, fetched)
+        return Crossing(staged, fetched, computed)
 
     @property
     def transparent(self) -> bool:
