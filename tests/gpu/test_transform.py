@@ -139,7 +139,8 @@ def test_a_float_that_is_computed_with(x_of: Callable[[], torch.Tensor]) -> None
 
 
 def test_a_float_that_only_computed_numbers_follow_from() -> None:
-    """Torch 2.11 and 2.12 would compile it in."""
+    """Torch 2.11 and 2.12 compile it in, as in the untransformed program, and then in all others
+    that have one of the same name."""
     graph = check(
         lambda x, s: layers(x) * (1 - s**2) + (2 - s), lambda n: (randn(N, N), 0.37 + 0.01 * n)
     )
