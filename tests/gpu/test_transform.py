@@ -138,15 +138,6 @@ def test_a_float_that_is_computed_with(x_of: Callable[[], torch.Tensor]) -> None
     assert graph.programs == 1
 
 
-def test_a_float_that_only_computed_numbers_follow_from() -> None:
-    """Torch 2.11 and 2.12 compile it in, as in the untransformed program, and then in all others
-    that have one of the same name."""
-    graph = check(
-        lambda x, s: layers(x) * (1 - s**2) + (2 - s), lambda n: (randn(N, N), 0.37 + 0.01 * n)
-    )
-    assert graph.programs == 1
-
-
 def test_what_is_computed_of_floats_is_launched_before_the_guards() -> None:
     def function(x: torch.Tensor, s: float, t: float) -> torch.Tensor:
         return layers(x * (1 - s**2) ** 0.5 + s) * (t - s) / t

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from pygraph.torch_private.dispatch import disable_current_modes
-from pygraph.torch_private.names import Missing, bound, place, private
+from pygraph.torch_private.names import bound, place, private
 
 Callee = TypeVar("Callee")
 
@@ -30,14 +30,6 @@ def aot_module_simplified() -> Any:
 def wrapper_is_made() -> tuple[Any, str]:
     """Where a graph's runtime wrapper is made from its metadata."""
     return place("torch._functorch._aot_autograd.runtime_wrappers:RuntimeWrapper.post_compile")
-
-
-def makes_tensors_of_floats() -> tuple[Any, str] | None:
-    """Where the pass stands that does so with Python numbers; None: nowhere."""
-    try:
-        return place("torch._functorch._aot_autograd.graph_compile:tensorify_python_scalars")
-    except Missing:
-        return None
 
 
 # What AOTAutograd knows of a function, its ViewAndMutationMeta

@@ -26,12 +26,6 @@ def torch_problem(version: str) -> str | None:
     return f"torch {version} found, PyGraph needs torch {RANGE}"
 
 
-def notes_floats() -> bool:
-    """Whether torch notes of each Python float that a tensor stands for it, also where all that
-    operators take is computed of it."""
-    return parse(torch.__version__) >= (2, 13)
-
-
 def states_per_capture() -> bool:
     """Whether a generator has a state of its own for each capture of a torch.cuda.CUDAGraph."""
     return parse(torch.__version__) >= (2, 12)

@@ -21,7 +21,6 @@ from pygraph.frontends.compile import (
     compilations,
     culprits,
     entry_point,
-    floats,
     generated,
     hook,
     scalars,
@@ -43,7 +42,7 @@ from pygraph.runtime.warn import no_graphs, warn_once
 from pygraph.torch_private import aot as aot_names
 from pygraph.torch_private import dynamo
 from pygraph.torch_private import inductor as inductor_names
-from pygraph.transform import bring, keep
+from pygraph.transform import keep
 
 log = logging.getLogger(__name__)
 
@@ -297,11 +296,7 @@ def _compile(
         nullcontext({}) if wrap is None else hook.installed(wrap, around, ours.passes, inductor)
     )
     named = units is not None and culprits.named_beforehand(gm)
-    with (
-        hooked as extra,
-        aot_names.without_cache() if named else nullcontext(),
-        floats.kept_open() if wrap is not None and bring.NAME in ours.passes else nullcontext(),
-    ):
+    with hooked as extra, aot_names.without_cache() if named else nullcontext():
         patches = {**inductor, **extra.pop("config_patches", {})}
         if units is not None:
             extra["inner_compile"] = culprits.watched(units, extra["inner_compile"], patches)
