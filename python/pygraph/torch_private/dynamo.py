@@ -56,12 +56,6 @@ def forget_breaks(kept: int) -> None:
     del private("torch._dynamo.utils:graph_break_reasons")[kept:]
 
 
-def forget_floats() -> None:
-    """Forgets which Python floats have been compiled in. Dynamo keeps them by name, for the frame
-    that it traces anew for that, but also for all others that it traces later."""
-    private("torch._dynamo.symbolic_convert:TensorifyState").clear()
-
-
 def break_behind(graph_module: Any) -> tuple[Any, str] | None:
     """Stack and text of the break that Dynamo ended this graph for, if one did."""
     reason = getattr(graph_module, "compile_subgraph_reason", None)

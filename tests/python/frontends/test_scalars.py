@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.symbolic_convert import TensorifyState
 
 import pygraph
 from pygraph.frontends.compile import scalars
@@ -251,18 +250,3 @@ def test_a_torch_that_compiles_otherwise_is_not_asked(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(torch._dynamo.convert_frame, "_compile", other)
     assert dynamo.where_reads_are_kept() is None
-
-
-def test_floats_that_others_have_compiled_in_are_not_compiled_in_here() -> None:
-    TensorifyState.specialize("zf1")
-    torch.compile(lambda x: x + 1, backend="eager")(torch.randn(3))
-    assert TensorifyState.should_specialize("zf1")
-    for n, in_one_graph in enumerate((True, False)):
-        TensorifyState.specialize("zf1")
-        torch.compile(
-            lambda x, n=n: x + n,
-            backend="pygraph",
-            options={"device": "twin"},
-            fullgraph=in_one_graph,
-        )(torch.randn(3))
-        assert TensorifyState.empty()

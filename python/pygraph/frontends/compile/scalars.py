@@ -77,10 +77,7 @@ def install(wants: Callable[[dynamo.Asked], bool]) -> None:
 
     def compile_frame(original: Any, *args: Any, **kwargs: Any) -> Any:
         asked = dynamo.asked_for(args)
-        wanted = any(wants(asked) for wants in _wants)
-        if wanted:
-            dynamo.forget_floats()
-        if asked.in_one_graph or not wanted or _users_own():
+        if asked.in_one_graph or not any(wants(asked) for wants in _wants) or _users_own():
             with _tracing(None):
                 return original(*args, **kwargs)
         trace = _Trace()
