@@ -14,7 +14,9 @@ lookup           compiled, and a lookup of 512 indices; "lookup guess" has to lo
 bypassed         no graph, and none to come: what the dispatcher adds to the callable
 new size         no graph, and a size that was not seen before
 
-The graph adds 1 to N tensors, so it has N arguments and N results and few nodes. On the CPU twin
+The graph adds 1 to N tensors, so it has N arguments and N results and few nodes. Another one takes
+numbers on the host, each call others: "brought" as they are, "computed" of each by six operations,
+or "constant" where all calls have the same and nothing is brought. On the CPU twin
 (--device twin) the kernels run within the call: what they take is in every figure.
 """
 
@@ -39,6 +41,7 @@ from pygraph import _engine
 from pygraph.frontends.compile import speculation
 from pygraph.runtime import devices
 from pygraph.runtime.compiled_graph import CompiledGraph
+from pygraph.runtime.crossing import Crossing
 
 WARM = 50
 BETWEEN_WAITS = 16
@@ -81,12 +84,16 @@ class Clock:
         }
 
 
-def measure(size: int, count: int, kind: str) -> dict[str, Any]:
+def device_of(kind: str) -> Any:
     target = devices.PLATFORMS[kind]
     problem = target.problem()
     if problem is not None:
         raise typer.BadParameter(problem)
-    device = target.device(0)
+    return target.device(0)
+
+
+def measure(size: int, count: int, kind: str) -> dict[str, Any]:
+    device = device_of(kind)
     where = torch.device("cpu" if kind == "twin" else "cuda")
     wait = device.synchronize
 
@@ -131,6 +138,54 @@ def measure(size: int, count: int, kind: str) -> dict[str, Any]:
     rows["new size"] = clock.run(lambda: sized.dispatcher([next(sizes), *arguments]), count)
     pygraph.reset()
     return {"arguments": size, "nodes": nodes, "rows": rows}
+
+
+def measure_numbers(numbers: int, count: int, kind: str) -> dict[str, Any]:
+    """The dispatcher with one tensor, and as many numbers."""
+    device = device_of(kind)
+    clock = Clock(device.synchronize)
+    x = torch.randn(16, device="cpu" if kind == "twin" else "cuda")
+    values = [torch.tensor(0.1 * n, dtype=torch.float64) for n in range(numbers + BETWEEN_WAITS)]
+    places = range(1, numbers + 1)
+    crossings = {
+        "constant": Crossing(),
+        "brought": Crossing(frozenset(places)),
+        "computed": Crossing(
+            frozenset(places), computed={index: [root_of_rest(index)] for index in places}
+        ),
+    }
+    rows = {}
+    for name, crossing in crossings.items():
+        graph = CompiledGraph(
+            lambda given: [sum(given[1:], given[0])],
+            name=name,
+            device=device,
+            constants=() if crossing else places,
+            crossing=crossing,
+        )
+        start = itertools.cycle(range(BETWEEN_WAITS))
+
+        def call(graph: Any = graph, start: Any = start, moves: bool = bool(crossing)) -> Any:
+            first = next(start) if moves else 0
+            return graph.dispatcher([x, *values[first : first + numbers]])
+
+        for _ in range(4):
+            call()
+        assert graph.refresh_report().graphed, graph.report.blame
+        before = graph.report.replays
+        rows[name] = clock.run(call, count)
+        assert graph.refresh_report().replays == before + WARM + count, "not all were replays"
+    pygraph.reset()
+    return {"numbers": numbers, "rows": rows}
+
+
+def root_of_rest(index: int) -> _engine.Formula:
+    """(1 - s * s) ** 0.5"""
+    step, does = _engine.Formula.Step, _engine.Formula.Operation
+    s = step(does.ARGUMENT, argument=index)
+    square = [s, s, step(does.MULTIPLY)]
+    rest = [step(does.CONSTANT, constant=1.0), *square, step(does.SUBTRACT)]
+    return _engine.Formula([*rest, step(does.CONSTANT, constant=0.5), step(does.POWER)])
 
 
 def compiled_rows(clock: Clock, kind: str, arguments: list[Any], count: int) -> dict[str, Any]:
@@ -181,11 +236,16 @@ def main(
     """Measure."""
     with torch.no_grad():
         sizes = [measure(size, calls, device) for size in (2, 32, 256)]
+        numbers = [measure_numbers(each, calls, device) for each in (1, 8)]
     command = f"benchmarks/host_path.py --calls {calls} --device {device}"
-    record.write(out, {"env": environment(), "command": command, "sizes": sizes})
+    made = {"env": environment(), "command": command, "sizes": sizes, "numbers": numbers}
+    record.write(out, made)
     for size in sizes:
         figures = ", ".join(f"{name} {row['median_us']:.1f}" for name, row in size["rows"].items())
         print(f"{size['arguments']} arguments, {size['nodes']} nodes, us: {figures}")
+    for each in numbers:
+        figures = ", ".join(f"{name} {row['median_us']:.1f}" for name, row in each["rows"].items())
+        print(f"{each['numbers']} numbers, us: {figures}")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,11 @@ bool TensorProgram::accepts(const Arguments& arguments) const noexcept {
     return false;
   }
   const TorchApi& api = torch_api();
+  if (computed_ != 0 && !std::all_of(arguments_.begin(), arguments_.end(), [&](const auto& spec) {
+        return can_compute(api, arguments, spec.computed);
+      })) {
+    return false;
+  }
   const PyTypeObject* tensor = nullptr;  // the type seen last, which most arguments share
   const auto is_tensor = [&](PyObject* argument) {
     if (Py_TYPE(argument) != tensor) {
@@ -54,9 +59,6 @@ bool TensorProgram::accepts(const Arguments& arguments) const noexcept {
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     PyObject* argument = arguments[i];
     const ArgumentSpec& spec = arguments_[i];
-    if (!spec.computed.empty() && !can_compute(api, arguments, spec.computed)) {
-      return false;
-    }
     if (spec.staged && PyLong_CheckExact(argument)) {
       int overflow = 0;
       PyLong_AsLongLongAndOverflow(argument, &overflow);

@@ -68,6 +68,10 @@ def test_the_host_path(tmp_path: Path) -> None:
         assert size["rows"].keys() == ROWS
         for row in size["rows"].values():
             assert 0 < row["p10_us"] <= row["median_us"] <= row["worst_us"]
+    assert [each["numbers"] for each in found["numbers"]] == [1, 8]
+    for each in found["numbers"]:
+        assert list(each["rows"]) == ["constant", "brought", "computed"]
+        assert all(row["median_us"] > 0 for row in each["rows"].values())
 
 
 EAGER_DEMO = """
