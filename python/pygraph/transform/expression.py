@@ -58,7 +58,7 @@ def _step(step: _Step, numbers: Mapping[Any, int]) -> Formula.Step:
 
 
 def of_numbers(graph: torch.fx.Graph) -> dict[Any, Expression]:
-    """What each node of a graph computes that is such a number on the host."""
+    """What each node of a graph computes that is such a number."""
     found: dict[Any, Expression] = {}
     for node in graph.nodes:
         if _is_double(node):
@@ -98,7 +98,7 @@ def _operand(value: Any, found: Mapping[Any, Expression]) -> list[_Step] | None:
 def _constant(value: Any) -> float | None:
     """A number that a graph has, as fp64 has it."""
     if isinstance(value, torch.fx.Node):
-        filled = value.target is aten.full.default and not value.args[0] and reading.on_host(value)
+        filled = value.target is aten.full.default and not value.args[0]
         value = value.args[1] if filled else None
     exact = type(value) is float or (type(value) is int and float(value) == value)
     return float(value) if exact else None
@@ -106,12 +106,7 @@ def _constant(value: Any) -> float | None:
 
 def _is_double(node: Any) -> bool:
     made = reading.value(node)
-    return (
-        isinstance(made, torch.Tensor)
-        and made.dtype == torch.float64
-        and not made.dim()
-        and reading.on_host(node)
-    )
+    return isinstance(made, torch.Tensor) and made.dtype == torch.float64 and not made.dim()
 
 
 def _depth(steps: list[_Step]) -> int:

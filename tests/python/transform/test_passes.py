@@ -82,10 +82,17 @@ def test_a_number_that_follows_from_arguments_which_the_device_has_not_is_comput
 
 def test_an_argument_that_is_needed_on_the_host_as_well_keeps_its_place() -> None:
     def function(x: Any, s: Any) -> Any:
-        return x * (1 - s), s + x.sum().cpu()
+        return x * (s - 1), x + (x.sum().cpu() * s).to(DEVICE)
 
     case = Case(function, OnDevice(X), number())
-    assert case.split is not None and not case.split.computed
+    assert case.split is not None and case.split.front is not None and not case.split.computed
+    assert_runs(case, X, number(0.3))
+
+
+def test_what_torchs_own_kernels_compute_is_left_to_them() -> None:
+    """A power of theirs need not be libm's."""
+    case = Case(lambda x, s: (x + (s * 2).to(DEVICE),), OnDevice(X), number(), generated=False)
+    assert case.split is not None and case.split.front is not None and not case.split.computed
     assert_runs(case, X, number(0.3))
 
 

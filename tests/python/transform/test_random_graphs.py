@@ -13,7 +13,16 @@ from places import assert_bits
 from transform_support import DEVICE, Case, OnDevice
 
 SIZE = 5
-ARGUMENTS = 5  #: two on the device, two on the host, and a number on the host
+ARGUMENTS = 6  #: two on the device, two on the host, and two numbers on the host
+#: Of numbers, which calls compute or fronts.
+ARITHMETIC: list[Callable[[Any, Any], Any]] = [
+    lambda a, b: a * 2 - 1,
+    lambda a, b: a - b,
+    lambda a, b: a * b + 0.5,
+    lambda a, b: torch.sqrt(a * a) / (b * b + 1),
+    lambda a, b: -a + 1 / (b**2 + 2),
+    lambda a, b: torch.exp(a / 100),
+]
 
 
 def program(seed: int) -> Callable[..., Any]:
@@ -23,7 +32,7 @@ def program(seed: int) -> Callable[..., Any]:
     def run(*arguments: Any) -> Any:
         draw = random.Random(seed)
         device, host = list(arguments[:2]), list(arguments[2:4])
-        numbers = [arguments[4]]
+        numbers = list(arguments[4:])
         for _ in range(draw.randrange(3, 14)):
             kind = draw.randrange(9)
             pool = draw.choice((device, host))
@@ -34,7 +43,7 @@ def program(seed: int) -> Callable[..., Any]:
             elif kind == 2:
                 device.append(draw.choice(device) * draw.choice(numbers))
             elif kind == 3:
-                numbers.append(draw.choice(numbers) * 2 - 1)
+                numbers.append(draw.choice(ARITHMETIC)(draw.choice(numbers), draw.choice(numbers)))
             elif kind == 4:
                 pool.append(torch.ops.aten.t.default(draw.choice(pool)))
             elif kind == 5:
@@ -61,24 +70,25 @@ def program(seed: int) -> Callable[..., Any]:
 
 def drawn(seed: int) -> list[torch.Tensor]:
     torch.manual_seed(seed)
-    made = [torch.randint(-9, 9, (SIZE, SIZE)).float() for _ in range(ARGUMENTS - 1)]
-    return [*made, torch.randint(-9, 9, ()).double()]
+    made = [torch.randint(-9, 9, (SIZE, SIZE)).float() for _ in range(ARGUMENTS - 2)]
+    return [*made, *(torch.randint(-9, 9, ()).double() for _ in range(2))]
 
 
 @pytest.mark.parametrize(
     "seeds", [range(start, start + 50) for start in range(0, 100, 50)], ids=str
 )
 def test_a_graph_in_parts_computes_what_it_did(seeds: range) -> None:
-    transformed = 0
+    transformed = computed = 0
     for seed in seeds:
         examples = drawn(seed)
         case = Case(program(seed), *map(OnDevice, examples[:2]), *examples[2:])
         if case.split is None:
             continue
         transformed += 1
+        computed += bool(case.split.computed)
         for again in range(2):
             one, other = drawn(1000 + seed + again), drawn(1000 + seed + again)
             expected = case._plain(*one)
             found = case.callable()(list(other))
             assert_bits([*found, *other], [*expected, *one])
-    assert transformed > 16
+    assert transformed > 16 and computed > 1
