@@ -138,6 +138,15 @@ def test_a_float_that_is_computed_with(x_of: Callable[[], torch.Tensor]) -> None
     assert graph.programs == 1
 
 
+def test_what_one_operation_makes_of_a_number_that_is_read() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        s = x.abs().amax().item()
+        return layers(x) * (1 - s) + x / (s + 1e-6) - x * (s / 7)
+
+    graph = check(function, lambda n: (randn(N, N),))
+    assert {each.name for each in graph.passes} == {"keep"}
+
+
 def test_what_is_computed_of_floats_is_launched_before_the_guards() -> None:
     def function(x: torch.Tensor, s: float, t: float) -> torch.Tensor:
         return layers(x * (1 - s**2) ** 0.5 + s) * (t - s) / t

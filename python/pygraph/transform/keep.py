@@ -9,8 +9,10 @@ that is done with the number is
 
 - to write a number into a slice that it bounds: becomes a write under a mask, for all elements of
   the dimension are compared with the bound on the device;
-- to add it to a tensor of floating point, to subtract, multiply, or divide by it: a tensor without
-  dimensions takes its place;
+- to add it to a tensor of floating point, to subtract, multiply, divide by it, or compare with it:
+  a tensor without dimensions takes its place;
+- to do so with what one operation makes of it (`x * (1 - s.item())`), which is done in fp64, as
+  Python does it;
 - to return it as a float, which Dynamo does by way of a tensor on the host.
 
 It works on Dynamo's graph, before there are graphs of ATen's operators: such a read would have made
@@ -20,18 +22,22 @@ to keep it (frontends/compile/scalars.py).
 Why it is equivalent: a slice clips its bounds and counts negative ones from the end, which the mask
 does with comparisons. Arithmetic with a number computes in the type that the tensor's operator
 computes in (fp32 for the shorter types), to which the number is converted once; here the same
-conversion is an operator in front of the same arithmetic. A read has no gradient, and is detached.
+conversion is an operator in front of the same arithmetic. A sum, a difference or a product in fp64
+is what Python computes, as is a quotient by a constant; of two in a row the device might make one,
+and round once. A read has no gradient, and is detached.
 What Dynamo would have ended a graph between is compiled together, though, and Inductor may fuse it:
 a product in front of the read and a sum behind it may be rounded once where they were rounded
 twice, as wherever it fuses two operators.
 
 What it refuses: any other use, such as a branch, a size, a check, an integer as a result, or
-arithmetic of numbers alone; slices with a step; written tensors, and numbers that the written type
+arithmetic of integers alone, division by a read, for which Python has an error where it is 0, and
+two operations in a row; slices with a step; written tensors, and numbers that the written type
 does not have; arithmetic of tensors of integers. Torch's own kernels multiply with the reciprocal
 of a number instead of dividing by it, and on the CPU they round a number to fp16 first; compiled
 code takes an integer to fp16 at once, and divides otherwise by one that is compiled in: so there is
 neither a division by an integer nor arithmetic of one with the shorter types, and with torch's own
-kernels no division and no shorter type at all. A read with one such use stays as it is.
+kernels no division and no shorter type at all. Whether a number is rounded to a shorter type before
+it is compared with one differs, too. A read with one such use stays as it is.
 """
 
 from __future__ import annotations
@@ -61,6 +67,13 @@ _ARITHMETIC: dict[Any, Callable[[Any, Any], Any]] = {
     for written in (computes, getattr(torch, name), name)
 }
 
+_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+_ARITHMETIC |= {
+    written: compares
+    for compares in _COMPARISONS
+    for written in (compares, getattr(torch, compares.__name__), compares.__name__)
+}
+
 #: What operators compute with in fp32.
 _NARROW = (torch.float16, torch.bfloat16)
 
@@ -71,10 +84,12 @@ def apply(module: torch.fx.GraphModule, *, generated: bool) -> tuple[list[Applie
     found = reads(module)
     kept = _without_other_uses(found, generated)
     cells = {read: _cell(read) for read in kept}
-    users = dict.fromkeys(user for read in kept for user in read.users)
+    computed = dict.fromkeys(user for read in kept for user in read.users if _is_number(user))
+    cells |= {number: _compute_number(number, cells) for number in computed}
+    users = dict.fromkeys(user for each in cells for user in each.users if user not in computed)
     applied = [_change_of(user)(user, cells) for user in users]
-    for read in kept:
-        module.graph.erase_node(read)
+    for each in (*computed, *kept):
+        module.graph.erase_node(each)
     if kept:
         module.recompile()
     return list(dict.fromkeys(applied)), [read for read in found if read not in kept]
@@ -102,7 +117,7 @@ def _is_read(node: Any) -> bool:
         node.op == "call_method"
         and node.target == "item"
         and symbols.is_unbacked(_value(node))
-        and isinstance(_tensor_of(node), torch.Tensor)
+        and isinstance(_value(node.args[0]), torch.Tensor)
     )
 
 
@@ -114,13 +129,23 @@ def _without_other_uses(found: Sequence[Any], generated: bool) -> list[Any]:
             read
             for read in kept
             if all(
-                _is_write(user, kept) or _is_arithmetic(user, read, generated) or _is_result(user)
+                _is_write(user, kept)
+                or _takes_number(user, read, generated)
+                or (
+                    _is_number_of(user, kept)
+                    and all(_takes_number(each, user, generated) for each in user.users)
+                )
                 for user in read.users
             )
         ]
         if len(possible) == len(kept):
             return kept
         kept = possible
+
+
+def _takes_number(user: Any, number: Any, generated: bool) -> bool:
+    """Whether it computes with a tensor and the number, or returns that."""
+    return _is_arithmetic(user, number, generated) or _is_result(user)
 
 
 # ------------------------------------------------------------------------------ writes
@@ -213,6 +238,40 @@ def _holds(dtype: torch.dtype, value: Any) -> bool:
 # ------------------------------------------------------------------------------ arithmetic
 
 
+def _is_number(user: Any) -> bool:
+    return isinstance(_value(user), torch.SymFloat) and not _is_read(user)
+
+
+def _is_number_of(user: Any, kept: Sequence[Any]) -> bool:
+    """Whether it is a number that one operation makes of these reads and constants, in fp64."""
+    if not _is_number(user):
+        return False
+    reads = [each for each in user.args if _is_node(each)]
+    if not all(each in kept and _tensor_of(each).is_floating_point() for each in reads):
+        return False
+    if not all(each in reads or _is_double(each) for each in user.args):
+        return False
+    if len({_tensor_of(each).device for each in reads}) > 1:
+        return False
+    if user.target is operator.truediv:
+        return not _is_node(user.args[1])  # 0 is an error while tracing
+    return user.target in (operator.add, operator.sub, operator.mul, operator.neg)
+
+
+def _is_double(value: Any) -> bool:
+    """Whether it is a constant that fp64 has."""
+    return type(value) is float or (type(value) is int and abs(value) <= 1 << 53)
+
+
+def _compute_number(number: Any, cells: Mapping[Any, Any]) -> Any:
+    emit = _Emitter(number)
+    given = [
+        emit("to", cells[each], torch.float64) if each in cells else float(each)
+        for each in number.args
+    ]
+    return emit(number.target, *given)
+
+
 def _is_arithmetic(user: Any, read: Any, generated: bool) -> bool:
     """Whether it computes with a tensor of floating point and the number."""
     computes = _ARITHMETIC.get(user.target) if user.op.startswith("call_") else None
@@ -226,6 +285,8 @@ def _is_arithmetic(user: Any, read: Any, generated: bool) -> bool:
         return False
     if tensor.dtype not in (*_NARROW, torch.float32, torch.float64):
         return False
+    if computes in _COMPARISONS:
+        return tensor.dtype not in _NARROW
     if not given.is_floating_point():
         return tensor.dtype not in _NARROW and computes is not operator.truediv
     return generated or (tensor.dtype not in _NARROW and computes is not operator.truediv)
@@ -312,9 +373,11 @@ def _value(node: Any) -> Any:
     return node.meta.get("example_value") if _is_node(node) else node
 
 
-def _tensor_of(read: Any) -> Any:
-    """What a number is read from."""
-    return _value(read.args[0])
+def _tensor_of(number: Any) -> Any:
+    """What a number is read from, or one of those that it is computed of."""
+    while _is_number(number):
+        number = next(filter(_is_node, number.args))
+    return _value(number.args[0])
 
 
 def _reaches(given: torch.Tensor, other: torch.Tensor) -> bool:

@@ -77,12 +77,16 @@ HIGHER_ORDER = {
 ELSEWHERE = {"_copy", "bias_addmm"} | HIGHER_ORDER
 #: What names an operator outside of the room, and not for a fact about it: a plan answers for these
 #: in its tensors' place, the twin records each of these in a way of its own, and passes put them
-#: into graphs.
+#: into graphs, or other code in their place.
 NAMED_ELSEWHERE = {
-    "transform/bring.py": {"convert_element_type"},
+    "frontends/compile/parts.py": {"device_put"},
+    "transform/bring.py": {"convert_element_type", "select"},
     "transform/count.py": {
         *("add", "div", "full", "index", "index_put", "mul", "neg", "scalar_tensor", "select"),
         *("select_scatter", "squeeze", "sub", "unsqueeze", "view"),
+    },
+    "transform/expression.py": {
+        *("add", "div", "full", "mul", "neg", "pow", "reciprocal", "sqrt", "sub", "true_divide"),
     },
     "transform/fetch.py": {"clone"},
     "transform/fold.py": {"full", "lift_fresh"},

@@ -137,6 +137,99 @@ def test_arithmetic_with_an_integer(dtype: torch.dtype, read: torch.dtype) -> No
     assert not kept.remaining
 
 
+@pytest.mark.parametrize("generated", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("read", [*DTYPES, torch.int64], ids=str)
+def test_comparisons(dtype: torch.dtype, read: torch.dtype, generated: bool) -> None:
+    def function(x: torch.Tensor, t: torch.Tensor) -> Any:
+        s = t.item()
+        ordered = x < s, x <= s, s > x, s >= x, torch.gt(x, s), x.ge(s), torch.where(x > s, x, 0.0)
+        return *ordered, x == s, s != x, x.eq(s), torch.ne(x, s)
+
+    kept = Kept(function, generated)
+    for value in VALUES if read.is_floating_point else (0, -3, 16_777_217, 2**62 + 1):
+        near = torch.tensor(value, dtype=read).to(dtype)
+        x = torch.stack([near, near + 1e-7, near - 1, near * 1.0001, -near, near * float("nan")])
+        kept.same(x, torch.full((1,), value, dtype=read))
+    assert not kept.remaining
+
+
+def computed_numbers(x: torch.Tensor, t: torch.Tensor, u: torch.Tensor) -> Any:
+    s = t.item()
+    differences = x * (1 - s), x - (s - 0.1), x + (s - u.item()), x * -s
+    products = x * (s * 3.3), x + 7 * s, x - s * u.item()
+    return *differences, *products, x * (s / 7), x / (s + 1e-6), (x * s) * (s + 1), 0.1 * s
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("read", DTYPES, ids=str)
+def test_what_one_operation_makes_of_a_float(dtype: torch.dtype, read: torch.dtype) -> None:
+    kept = Kept(computed_numbers)
+    for value in VALUES:
+        x = torch.randn(64, dtype=dtype)
+        kept.same(x, *(torch.full((1, 1), each, dtype=read) for each in (value, 0.3)))
+    assert not kept.remaining
+    lines = {each.what for each in kept.applied}
+    assert len(lines) == 2 and any("computed" in each for each in lines)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, s: x * (2 * s.item() + 1),
+        lambda x, s: x * (1 / s.item()),
+        lambda x, s: x * (s.item() / s.item()),
+        lambda x, s: x * (s.item() // 0.1),
+        lambda x, s: x * s.item() ** 2,
+        lambda x, s: x * (s.item() + (2**53 + 1)),
+        lambda x, s: x * abs(s.item()),
+        lambda x, s: torch.add(x, x, alpha=1 - s.item()),
+        lambda x, s: (x * (1 - s.item()), x.new_full((2,), 1 - s.item())),
+        lambda x, s: x.long() * (1 - s.item()),
+    ],
+)
+def test_other_numbers_that_follow_from_a_float_are_left_alone(function: Any) -> None:
+    kept = Kept(function)
+    kept.same(torch.randn(6), torch.tensor([0.3]))
+    assert kept.remaining and not kept.applied
+
+
+@pytest.mark.parametrize("function", [lambda x, n: x * (1 - n), lambda x, n: x * (n * 0.5)])
+def test_a_number_of_an_integer_is_left_alone(function: Any) -> None:
+    kept = Kept(lambda x, n: function(x, n.item()))
+    kept.same(torch.randn(6), torch.tensor([3]))
+    assert kept.remaining and not kept.applied
+
+
+def test_a_read_with_another_use_leaves_those_alone_that_it_is_computed_with() -> None:
+    def function(x: torch.Tensor, t: torch.Tensor) -> Any:
+        s = t[1].item()
+        return x * (t[0].item() - s), x.new_full((2,), s)
+
+    kept = Kept(function)
+    kept.same(torch.randn(6), torch.tensor([0.3, 0.4]))
+    assert len(kept.remaining) == 2 and not kept.applied
+
+
+def test_reads_of_two_devices_are_left_alone() -> None:
+    """Their number would be on neither for sure."""
+    for devices, applies in ((("cpu", "cpu"), True), (("cpu", "cuda"), False)):
+        with FakeTensorMode(shape_env=ShapeEnv()):
+            x, *read = [torch.ones(3), *(torch.ones(1, device=each) for each in devices)]
+            values = [x, *read, *(each.item() for each in read)]
+            values += [values[3] - values[4], x]
+        graph = torch.fx.Graph()
+        nodes = [graph.placeholder(name) for name in ("x", "t", "u")]
+        nodes += [graph.call_method("item", (each,)) for each in nodes[1:]]
+        nodes.append(graph.call_function(operator.sub, (nodes[3], nodes[4])))
+        nodes.append(graph.call_function(operator.mul, (nodes[0], nodes[5])))
+        for node, value in zip(nodes, values, strict=True):
+            node.meta["example_value"] = value
+        graph.output((nodes[6],))
+        applied, _ = keep.apply(torch.fx.GraphModule({}, graph), generated=True)
+        assert bool(applied) == applies
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_quotients_are_divided(dtype: torch.dtype) -> None:
     """In the type that the operator computes in, and not multiplied by a reciprocal."""
@@ -209,7 +302,8 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "a truth value": lambda x, n: x * (n > 2).item(),
     "written in place": multiplied,
     "an operator's parameter": lambda x, n: torch.add(x, x, alpha=n.item()),
-    "a comparison": lambda x, n: x > n.item(),
+    "a comparison of a short type": lambda x, n: x.half() > n.item(),
+    "a comparison of numbers": lambda x, n: x * (n.item() > 2),
 }
 
 
