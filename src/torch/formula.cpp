@@ -1,13 +1,21 @@
 #include "formula.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <cmath>
 #include <stdexcept>
 #include <utility>
 
 namespace pygraph::torch_bridge {
 namespace {
+
+/// libm's pow, in the version that code compiled on this system is linked with, which may be newer
+/// than the one that the engine's own build could name. Null: there is none.
+double (*power())(double, double) {
+  static auto* const found =
+      reinterpret_cast<double (*)(double, double)>(dlsym(RTLD_DEFAULT, "pow"));  // NOLINT
+  return found;
+}
 
 std::size_t takes(Formula::Operation operation) noexcept {
   if (operation <= Formula::Operation::kConstant) {
@@ -25,6 +33,9 @@ Formula::Formula(std::vector<Step> steps) : steps_(std::move(steps)) {
     if (depth < taken) {
       throw std::invalid_argument(
           fmt::format("step {} of a formula takes {} values, and finds {}", i, taken, depth));
+    }
+    if (steps_[i].operation == Operation::kPower && power() == nullptr) {
+      throw std::invalid_argument("a formula has a power, and this process no libm with pow()");
     }
     depth += 1 - taken;
     if (depth > kDeepest) {
@@ -48,7 +59,7 @@ double Formula::computed(Operation operation, double left, double right) noexcep
     case Operation::kDivide:
       return left / right;
     case Operation::kPower:
-      return std::pow(left, right);
+      return power()(left, right);
     case Operation::kArgument:
     case Operation::kConstant:
     case Operation::kSquareRoot:
