@@ -14,9 +14,10 @@ lookup           compiled, and a lookup of 512 indices; "lookup guess" has to lo
 bypassed         no graph, and none to come: what the dispatcher adds to the callable
 new size         no graph, and a size that was not seen before
 
+
 The graph adds 1 to N tensors, so it has N arguments and N results and few nodes. Another one takes
-numbers on the host, each call others: "brought" as they are, "computed" of each by six operations,
-or "constant" where all calls have the same and nothing is brought. On the CPU twin
+numbers on the host, each call others: "brought" as they are, "computed" of each by three
+operations, or "constant" where all calls have the same and nothing is brought. On the CPU twin
 (--device twin) the kernels run within the call: what they take is in every figure.
 """
 
@@ -145,7 +146,7 @@ def measure_numbers(numbers: int, count: int, kind: str) -> dict[str, Any]:
     device = device_of(kind)
     clock = Clock(device.synchronize)
     x = torch.randn(16, device="cpu" if kind == "twin" else "cuda")
-    values = [torch.tensor(0.1 * n, dtype=torch.float64) for n in range(numbers + BETWEEN_WAITS)]
+    values = [torch.tensor(n / 100, dtype=torch.float64) for n in range(numbers + BETWEEN_WAITS)]
     places = range(1, numbers + 1)
     crossings = {
         "constant": Crossing(),
@@ -166,7 +167,7 @@ def measure_numbers(numbers: int, count: int, kind: str) -> dict[str, Any]:
         start = itertools.cycle(range(BETWEEN_WAITS))
 
         def call(graph: Any = graph, start: Any = start, moves: bool = bool(crossing)) -> Any:
-            first = next(start) if moves else 0
+            first = next(start) * moves  # as much to do for all three
             return graph.dispatcher([x, *values[first : first + numbers]])
 
         for _ in range(4):
@@ -240,12 +241,10 @@ def main(
     command = f"benchmarks/host_path.py --calls {calls} --device {device}"
     made = {"env": environment(), "command": command, "sizes": sizes, "numbers": numbers}
     record.write(out, made)
-    for size in sizes:
-        figures = ", ".join(f"{name} {row['median_us']:.1f}" for name, row in size["rows"].items())
-        print(f"{size['arguments']} arguments, {size['nodes']} nodes, us: {figures}")
-    for each in numbers:
+    for each in (*sizes, *numbers):
         figures = ", ".join(f"{name} {row['median_us']:.1f}" for name, row in each["rows"].items())
-        print(f"{each['numbers']} numbers, us: {figures}")
+        what = ", ".join(f"{count} {name}" for name, count in each.items() if name != "rows")
+        print(f"{what}, us: {figures}")
 
 
 if __name__ == "__main__":

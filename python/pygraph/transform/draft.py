@@ -42,10 +42,10 @@ class Draft:
     parts: dict[Any, Part] = dataclasses.field(default_factory=dict)  #: of nodes not in the body
     #: values on the host, by the node that has them, and what stands for each in the body
     staged: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    #: of arguments among these, what the host computes for their cells in place of them
-    computed: dict[Any, list[Expression]] = dataclasses.field(default_factory=dict)
     #: the same of values that never change
     folded: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    #: of staged arguments, what the host computes for their cells in place of them
+    computed: dict[Any, list[Expression]] = dataclasses.field(default_factory=dict)
     #: nodes behind the body that copy a value of the device as it is
     fetched: set[Any] = dataclasses.field(default_factory=set)
     applied: list[Applied] = dataclasses.field(default_factory=list)
