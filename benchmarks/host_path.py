@@ -14,7 +14,6 @@ lookup           compiled, and a lookup of 512 indices; "lookup guess" has to lo
 bypassed         no graph, and none to come: what the dispatcher adds to the callable
 new size         no graph, and a size that was not seen before
 
-
 The graph adds 1 to N tensors, so it has N arguments and N results and few nodes. Another one takes
 numbers on the host, each call others: "brought" as they are, "computed" of each by three
 operations, or "constant" where all calls have the same and nothing is brought. On the CPU twin

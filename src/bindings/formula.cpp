@@ -1,6 +1,7 @@
 #include "../torch/formula.h"
 
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/set.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
@@ -38,6 +39,9 @@ void bind_formula(nb::module_& module) {
       .def_ro("constant", &Formula::Step::constant);
   formula.def(nb::init<std::vector<Formula::Step>>(), nb::arg("steps"))
       .def_prop_ro("steps", &Formula::steps)
+      .def_prop_ro("arguments", &Formula::arguments,
+                   "The arguments that it takes, by number, each once.")
+      .def_prop_ro_static("DEEPEST", [](nb::handle) { return Formula::kDeepest; })
       .def(
           "evaluate",
           [](const Formula& self, const std::map<std::uint32_t, double>& numbers) {

@@ -34,6 +34,9 @@ Formula::Formula(std::vector<Step> steps) : steps_(std::move(steps)) {
       throw std::invalid_argument(
           fmt::format("step {} of a formula takes {} values, and finds {}", i, taken, depth));
     }
+    if (steps_[i].operation == Operation::kArgument) {
+      arguments_.insert(steps_[i].argument);
+    }
     if (steps_[i].operation == Operation::kPower && power() == nullptr) {
       throw std::invalid_argument("a formula has a power, and this process no libm with pow()");
     }

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 namespace pygraph::torch_bridge {
@@ -58,11 +59,14 @@ class Formula {
     return stack[0];
   }
   [[nodiscard]] const std::vector<Step>& steps() const noexcept { return steps_; }
+  /// The arguments that it takes, by number, each once.
+  [[nodiscard]] const std::set<std::uint32_t>& arguments() const noexcept { return arguments_; }
 
  private:
   static double computed(Operation operation, double left, double right) noexcept;
 
   std::vector<Step> steps_;
+  std::set<std::uint32_t> arguments_;
 };
 
 }  // namespace pygraph::torch_bridge

@@ -33,11 +33,9 @@ void require_computable(const ArgumentSpec& spec, std::size_t count) {
                                             spec.computed.size(), spec.bytes));
   }
   for (const Formula& formula : spec.computed) {
-    for (const Formula::Step& step : formula.steps()) {
-      if (step.operation == Formula::Operation::kArgument && step.argument >= count) {
-        throw std::invalid_argument(
-            fmt::format("a formula takes argument {}; there are {}", step.argument, count));
-      }
+    if (!formula.arguments().empty() && *formula.arguments().rbegin() >= count) {
+      throw std::invalid_argument(fmt::format("a formula takes argument {}; there are {}",
+                                              *formula.arguments().rbegin(), count));
     }
   }
 }
@@ -139,6 +137,9 @@ TensorProgram::TensorProgram(Specification given)
     }
     require_computable(arguments_[i], arguments_.size());
     computed_ += arguments_[i].computed.size();
+    for (const Formula& formula : arguments_[i].computed) {
+      numbers_.insert(formula.arguments().begin(), formula.arguments().end());
+    }
   }
   for (const ResultSpec& result : results_) {
     require_small(result, result.kind == ResultSpec::Kind::kNumber);

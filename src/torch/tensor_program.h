@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <vector>
 
@@ -373,6 +374,7 @@ class TensorProgram {
   std::unique_ptr<RandomState> random_;  ///< null: no random numbers and no generators
   std::vector<std::size_t> staged_;      ///< arguments that may come as CPU tensors
   std::size_t computed_ = 0;             ///< how many numbers a call computes for them
+  std::set<std::uint32_t> numbers_;      ///< arguments that these follow from
   bool writes_arguments_ = false;
   CUcontext context_ = nullptr;
   mutable CallStatistics statistics_;

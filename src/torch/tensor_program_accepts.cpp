@@ -22,18 +22,6 @@ bool is_double(const TorchApi& api, PyObject* argument) noexcept {
          api.dtype(argument) == kDouble && api.data(argument) != nullptr;
 }
 
-/// Whether all that formulas take is there.
-bool can_compute(const TorchApi& api, const Arguments& arguments,
-                 const std::vector<Formula>& formulas) noexcept {
-  return std::all_of(formulas.begin(), formulas.end(), [&](const Formula& formula) {
-    return std::all_of(formula.steps().begin(), formula.steps().end(),
-                       [&](const Formula::Step& step) {
-                         return step.operation != Formula::Operation::kArgument ||
-                                is_double(api, arguments[step.argument]);
-                       });
-  });
-}
-
 }  // namespace
 
 bool TensorProgram::accepts(const Arguments& arguments) const noexcept {
@@ -41,9 +29,8 @@ bool TensorProgram::accepts(const Arguments& arguments) const noexcept {
     return false;
   }
   const TorchApi& api = torch_api();
-  if (computed_ != 0 && !std::all_of(arguments_.begin(), arguments_.end(), [&](const auto& spec) {
-        return can_compute(api, arguments, spec.computed);
-      })) {
+  if (!std::all_of(numbers_.begin(), numbers_.end(),
+                   [&](std::uint32_t index) { return is_double(api, arguments[index]); })) {
     return false;
   }
   const PyTypeObject* tensor = nullptr;  // the type seen last, which most arguments share

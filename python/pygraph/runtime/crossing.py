@@ -42,7 +42,7 @@ class Crossing:
 
     def _computed(self, index: int, arguments: list[Any]) -> torch.Tensor:
         found = [
-            formula.evaluate({each: float(arguments[each]) for each in takes(formula)})
+            formula.evaluate({each: float(arguments[each]) for each in formula.arguments})
             for formula in self.computed[index]
         ]
         return torch.tensor(found, dtype=torch.float64)
@@ -56,12 +56,6 @@ class Crossing:
 
 
 NOTHING = Crossing()
-
-
-def takes(formula: Formula) -> set[int]:
-    """The arguments that it takes, by number."""
-    argument = Formula.Operation.ARGUMENT
-    return {step.argument for step in formula.steps if step.operation == argument}
 
 
 def renumbered(formula: Formula, numbers: Mapping[int, int]) -> Formula:

@@ -27,7 +27,6 @@ _OPERATIONS = {
     aten.pow.Tensor_Tensor: _Operation.POWER,
 }
 _POWERS = aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar
-_DEEPEST = 16  # Formula::kDeepest
 _MOST_STEPS = 64  # less than a microsecond; a value that is used twice is computed twice
 
 #: An argument of the graph, a constant, or an operation.
@@ -63,7 +62,7 @@ def of_numbers(graph: torch.fx.Graph) -> dict[Any, Expression]:
     for node in graph.nodes:
         if _is_double(node):
             steps = [node] if node.op == "placeholder" else _computed(node, found)
-            if steps is not None and len(steps) <= _MOST_STEPS and _depth(steps) <= _DEEPEST:
+            if steps is not None and len(steps) <= _MOST_STEPS and _depth(steps) <= Formula.DEEPEST:
                 found[node] = Expression(tuple(steps))
     return found
 

@@ -375,7 +375,7 @@ def _value(node: Any) -> Any:
 
 def _tensor_of(number: Any) -> Any:
     """What a number is read from, or one of those that it is computed of."""
-    while _is_number(number):
+    if _is_number(number):
         number = next(filter(_is_node, number.args))
     return _value(number.args[0])
 

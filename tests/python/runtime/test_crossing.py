@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from places import Place, assert_bits
 
 from pygraph import _engine
+from pygraph.frontends.compile.parts import Transformed
 from pygraph.runtime.crossing import Crossing
+from pygraph.runtime.partition import Partition
 from pygraph.twin import faults
 
 Formula, Step, Operation = _engine.Formula, _engine.Formula.Step, _engine.Formula.Operation
@@ -129,6 +132,23 @@ def test_a_call_computes_what_it_brings(place: Place) -> None:
 def test_a_formula_that_is_none_is_refused(steps: list[Formula.Step], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Formula(steps)
+
+
+def test_a_compiled_graph_has_other_numbers_for_arguments() -> None:
+    """A partition takes some of the graph's arguments, in an order of its own."""
+    pair = [Step(Operation.ARGUMENT, argument=each) for each in (1, 2)]
+    formulas = {1: [Formula([*pair, Step(Operation.DIVIDE)])]}
+    split = SimpleNamespace(staged=frozenset((1, 2)), fetched=frozenset(), computed=formulas)
+    for inputs, found in (((2, 0, 1), {2: (2, 0)}), ((0, 1), None), ((0, 2), {})):
+        made = Transformed(cast(Any, split))
+        crossing = made.crossing(lambda arguments: arguments, Partition(inputs, (0,)))
+        assert made.crosses == (found is not None)
+        taken = {
+            index: tuple(step.argument for step in formula.steps[:2])
+            for index, (formula,) in crossing.computed.items()
+        }
+        assert taken == (found or {})
+        assert [each.arguments for (each,) in crossing.computed.values()] == [{0, 2}] * len(taken)
 
 
 def test_results_are_kept_apart(place: Place) -> None:

@@ -12,7 +12,7 @@ import torch
 from pygraph.frontends.compile.entry_point import hands_over, returned_once
 from pygraph.operators.known import known
 from pygraph.operators.table import Property
-from pygraph.runtime.crossing import NOTHING, Crossing, renumbered, takes
+from pygraph.runtime.crossing import NOTHING, Crossing, renumbered
 from pygraph.runtime.partition import Partition
 from pygraph.torch_private import aot
 from pygraph.transform import reading
@@ -77,7 +77,7 @@ class Transformed:
                 return NOTHING
             place = {each: i for i, each in enumerate(inputs) if each is not None}
             computed = {index: computed[index] for index in computed if index in place}
-            if not all(takes(each) <= place.keys() for own in computed.values() for each in own):
+            if not all(each.arguments <= place.keys() for own in computed.values() for each in own):
                 return NOTHING
             staged = frozenset(place[each] for each in staged if each in place)
             fetched = frozenset(i for i, each in enumerate(outputs) if each in fetched)
