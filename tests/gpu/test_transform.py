@@ -139,11 +139,31 @@ def test_a_float_that_is_computed_with(x_of: Callable[[], torch.Tensor]) -> None
 
 
 def test_what_one_operation_makes_of_a_number_that_is_read() -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        s = x.abs().amax().item()
-        return layers(x) * (1 - s) + x / (s + 1e-6) - x * (s / 7)
+    """`dynamic`, and what uses the number itself: torch compiles its value in otherwise, and then
+    multiplies by the reciprocal. Separate results: which product of a sum is fused with it, ptxas
+    decides."""
 
-    graph = check(function, lambda n: (randn(N, N),))
+    def function(x: torch.Tensor) -> Any:
+        s = x.abs().amax().item()
+        return layers(x) * (1 - s), x / (s + 1e-6), x * (s / 7), x * s
+
+    graph = check(function, lambda n: (randn(N, N),), dynamic=True)
+    assert {each.name for each in graph.passes} == {"keep"}
+
+
+def test_a_quotient_of_a_number_that_is_read_has_the_bits_of_pythons() -> None:
+    """On a GPU Inductor multiplies by a constant's reciprocal, which rounds otherwise in fp64."""
+
+    def function(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return x * (t.item() / 7) + 0 * x.sum()
+
+    fast = torch.compile(function, backend="pygraph")
+    x = torch.ones(N, device="cuda", dtype=torch.float64)
+    with torch.no_grad():
+        for value in torch.rand(40).tolist():
+            t = torch.tensor(value, device="cuda", dtype=torch.float64)
+            assert torch.equal(fast(x, t), x * (value / 7))
+    (graph,) = graphs_used()
     assert {each.name for each in graph.passes} == {"keep"}
 
 

@@ -23,11 +23,14 @@ Why it is equivalent: a slice clips its bounds and counts negative ones from the
 does with comparisons. Arithmetic with a number computes in the type that the tensor's operator
 computes in (fp32 for the shorter types), to which the number is converted once; here the same
 conversion is an operator in front of the same arithmetic. A sum, a difference or a product in fp64
-is what Python computes, as is a quotient by a constant; of two in a row the device might make one,
-and round once. A read has no gradient, and is detached.
+is what Python computes; of two in a row the device might make one, and round once. So is a quotient
+by a constant, if Inductor does not see that it is one: on a GPU it would multiply by the reciprocal
+(torch/_inductor/lowering.py, div_prim). A read has no gradient, and is detached.
 What Dynamo would have ended a graph between is compiled together, though, and Inductor may fuse it:
 a product in front of the read and a sum behind it may be rounded once where they were rounded
-twice, as wherever it fuses two operators.
+twice, as wherever it fuses two operators. And a value that Dynamo compiles in behind such an end
+(the first; in torch 2.11 and 2.12 all of which other numbers are only computed) is a constant to
+Inductor, by whose reciprocal it multiplies where it divides by the number here.
 
 What it refuses: any other use, such as a branch, a size, a check, an integer as a result, or
 arithmetic of integers alone, division by a read, for which Python has an error where it is 0, and
@@ -269,6 +272,9 @@ def _compute_number(number: Any, cells: Mapping[Any, Any]) -> Any:
         emit("to", cells[each], torch.float64) if each in cells else float(each)
         for each in number.args
     ]
+    if number.target is operator.truediv:
+        # The divisor, or NaN for NaN, but no constant.
+        given[1] = emit("clamp", given[0], given[1], given[1])
     return emit(number.target, *given)
 
 
