@@ -183,8 +183,6 @@ bool Guess::launch(const CallShape& shape) {
       }
       return true;
     case PendingLaunch::Start::kError:
-      PyErr_Clear();  // the call itself will meet it
-      [[fallthrough]];
     case PendingLaunch::Start::kMiss:
       launch_.reset();
       pause();

@@ -31,7 +31,8 @@ PendingLaunch::~PendingLaunch() {
 PendingLaunch::Start PendingLaunch::launch(std::shared_ptr<TensorProgram> program) {
   std::optional<Dispatcher::Launch> made;
   if (program != nullptr) {
-    made = target_.dispatcher.launch(std::move(program), arguments_);
+    made = awaited_ ? target_.dispatcher.launch(std::move(program), arguments_)
+                    : target_.dispatcher.launch_on_guess(std::move(program), arguments_);
   }
   if (!made) {
     return Start::kMiss;
@@ -44,7 +45,7 @@ PendingLaunch* PendingLaunch::find(const Dispatcher& dispatcher,
                                    const Arguments& arguments) noexcept {
   for (PendingLaunch* launch = innermost(); launch != nullptr; launch = launch->outer_) {
     if (&launch->target_.dispatcher == &dispatcher && launch->awaited_ && launch->launched() &&
-        !launch->claimed_ && launch->is(arguments)) {
+        !launch->claimed_ && launch->is(arguments) && launch->stands()) {
       return launch;
     }
   }

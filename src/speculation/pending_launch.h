@@ -26,16 +26,18 @@ class PendingLaunch {
 
   /// kMiss: no program serves the call, and nothing was done. kError: a Python error is set.
   enum class Start : std::uint8_t { kMiss, kLaunched, kError };
-  /// Launches `program`, which the dispatcher has chosen for these arguments (null: none).
+  /// Launches `program`, which the dispatcher has chosen for these arguments (null: none). One that
+  /// is not awaited has no error.
   Start launch(std::shared_ptr<TensorProgram> program);
 
   /// What this thread has launched for a call of `dispatcher` with `arguments`, the very same
-  /// objects; null if there is nothing.
+  /// objects, as it would be launched now; null if there is nothing.
   static PendingLaunch* find(const Dispatcher& dispatcher, const Arguments& arguments) noexcept;
 
-  /// A call comes with `arguments`: if they are the very same objects, it is awaited.
+  /// A call comes with `arguments`: if they are the very same objects, and the random generators
+  /// are where they were, it is awaited.
   bool expect(const Arguments& arguments) noexcept {
-    awaited_ = launched() && is(arguments);
+    awaited_ = launched() && is(arguments) && stands();
     return awaited_;
   }
   /// The call has come: its results, as Dispatcher::try_call() has them. Once.
@@ -49,7 +51,7 @@ class PendingLaunch {
   [[nodiscard]] void* stream() const noexcept {
     return launch_.program == nullptr ? nullptr : launch_.program->current_stream();
   }
-  /// Whether one that nobody claims has left a trace: written arguments, or random numbers drawn.
+  /// Whether one that nobody claims has left a trace: written arguments.
   [[nodiscard]] bool leaves_traces() const noexcept {
     return launch_.launched && !launch_.program->without_trace();
   }
@@ -57,6 +59,10 @@ class PendingLaunch {
  private:
   [[nodiscard]] bool launched() const noexcept { return launch_.launched || launch_.served; }
   bool is(const Arguments& arguments) const noexcept;
+  /// One that leaves traces cannot be launched again.
+  [[nodiscard]] bool stands() const noexcept {
+    return leaves_traces() || !launch_.launched || launch_.launched->stands();
+  }
 
   Target& target_;
   const Arguments& arguments_;

@@ -92,8 +92,8 @@ PyObject* never_arrived(PyObject* result) {
   Py_DECREF(result);
   PyErr_SetString(
       PyExc_RuntimeError,
-      "a CUDA graph was launched that writes its arguments or draws random numbers, and "
-      "the call that it was launched for has not come; please report this");
+      "a CUDA graph was launched that writes its arguments, and the call that it was launched for "
+      "has not come; please report this");
   return nullptr;
 }
 

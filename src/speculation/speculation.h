@@ -22,7 +22,8 @@
 // earlier calls of the same shape led to (call_shape.h). The guess may be wrong: the guards fail,
 // or the user's code runs first. A wrong guess does no harm, for:
 //
-// - The graph writes nothing but memory of its own, and draws no random numbers (without_trace).
+// - The graph writes nothing but memory of its own (without_trace). Random generators are moved on
+//   when the launch is claimed, and it is claimed only if they are where they were (RandomTurn).
 // - What it reads is there: the caller's tensors have the shapes that they had, what belongs to the
 //   callable is alive and stands where it stood. Numbers are its own (call_shape.h).
 // - Where it reads depends on nothing that it reads but indices that the host has looked at: an

@@ -177,6 +177,18 @@ std::optional<Dispatcher::Launch> Dispatcher::launch(std::shared_ptr<TensorProgr
   return Launch{std::move(program), std::move(launched), PythonRef::stolen(served)};
 }
 
+std::optional<Dispatcher::Launch> Dispatcher::launch_on_guess(
+    std::shared_ptr<TensorProgram> program, const Arguments& arguments) {
+  try {
+    const Busy busy(busy_);
+    TensorProgram::Launched launched = program->launch(arguments);
+    return Launch{std::move(program), std::move(launched), {}};
+  } catch (const std::exception&) {
+    PyErr_Clear();
+    return {};
+  }
+}
+
 PyObject* Dispatcher::finish(Launch launch, const Arguments& arguments) {
   ++count_;
   PyObject* result = launch.served.release();

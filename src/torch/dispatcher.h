@@ -78,6 +78,10 @@ class Dispatcher {
   };
   /// Launches `program`. None: the call must be made another way, and nothing was done.
   std::optional<Launch> launch(std::shared_ptr<TensorProgram> program, const Arguments& arguments);
+  /// The same for a call that may not come, which nothing may serve in place of the graph: None
+  /// also where it failed, as it will when the call has come.
+  std::optional<Launch> launch_on_guess(std::shared_ptr<TensorProgram> program,
+                                        const Arguments& arguments);
   /// The other half, which makes a call of it and counts that: what `result` is in try_call().
   PyObject* finish(Launch launch, const Arguments& arguments);
 

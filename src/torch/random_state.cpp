@@ -39,13 +39,25 @@ PyObject* interned(const char* text) {
   return name;
 }
 
-std::uint64_t ask(PyObject* generator, PyObject* method) {
-  PyObject* answer = PyObject_CallMethodNoArgs(generator, method);
-  if (answer == nullptr) {
+PythonRef answer_of(PyObject* generator, PyObject* method) {
+  PythonRef answer = PythonRef::stolen(PyObject_CallMethodNoArgs(generator, method));
+  if (!answer) {
     refused(method);
   }
-  const std::uint64_t value = PyLong_AsUnsignedLongLongMask(answer);
-  Py_DECREF(answer);
+  return answer;
+}
+
+void tell(PyObject* generator, PyObject* method, PyObject* value) {
+  const PythonRef done = PythonRef::stolen(
+      value == nullptr ? nullptr : PyObject_CallMethodOneArg(generator, method, value));
+  if (!done) {
+    refused(method);
+  }
+}
+
+std::uint64_t ask(PyObject* generator, PyObject* method) {
+  const PythonRef answer = answer_of(generator, method);
+  const std::uint64_t value = PyLong_AsUnsignedLongLongMask(answer.get());
   if (PyErr_Occurred() != nullptr) {
     refused(method);
   }
@@ -64,13 +76,26 @@ std::uint64_t offset_of(PyObject* generator) {
 
 void set_offset(PyObject* generator, std::uint64_t offset) {
   static PyObject* const method = interned("set_offset");
-  PyObject* value = PyLong_FromLongLong(static_cast<long long>(offset));
-  PyObject* done = value == nullptr ? nullptr : PyObject_CallMethodOneArg(generator, method, value);
-  Py_XDECREF(value);
-  if (done == nullptr) {
-    refused(method);
-  }
-  Py_DECREF(done);
+  tell(generator, method,
+       PythonRef::stolen(PyLong_FromLongLong(static_cast<long long>(offset))).get());
+}
+
+/// A tensor of bytes.
+PythonRef state_of(PyObject* generator) {
+  static PyObject* const method = interned("get_state");
+  return answer_of(generator, method);
+}
+
+void set_state(PyObject* generator, PyObject* state) {
+  static PyObject* const method = interned("set_state");
+  tell(generator, method, state);
+}
+
+bool are_equal(PyObject* tensor, PyObject* other) {
+  static PyObject* const method = interned("equal");
+  const PythonRef answer = PythonRef::stolen(PyObject_CallMethodOneArg(tensor, method, other));
+  PyErr_Clear();
+  return answer.get() == Py_True;
 }
 
 /// torch.device("cuda") for torch.device("cuda", 0); null, with an error set, for what is no
@@ -102,13 +127,56 @@ PyObject* generator_of_calls(std::uint64_t address) noexcept {
   return found == known.end() ? nullptr : *found;
 }
 
-TensorProgram::RandomState::Turn::~Turn() {
-  for (const Drawn& drawn : drawn_) {
-    if (drawn.by_address) {
-      std::vector<PyObject*>& known = drawn_by_address();
-      known.erase(std::find(known.begin(), known.end(), drawn.generator));
+RandomTurn::RandomTurn(std::vector<Drawn> drawn) : drawn_(std::move(drawn)) {
+  for (const Drawn& each : drawn_) {
+    if (each.by_address()) {
+      drawn_by_address().push_back(each.generator.get());
     }
-    Py_DECREF(drawn.generator);
+  }
+}
+
+void RandomTurn::close() noexcept {
+  if (!std::exchange(open_, false)) {
+    return;
+  }
+  std::vector<PyObject*>& known = drawn_by_address();
+  for (const Drawn& drawn : drawn_) {
+    if (drawn.by_address()) {
+      known.erase(std::find(known.begin(), known.end(), drawn.generator.get()));
+    }
+  }
+}
+
+void RandomTurn::ran() {
+  close();
+  for (Drawn& drawn : drawn_) {
+    if (drawn.by_address()) {
+      drawn.left = state_of(drawn.generator.get());
+      set_state(drawn.generator.get(), drawn.found.get());
+    }
+  }
+}
+
+bool RandomTurn::stands() const noexcept {
+  try {
+    return std::all_of(drawn_.begin(), drawn_.end(), [](const Drawn& drawn) {
+      PyObject* generator = drawn.generator.get();
+      return drawn.by_address()
+                 ? are_equal(drawn.found.get(), state_of(generator).get())
+                 : offset_of(generator) == drawn.offset && seed_of(generator) == drawn.seed;
+    });
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void RandomTurn::advance() const {
+  for (const Drawn& drawn : drawn_) {
+    if (drawn.by_address()) {
+      set_state(drawn.generator.get(), drawn.left.get());
+    } else {
+      set_offset(drawn.generator.get(), drawn.next);
+    }
   }
 }
 
@@ -214,33 +282,36 @@ TensorProgram::RandomState::Place& TensorProgram::RandomState::place_on(CUstream
       Place{stream, memory, std::vector<std::uint32_t>(kWords * spec_.draws.size()), false});
 }
 
-/// Notes the generators and their states.
-void TensorProgram::RandomState::look(const Arguments& arguments, Turn& turn) const {
-  turn.drawn_.reserve(spec_.draws.size());
+/// The generators and their states.
+std::vector<RandomTurn::Drawn> TensorProgram::RandomState::look(const Arguments& arguments) const {
+  using Drawn = RandomTurn::Drawn;
+  std::vector<Drawn> found;
+  found.reserve(spec_.draws.size());
   for (const Draw& draw : spec_.draws) {
     PyObject* generator =
         draw.argument == Draw::kDefault ? spec_.generator : arguments[draw.argument];
-    const bool by_address = draw.offset_region == kNoRegion;
-    if (by_address) {
-      drawn_by_address().push_back(generator);
-    }
-    Turn::Drawn& drawn = turn.drawn_.emplace_back(
-        Turn::Drawn{Py_NewRef(generator), by_address, number_of(generator), 0});
-    if (!by_address) {
+    Drawn drawn;
+    drawn.generator = PythonRef::to(generator);
+    if (draw.offset_region == kNoRegion) {
+      drawn.found = state_of(generator);
+    } else {
       drawn.seed = seed_of(generator);
       drawn.offset = offset_of(generator);
+      drawn.next = drawn.offset + static_cast<std::uint64_t>(draw.increment);
     }
+    found.push_back(std::move(drawn));
   }
-  for (std::size_t i = 1; i < turn.drawn_.size(); ++i) {
-    const Turn::Drawn& drawn = turn.drawn_[i];
-    for (std::size_t j = 0; j < i && !drawn.by_address; ++j) {
-      const Turn::Drawn& other = turn.drawn_[j];
-      if (!other.by_address && drawn.seed == other.seed && drawn.offset == other.offset &&
-          share_state(drawn.generator, other.generator, drawn.offset)) {
+  for (std::size_t i = 1; i < found.size(); ++i) {
+    const Drawn& drawn = found[i];
+    for (std::size_t j = 0; j < i && !drawn.by_address(); ++j) {
+      const Drawn& other = found[j];
+      if (!other.by_address() && drawn.seed == other.seed && drawn.offset == other.offset &&
+          share_state(drawn.generator.get(), other.generator.get(), drawn.offset)) {
         throw CallRefused("two random generators of the call share one state");
       }
     }
   }
+  return found;
 }
 
 void TensorProgram::RandomState::fill(Place& place, const std::vector<std::uint32_t>& words) {
@@ -267,16 +338,17 @@ void TensorProgram::RandomState::fill(Place& place, const std::vector<std::uint3
   place.filled = true;
 }
 
-void TensorProgram::RandomState::set(const Arguments& arguments, Chain& program, CUstream stream,
-                                     Turn& turn) {
+std::shared_ptr<RandomTurn> TensorProgram::RandomState::set(const Arguments& arguments,
+                                                            Chain& program, CUstream stream) {
   if (spec_.draws.empty()) {
-    return;
+    return nullptr;
   }
-  look(arguments, turn);
+  std::vector<RandomTurn::Drawn> found = look(arguments);
   std::vector<std::uint32_t> words;
-  words.reserve(kWords * turn.drawn_.size());
-  for (const Turn::Drawn& drawn : turn.drawn_) {
-    for (const std::uint64_t value : {drawn.seed, drawn.offset}) {
+  words.reserve(kWords * spec_.draws.size());
+  for (const RandomTurn::Drawn& drawn : found) {
+    const std::uint64_t first = drawn.by_address() ? number_of(drawn.generator.get()) : drawn.seed;
+    for (const std::uint64_t value : {first, drawn.offset}) {
       words.push_back(static_cast<std::uint32_t>(value));
       words.push_back(static_cast<std::uint32_t>(value >> 32U));
     }
@@ -285,22 +357,15 @@ void TensorProgram::RandomState::set(const Arguments& arguments, Chain& program,
   fill(place, words);
   CUdeviceptr state = address_of(place.memory);
   for (const Draw& draw : spec_.draws) {
-    program.bind(draw.seed_region, state);
+    if (draw.seed_region != kNoRegion) {
+      program.bind(draw.seed_region, state);
+    }
     if (draw.offset_region != kNoRegion) {
       program.bind(draw.offset_region, state + kOffsetAt);
     }
     state += kStateBytes;
   }
-}
-
-void TensorProgram::RandomState::advance(const Turn& turn) {
-  for (std::size_t i = 0; i < turn.drawn_.size(); ++i) {
-    const Turn::Drawn& drawn = turn.drawn_[i];
-    if (!drawn.by_address) {
-      set_offset(drawn.generator,
-                 drawn.offset + static_cast<std::uint64_t>(spec_.draws[i].increment));
-    }
-  }
+  return std::make_shared<RandomTurn>(std::move(found));
 }
 
 }  // namespace pygraph::torch_bridge

@@ -1,6 +1,7 @@
 #include "tensor_program.h"
 
 #include "call_scope.h"
+#include "python_ref.h"
 #include "random_state.h"
 #include "staging.h"
 #include "workspaces.h"
@@ -363,6 +364,8 @@ void TensorProgram::let_go(const Arguments& arguments, std::uint32_t part,
   }
 }
 
+bool TensorProgram::Launched::stands() const noexcept { return turn == nullptr || turn->stands(); }
+
 TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial trial) {
   const CallScope scope = this->scope();
   const CUstream stream = scope.stream();
@@ -370,7 +373,6 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
   Launched launched{std::vector<OwnedTensor>(blocks_.size())};
   std::vector<OwnedTensor>& blocks = launched.blocks;
   std::optional<Workspaces> arena;
-  RandomState::Turn turn;
   const NothingQueued on_leaving(*driver_, device_, stream);
 
   Staging* const staging =
@@ -380,7 +382,7 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
   bind_arguments(arguments, trial, stream, borrowed);
   arena.emplace(*this);
   if (random_ != nullptr) {
-    random_->set(arguments, program_, stream, turn);
+    launched.turn = random_->set(arguments, program_, stream);
   }
   run_part(0, trial, stream, *arena, blocks);
   ++statistics_.replays;
@@ -394,12 +396,12 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
       let_go(arguments, part - 1, borrowed);
       run_part(part, trial, stream, *arena, blocks);
     }
-    if (random_ != nullptr) {
-      random_->advance(turn);
-    }
     copy_behind(blocks, borrowed, stream);
     if (device_ == Device::kTwin) {
       finish_on_twin(*driver_, stream);
+    }
+    if (launched.turn != nullptr) {
+      launched.turn->ran();
     }
   } catch (const MemoryShort& error) {
     throw MemoryShortAfterLaunch(error.what());
@@ -411,7 +413,11 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
 
 PyObject* TensorProgram::finish(const Arguments& arguments, const Launched& launched) const {
   try {
-    return make_results(arguments, launched.blocks);
+    PythonRef results = PythonRef::stolen(make_results(arguments, launched.blocks));
+    if (results && launched.turn != nullptr) {
+      launched.turn->advance();
+    }
+    return results.release();
   } catch (const MemoryShort& error) {
     throw MemoryShortAfterLaunch(error.what());
   } catch (const std::exception& error) {

@@ -133,8 +133,8 @@ struct ArenaSpec {
 /// Where a graph that draws random numbers finds the state of one generator: two regions of 8
 /// bytes, the seed and the offset, as torch's kernels read them when they were captured (torch,
 /// aten/src/ATen/cuda/PhiloxCudaState.h). A call moves the generator's offset on by `increment`.
-/// Without a region for the offset, the other one has the address of the generator's Python object:
-/// the twin's operators draw from that themselves.
+/// Without a region for the offset, the twin's operators draw from the generator themselves; the
+/// other region, if there is one, has the address of its Python object.
 struct Draw {
   static constexpr std::uint32_t kDefault = ~0U;
 
@@ -219,6 +219,7 @@ struct Trial {
 };
 
 class CallScope;
+class RandomTurn;
 class Staging;
 
 /// Guarded by the GIL, which run() holds throughout.
@@ -278,6 +279,10 @@ class TensorProgram {
   /// What a launched call has of its own, until its results are made of it.
   struct Launched {
     std::vector<OwnedTensor> blocks;
+    std::shared_ptr<RandomTurn> turn{};  ///< null: it draws no random numbers
+
+    /// Whether the random numbers that it draws are still those of a call made now.
+    [[nodiscard]] bool stands() const noexcept;
   };
 
   /// Runs the graph on the current stream and returns a new tuple of results, or null with a
@@ -287,7 +292,8 @@ class TensorProgram {
   }
 
   /// The two halves of run(): all that the GPU needs, and all that the caller needs. What
-  /// `arguments` refers to must be the same objects in both.
+  /// `arguments` refers to must be the same objects in both, and the launch must stand. Random
+  /// generators are moved on in the second.
   Launched launch(const Arguments& arguments, Trial trial = {});
   PyObject* finish(const Arguments& arguments, const Launched& launched) const;
 
@@ -296,10 +302,8 @@ class TensorProgram {
   [[nodiscard]] bool repeatable() const noexcept {
     return !writes_arguments_ && program_.size() == 1;
   }
-  /// Whether a call whose results nobody gets leaves everything as it was.
-  [[nodiscard]] bool without_trace() const noexcept {
-    return !writes_arguments_ && random_ == nullptr;
-  }
+  /// Whether a launch whose results nobody gets leaves everything as it was.
+  [[nodiscard]] bool without_trace() const noexcept { return !writes_arguments_; }
 
   /// Puts the memory of several results into one block, one behind the other: `groups` are the
   /// blocks of each by number, ascending. A block that is filled by a copy stays what it is.

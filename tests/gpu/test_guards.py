@@ -72,6 +72,63 @@ def test_one_that_looks_up_an_embedding_is() -> None:
     assert graph.before_guards and graph.bytes_looked_at == 3 * ids.nbytes
 
 
+def test_one_that_looks_up_where_it_has_found_something_is() -> None:
+    """An argmax and a topk find places that exist."""
+    table = torch.randn(50, 8, device="cuda")
+
+    def look_up(x: torch.Tensor) -> torch.Tensor:
+        best = x.topk(3, dim=1)[1]
+        return table[x.argmax(1)] + table.repeat(1, 1)[best].sum(1)
+
+    assert report_of(look_up, torch.randn(16, 50, device="cuda")).before_guards
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_one_that_resizes_is(mode: str) -> None:
+    """Inductor leaves the checks of its indices out, which no data leads to."""
+    resize = torch.nn.Upsample(scale_factor=2, mode=mode)
+    assert report_of(resize, torch.randn(2, 3, 8, 8, device="cuda")).before_guards
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_one_that_draws_random_numbers_is(training: bool) -> None:
+    """And it draws them when its call has come."""
+    torch._dynamo.reset()
+    pygraph.reset()
+    weight = torch.randn(64, 64, device="cuda", requires_grad=training)
+    scale = [1.0]
+
+    def draw(x: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.dropout(x @ weight, 0.5) * scale[0]
+        return y + torch.randn_like(y) + torch.randint(9, (64,), device="cuda")
+
+    def same(x: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.dropout(x @ weight, 0.5) * scale[0]
+        return y + torch.randn_like(y) + torch.randint(9, (64,), device="cuda")
+
+    fast = torch.compile(draw, backend="pygraph", options={"launch": "always"}, dynamic=False)
+    plain = torch.compile(
+        same, backend="pygraph", options={"launch": "after_guards"}, dynamic=False
+    )
+    for call in range(24):
+        scale[0] = 2.0 if call in (9, 10, 11) else 1.0
+        x, results = torch.randn(64, 64, device="cuda"), []
+        for function in (fast, plain):
+            torch.manual_seed(call)
+            for _ in range(2):
+                found = function(x)
+                if training:
+                    (gradient,) = torch.autograd.grad(found.square().sum(), weight)
+                    results.append(gradient)
+                results.append(found.detach())
+            results.append(torch.rand(3, device="cuda"))
+        half = len(results) // 2
+        assert all(map(torch.equal, results[:half], results[half:]))
+    launched, claimed, _ = speculation.counts(fast)
+    assert launched > claimed > 20
+    assert any(graph.before_guards and graph.dropped for graph in pygraph.report().graphs)
+
+
 def test_one_whose_kernels_check_no_index_is_not() -> None:
     """By a setting of Inductor's."""
     table, ids = torch.nn.Embedding(50, 8).cuda(), torch.randint(50, (4, 6), device="cuda")

@@ -85,9 +85,7 @@ class Cuda(Device):
             generator.manual_seed(seed)
         generator.set_offset(offset)
 
-    def draw(
-        self, argument: int, regions: Sequence[int], before: Any, after: Any
-    ) -> _engine.Draw | None:
+    def draw(self, argument: int, regions: Sequence[int], before: Any, after: Any) -> _engine.Draw:
         (seed, offset), (seed_after, offset_after) = before, after
         if seed != seed_after or offset_after < offset:
             raise CaptureFailed("it is given another seed, or is set back")

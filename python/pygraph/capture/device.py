@@ -147,13 +147,10 @@ class Device(abc.ABC):
         """Brings it back to a `generator_state()`."""
 
     @abc.abstractmethod
-    def draw(
-        self, argument: int, regions: Sequence[int], before: Any, after: Any
-    ) -> _engine.Draw | None:
+    def draw(self, argument: int, regions: Sequence[int], before: Any, after: Any) -> _engine.Draw:
         """What a TensorProgram needs to draw random numbers like a run that began with a generator
-        in state `before` and left it in state `after`. None when it needs nothing. `argument`:
-        which one the generator is, or DEFAULT_GENERATOR; `regions`: those of its state in the
-        capture. Raises CaptureFailed."""
+        in state `before` and left it in state `after`. `argument`: which one the generator is, or
+        DEFAULT_GENERATOR; `regions`: those of its state in the capture. Raises CaptureFailed."""
 
     @abc.abstractmethod
     def free_bytes(self) -> int:

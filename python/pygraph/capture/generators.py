@@ -122,8 +122,7 @@ def draws(
             draw = device.draw(number, regions.get(source, ()), before[source], after[source])
         except CaptureFailed as error:
             raise CaptureFailed(f"{name(source)}: {error}") from error
-        if draw is not None:
-            found.append(draw)
+        found.append(draw)
     return found
 
 

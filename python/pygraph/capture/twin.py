@@ -124,12 +124,11 @@ class Twin(Device):
     def restore_generator(self, generator: torch.Generator, state: Any) -> None:
         generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
-    def draw(
-        self, argument: int, regions: Sequence[int], before: Any, after: Any
-    ) -> _engine.Draw | None:
+    def draw(self, argument: int, regions: Sequence[int], before: Any, after: Any) -> _engine.Draw:
         """The operators of a replay draw from the generators themselves: from the default one, or
         from that whose address stands in its region."""
-        return _engine.Draw(argument=argument, seed_region=regions[0]) if regions else None
+        region = regions[0] if regions else _engine.NO_REGION
+        return _engine.Draw(argument=argument, seed_region=region)
 
     def free_bytes(self) -> int:
         """Of the host's memory, which tensors come from."""

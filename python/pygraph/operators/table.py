@@ -26,6 +26,7 @@ class Property(enum.Enum):
     COUNTS_FROM_STORAGE = "takes an offset that counts from the start of its argument's storage"
     KEEPS_OFFSET = "returns a tensor with the storage offset of its first argument"
     LOOKS_UP = "takes those rows of its first argument that the values of its second name"
+    RANKS = "returns values, and where they stood along a dimension; stays within its memory"
     INDEXES_UNCHECKED = "its kernels index by values and do not check them"
     BREAKS_ITS_LIBRARY = "a capture that it fails in leaves its library unusable in the process"
     SEPARABLE = "computes several results one after another, and can be called for one at a time"
@@ -133,6 +134,17 @@ TABLE = (
         _P.ADDRESSES_BY_SHAPE,
         "cat constant_pad_nd empty full stack",
         "aten/src/ATen/native: cuda/Shape.cu, PadNd.cpp, TensorFactories.cpp, TensorShape.cpp",
+    ),
+    _fact(
+        _P.ADDRESSES_BY_SHAPE,
+        "bernoulli exponential native_dropout normal rand rand_like randint randint_like randn "
+        "randn_like uniform",
+        "aten/src/ATen/native/cuda: DistributionTemplates.h, Dropout.cu",
+    ),
+    _fact(
+        _P.RANKS,
+        "sort topk",
+        "aten/src/ATen/native/cuda: Sort.cu, TensorTopK.cu; NaN is the largest value",
     ),
     _fact(
         _P.LOOKS_UP,

@@ -10,6 +10,7 @@ from places import Place, assert_bits
 from speculation_support import check, counts, counts_and_reads, inputs, network, warm
 
 import pygraph
+from pygraph.torch_private import dynamo
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -233,16 +234,87 @@ def test_hooks_of_a_module_come_first(place: Place) -> None:
 
 
 def test_nothing_that_leaves_a_trace(place: Place) -> None:
-    def random(x: Any) -> Any:
-        return (torch.nn.functional.dropout(x, 0.5), x + 1)
-
     def writes(x: Any) -> Any:
         x.add_(1)
         return (x * 2,)
 
-    for function in (random, writes):
-        compiled = place.compile(function)
-        with torch.no_grad():
-            for _ in range(6):
-                compiled(inputs(place))
-        assert pygraph.report().graphs[-1].replays and counts(compiled) == (0, 0)
+    compiled = place.compile(writes)
+    with torch.no_grad():
+        for _ in range(6):
+            compiled(inputs(place))
+    assert pygraph.report().graphs[-1].replays and counts(compiled) == (0, 0)
+
+
+class Noisy(torch.nn.Module):
+    negated = False
+
+    def forward(self, x: Any) -> Any:
+        noise = torch.nn.functional.dropout(x, 0.5) + torch.rand_like(x)
+        return (-noise if self.negated else noise, x + 1)
+
+
+class Sequence:
+    """Calls of a compiled model and of the model itself, whose generators start from one seed."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.model = Noisy()
+        self.compiled = place.compile(self.model)
+
+    def check(self, between: Any = lambda: None, seed: int = 3) -> None:
+        """Two calls, and what is drawn behind them. `between`: what the program does in the first,
+        in front of the guards, which is only seen by what it draws."""
+        results = []
+        x = inputs(self.place)
+        for function in (self.compiled, self.model):
+            torch.manual_seed(seed)
+            hooks = dynamo.hooks_of(self.compiled)
+            if function is self.model:
+                between()
+            else:
+                hooks.append(lambda: [between(), lambda: None][1])
+            with torch.no_grad():
+                first = function(x)
+                del hooks[-1 if function is self.compiled else len(hooks) :]
+                results.append([*first, *function(x), inputs(self.place)])
+        assert_bits(*results)
+
+
+def test_numbers_are_drawn_once(place: Place) -> None:
+    sequence = Sequence(place)
+    for seed in range(4):
+        sequence.check(seed=seed)
+    launched, claimed = counts(sequence.compiled)
+    assert launched == claimed > 2
+    assert pygraph.report().graphs[0].before_guards
+
+
+def test_a_wrong_guess_has_drawn_nothing(place: Place) -> None:
+    sequence = Sequence(place)
+    for _ in range(3):
+        sequence.check()
+    sequence.model.negated = True
+    for _ in range(4):
+        sequence.check()
+    launched, claimed = counts(sequence.compiled)
+    assert launched > claimed > 2
+
+
+def test_numbers_that_are_drawn_between_a_guess_and_its_call(place: Place) -> None:
+    sequence = Sequence(place)
+    for _ in range(3):
+        sequence.check()
+    before = counts(sequence.compiled)
+    sequence.check(lambda: place.randn(3))
+    launched, claimed = counts(sequence.compiled)
+    assert launched > before[0] and launched - claimed == before[0] - before[1] + 1
+    for _ in range(3):
+        sequence.check()
+    assert counts(sequence.compiled)[1] > claimed
+
+
+def test_a_generator_that_is_seeded_between_a_guess_and_its_call(place: Place) -> None:
+    sequence = Sequence(place)
+    for _ in range(3):
+        sequence.check()
+    sequence.check(lambda: torch.manual_seed(99))

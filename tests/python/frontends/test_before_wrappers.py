@@ -150,14 +150,65 @@ def test_a_call_that_does_not_arrive_is_the_wrappers(place: Place) -> None:
     assert_bits(wrapped.entry(y, x), plain([x, y]))
 
 
-@pytest.mark.parametrize("function", [writing, drawing])
-def test_a_call_that_leaves_traces_must_arrive(place: Place, function: Function) -> None:
-    if place.name == "twin" and function is drawing:
-        pytest.skip("the twin's operators draw from torch's generator by themselves")
-    wrapped = Wrapped(place, function, pair(place))
+def test_a_call_that_leaves_traces_must_arrive(place: Place) -> None:
+    wrapped = Wrapped(place, writing, pair(place))
     wrapped.wrappers = lost
     with pytest.raises(RuntimeError, match="has not come"):
         wrapped.entry(*pair(place))
+
+
+def test_a_call_that_does_not_arrive_has_drawn_nothing(place: Place) -> None:
+    wrapped = Wrapped(place, drawing, pair(place))
+    y, x = pair(place)
+    torch.manual_seed(5)
+    first, second = drawing([x, y]), drawing([x, y])
+    torch.manual_seed(5)
+    wrapped.wrappers = lost
+    assert wrapped.entry(y, x) == "the wrappers' own"
+    wrapped.wrappers = wrapped.arrive
+    assert_bits(wrapped.entry(y, x), first)
+    assert_bits(wrapped.entry(y, x), second)
+
+
+def test_numbers_that_were_drawn_in_between_are_others(place: Place) -> None:
+    """The launch has numbers that are not the call's any more, and the graph is launched again."""
+    wrapped = Wrapped(place, drawing, pair(place))
+    y, x = pair(place)
+
+    def draw(*given: Any) -> Any:
+        return place.randn(3), wrapped.arrive(*given)
+
+    torch.manual_seed(5)
+    expected = place.randn(3), drawing([x, y])[0]
+    after = place.randn(3)
+    torch.manual_seed(5)
+    wrapped.wrappers = draw
+    dropped = wrapped.counted[2]
+    drawn, (found,) = wrapped.entry(y, x)
+    assert_bits([drawn, found], expected)
+    assert_bits([place.randn(3)], [after])
+    assert wrapped.counted[2] == dropped + 1
+
+
+def test_a_launch_that_has_written_is_the_calls_whatever_was_drawn(place: Place) -> None:
+    """It cannot be made twice."""
+
+    def both(given: list[Any]) -> list[Any]:
+        x, y = given
+        y.add_(1)
+        return [torch.rand_like(x) + y]
+
+    wrapped = Wrapped(place, both, pair(place))
+
+    def draw(*given: Any) -> Any:
+        place.randn(3)
+        return wrapped.arrive(*given)
+
+    wrapped.wrappers = draw
+    y, x = pair(place)
+    expected = y + 1
+    wrapped.entry(y, x)
+    assert_bits([y], [expected])
 
 
 def test_an_error_of_the_wrappers_is_told_as_it_is(place: Place) -> None:

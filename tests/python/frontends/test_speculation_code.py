@@ -52,6 +52,9 @@ def benchmark_compiled_module(times=10):
         ("args.clear()", "args.clear()  # Original ATen: [aten._unsafe_index_put]", False),
         ("triton_poi_fused_0.run(", "user_kernel_0.run(", False),
         ("torch.ops.aten.", "torch.ops.mine.", False),
+        ("_scaled_dot_product_flash_attention", "topk", True),
+        ("extern_kernels.mm(", "aten.randint.low_out(", True),
+        ("extern_kernels.mm(", "aten.randperm.out(", False),
         ("args.clear()", "print(args)", False),
         ("def call(args)", "def other(args)", False),
         ("return (buf0, )", "return (", False),
@@ -117,6 +120,16 @@ def test_the_arguments_of_a_partition_are_numbered_as_it_has_them(tmp_path: Any)
     assert speculation.bounds_of(partition) == {1: 9}
     assert speculation.bounds_of(lambda args: partition(args)) == {1: 9}
     assert speculation.bounds_of(runner.call) is None
+
+
+def test_operators_whose_indices_nobody_checks() -> None:
+    """They are harmless where their indices are the same in every call."""
+    said = "# Original ATen: [aten._unsafe_index]\ntriton_poi_fused_0 ="
+    resized = PARTITIONED.replace("triton_poi_fused_0 =", said)
+    assert speculation._of_source(resized, "partition_0") is None
+    other = said.replace("_unsafe_index", "index") + " None  # aten._unsafe_index\n"
+    elsewhere = PARTITIONED.replace("triton_poi_fused_0 =", said.replace("_unsafe_index", "index"))
+    assert speculation._of_source(elsewhere + other, "partition_0") == {1: 9}
 
 
 def test_generated_code_without_checks_of_indices(tmp_path: Any) -> None:

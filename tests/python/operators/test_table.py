@@ -29,7 +29,9 @@ WANTED = {
         native_group_norm native_layer_norm
         _unsafe_view alias detach expand permute reshape select slice
         split split_with_sizes squeeze t transpose unbind unsqueeze view
-        cat clone constant_pad_nd empty full stack""",
+        cat clone constant_pad_nd empty full stack
+        bernoulli exponential native_dropout normal rand rand_like randint randint_like randn
+        randn_like uniform""",
     Property.KEEPS_VALUES: """
         alias clone detach expand permute reshape select slice
         squeeze t transpose unsqueeze view _unsafe_view""",
@@ -57,6 +59,7 @@ WANTED = {
         _assert_tensor_metadata.default""",
     Property.RESIZES: "resize_.default resize_as_.default",
     Property.LOOKS_UP: "embedding",
+    Property.RANKS: "sort topk",
     Property.INDEXES_UNCHECKED: "_unsafe_index _unsafe_masked_index",
     Property.BREAKS_ITS_LIBRARY: """
         _linalg_eigh _linalg_eigvals linalg_eig linalg_eigvals _linalg_svd linalg_lstsq""",
