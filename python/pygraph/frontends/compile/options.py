@@ -55,8 +55,9 @@ class Options:
 
     launch: Literal["before_guards", "after_guards", "always"] = "before_guards"
     """"before_guards": a graph that writes nothing of the caller's, and indexes by nothing but
-    arguments, is launched while Dynamo's guards run, where that pays. "after_guards": it is
-    launched once they have passed. "always": as "before_guards", also where it does not pay."""
+    arguments and places that it finds itself (argmax, topk), is launched while Dynamo's guards run,
+    where that pays. "after_guards": it is launched once they have passed. "always": as
+    "before_guards", also where it does not pay."""
 
     max_programs: int = 256
     """The most programs (sets of dynamic sizes that have a graph) that one compiled graph keeps.
