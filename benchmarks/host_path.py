@@ -9,6 +9,7 @@ compiled         torch.compile with the graph: the guards, then the launch; unti
 guess            the same, with the launch before the guards, always
 before guards    where that pays
 lookup           compiled, and a lookup of 512 indices; "lookup guess" has to look at them first
+drawing          compiled, and 16 random numbers; "drawing guess" has to look at the generator twice
 ... idle         of any of these, and a wait: what a caller waits for
                  (in the record, launched_before_guards: of these calls, 0 to 1)
 bypassed         no graph, and none to come: what the dispatcher adds to the callable
@@ -195,6 +196,9 @@ def compiled_rows(clock: Clock, kind: str, arguments: list[Any], count: int) -> 
     def lookup(table: Any, ids: Any, *given: Any) -> list[Any]:
         return [torch.nn.functional.embedding(ids, table), *add(*given)]
 
+    def drawing(*given: Any) -> list[Any]:
+        return [torch.rand_like(given[0]), *add(*given)]
+
     where = arguments[0].device
     table, ids = torch.randn(1000, 16, device=where), torch.randint(1000, (512,), device=where)
     rows = {}
@@ -205,6 +209,8 @@ def compiled_rows(clock: Clock, kind: str, arguments: list[Any], count: int) -> 
         ("lookup", lookup, [table, ids, *arguments], "after_guards"),
         ("lookup guess", lookup, [table, ids, *arguments], "always"),
         ("lookup before guards", lookup, [table, ids, *arguments], "before_guards"),
+        ("drawing", drawing, arguments, "after_guards"),
+        ("drawing guess", drawing, arguments, "always"),
     ):
         options = {"device": kind, "compiler": "aot", "launch": launch}
         torch._dynamo.reset()

@@ -41,6 +41,10 @@ ROWS = {
     "lookup guess, idle",
     "lookup before guards",
     "lookup before guards, idle",
+    "drawing",
+    "drawing, idle",
+    "drawing guess",
+    "drawing guess, idle",
     "bypassed",
     "new size",
 }
