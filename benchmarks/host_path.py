@@ -238,12 +238,13 @@ def main(
     out: Annotated[Path, typer.Option(help="The record.")],
     calls: Annotated[int, typer.Option(min=10, help="Of each kind.")] = 2000,
     device: Annotated[str, typer.Option(help="cuda, or twin.")] = "cuda",
+    arguments: Annotated[str, typer.Option(help="How many, with commas.")] = "2,32,256",
 ) -> None:
     """Measure."""
     with torch.no_grad():
-        sizes = [measure(size, calls, device) for size in (2, 32, 256)]
+        sizes = [measure(int(size), calls, device) for size in arguments.split(",")]
         numbers = [measure_numbers(each, calls, device) for each in (1, 8)]
-    command = f"benchmarks/host_path.py --calls {calls} --device {device}"
+    command = f"benchmarks/host_path.py --calls {calls} --device {device} --arguments {arguments}"
     made = {"env": environment(), "command": command, "sizes": sizes, "numbers": numbers}
     record.write(out, made)
     for each in (*sizes, *numbers):

@@ -43,9 +43,9 @@ class Profile:
 
 
 PROFILES = {
-    "ci": Profile(1_000, 250),
+    "ci": Profile(500, 250),
     "gpu": Profile(5_000, 125, first_seed=10_001),
-    "train": Profile(300, 150, first_seed=20_001),
+    "train": Profile(200, 100, first_seed=20_001),
     "long": Profile(100_000, 250, first_seed=100_001),
 }
 

@@ -116,6 +116,26 @@ def test_a_call_computes_what_it_brings(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
+    "other",
+    [torch.tensor(2.0), torch.tensor([2.0], dtype=torch.float64), 2.0, torch.tensor(2)],
+    ids=["fp32", "a vector", "a float", "an integer"],
+)
+def test_what_a_call_computes_with_is_a_number_in_fp64(place: Place, other: Any) -> None:
+    """Its bytes are read as such: another argument is the callable's."""
+    doubled = [Step(Operation.ARGUMENT, argument=1)] * 2 + [Step(Operation.ADD)]
+    crossing = Crossing(staged=frozenset((1,)), computed={1: [Formula(doubled)]})
+    graph = place.graphed(lambda a: [a[0] * a[1][0]], crossing=crossing)
+    x = place.randn(7)
+    for n in range(5):
+        given = torch.tensor(2.0 + n, dtype=torch.float64)
+        assert_bits(graph.dispatcher([x, given]), [x * (2 * float(given))])
+    replays = graph.refresh_report().replays
+    assert replays == 3
+    assert_bits(graph.dispatcher([x, other]), [x * 4.0])
+    assert graph.refresh_report().replays == replays
+
+
+@pytest.mark.parametrize(
     ("steps", "message"),
     [
         ([], "leaves 0 values"),

@@ -75,6 +75,21 @@ def expected(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.relu(2 * x + w).view(4, 8)
 
 
+@pytest.mark.parametrize(
+    ("taken", "numbers", "message"),
+    [
+        (1, 2, f"2 numbers are computed for an argument of {4 * N} bytes"),
+        (2, N // 2, "a formula takes argument 2; there are 2"),
+    ],
+)
+def test_formulas_that_do_not_fit_their_argument(taken: int, numbers: int, message: str) -> None:
+    step = _engine.Formula.Step(_engine.Formula.Operation.ARGUMENT, argument=taken)
+    given = {"staged": True, "computed": [_engine.Formula([step])] * numbers}
+    patched = _engine.ArgumentKind.PATCHED
+    with pytest.raises(ValueError, match=message):
+        make([argument(patched, 0, **given), argument(patched, 1)])
+
+
 def test_addresses_are_patched_and_outputs_kept() -> None:
     call = make()
     inputs = [(torch.randn(N), torch.randn(N)) for _ in range(20)]
