@@ -235,8 +235,9 @@ def host(
     sizes = []
     for place, size in enumerate(found[0][1]["sizes"]):
         rows = {}
-        for name in size["rows"]:
-            turns = [[tree["sizes"][place]["rows"][name] for tree in pair] for pair in found]
+        measured = [[tree["sizes"][place]["rows"] for tree in pair] for pair in found]
+        for name in filter(measured[0][1].__contains__, measured[0][0]):  # a tree may have others
+            turns = [[tree[name] for tree in pair] for pair in measured]
             rows[name] = _ratio([(old, new) for old, new in turns])
             _show(f"{size['arguments']} arguments, {name}", [("us", rows[name])])
         sizes.append({"arguments": size["arguments"], "rows": rows})
