@@ -312,6 +312,7 @@ LAST = "triton_poi_fused_0.run(buf2"
         (LAST, f"buf3 = reinterpret_tensor(buf2, (16, ), (1, ), 0)\n            {LAST}"),
         (LAST, f"buf3 = buf2\n            {LAST}"),
         (LAST, f"buf2 = arg2_1\n            {LAST}"),
+        (LAST, f"buf2 = arg2_1[0]\n            {LAST}"),
         (LAST, f"if buf2:\n                pass\n            {LAST}"),
         (LAST, f"for _ in (0, 1):\n                {LAST}, 0); write(buf2)  #"),
     ],
@@ -330,31 +331,23 @@ def test_a_buffer_that_is_only_read_keeps_its_places() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("calls", "old", "new"),
     [
-        ("buf2 = empty_strided_cuda(", "buf2 = reinterpret_tensor(arg1_1, "),
-        ("16, 64, stream=stream0)", "16, 64, stream=stream0); buf2 = arg2_1"),
-        ("buf1, buf2, 16", "buf2, buf1, 16"),
+        (FOUND, "buf2 = empty_strided_cuda(", "buf2 = reinterpret_tensor(arg1_1, "),
+        (FOUND, "16, 64, stream=stream0)", "16, 64, stream=stream0); buf2 = arg2_1"),
+        (FOUND, "buf1, buf2, 16", "buf2, buf1, 16"),
+        (FOUND, "triton_per_fused_argmax_1", "buf3 = buf2; triton_per_fused_argmax_1"),
+        (RANKED, "aten.topk.default", "aten.topk_like.default"),
+        (RANKED, "aten.topk.default", "aten.embedding.default"),
+        (RANKED, "torch.ops.aten.topk", "torch.ops.mine.topk"),
+        (RANKED, "buf1[1]", "buf1[0]"),
+        (RANKED, "(16, 64), (64, 1)", "(16, s0), (64, 1)"),
+        (RANKED, "reinterpret_tensor(arg1_1, (16, 64), (64, 1), 0)", "arg1_1"),
+        (RANKED, "reinterpret_tensor(arg1_1, (16, 64), (64, 1), 0)", "buf1(arg1_1)"),
     ],
 )
-def test_places_in_memory_that_is_not_new(old: str, new: str) -> None:
-    assert computed(changed(FOUND, old, new)) is None
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("aten.topk.default", "aten.topk_like.default"),
-        ("aten.topk.default", "aten.embedding.default"),
-        ("torch.ops.aten.topk", "torch.ops.mine.topk"),
-        ("buf1[1]", "buf1[0]"),
-        ("(16, 64), (64, 1)", "(16, s0), (64, 1)"),
-        ("reinterpret_tensor(arg1_1, (16, 64), (64, 1), 0)", "arg1_1"),
-        ("reinterpret_tensor(arg1_1, (16, 64), (64, 1), 0)", "buf1(arg1_1)"),
-    ],
-)
-def test_other_results_of_operators_are_not_places(old: str, new: str) -> None:
-    assert computed(changed(RANKED, old, new)) is None
+def test_a_buffer_that_is_not_new_or_holds_no_places(calls: str, old: str, new: str) -> None:
+    assert computed(changed(calls, old, new)) is None
 
 
 @pytest.mark.parametrize(
