@@ -11,6 +11,7 @@ from speculation_support import check, counts, counts_and_reads, inputs, network
 
 import pygraph
 from pygraph.torch_private import dynamo
+from pygraph.twin import faults
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -311,6 +312,21 @@ def test_numbers_that_are_drawn_between_a_guess_and_its_call(place: Place) -> No
     for _ in range(3):
         sequence.check()
     assert counts(sequence.compiled)[1] > claimed
+
+
+def test_a_guess_that_fails_has_drawn_nothing(place: Place) -> None:
+    """Nobody serves it: its call may not come."""
+    if place.name != "twin":
+        pytest.skip("faults are the twin's")
+    sequence = Sequence(place)
+    for _ in range(3):
+        sequence.check()
+    before = counts(sequence.compiled)
+    with faults.failing_call("cuGraphLaunch"):
+        sequence.check()
+    assert counts(sequence.compiled)[0] == before[0]
+    (graph,) = pygraph.report().graphs
+    assert (graph.state, graph.calls) == ("graphed", 8)
 
 
 def test_a_generator_that_is_seeded_between_a_guess_and_its_call(place: Place) -> None:
