@@ -271,13 +271,19 @@ def test_tables_in_memory_of_others_fail_the_proof() -> None:
     is copied to one place, though, the table that was made for that place holds."""
     hosts = torch.zeros(16, 64, dtype=torch.int64).pin_memory()
     slots = torch.zeros(16, 64, dtype=torch.int64, device="cuda")
+    returned = torch.zeros(16, 64, dtype=torch.int64).pin_memory()
     unused = iter(range(16))
 
     def make_table(address: int) -> torch.Tensor:
         number = next(unused)
         hosts[number, 0] = address
         slots[number].copy_(hosts[number], non_blocking=True)
-        time.sleep(0.1)  # instead of waiting for the stream, which a capture may forbid
+        returned[number].copy_(slots[number], non_blocking=True)
+        # A capture may forbid to wait for the stream; what the stream has copied back, it has.
+        deadline = time.monotonic() + 30
+        while returned[number, 0] != address:
+            assert time.monotonic() < deadline, "the table has not been copied"
+            time.sleep(0.001)
         return slots[number]
 
     report = through_kept_tables(make_table)

@@ -96,6 +96,25 @@ def test_a_float_that_differs_in_each_call(x_of: Callable[[], torch.Tensor]) -> 
     assert graph.programs == 1 and {each.name for each in graph.passes} == {"bring"}
 
 
+TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int64]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("value", [11, float("nan")])
+def test_a_constant_number_of_any_type(dtype: torch.dtype, value: float) -> None:
+    """As the scale of DeBERTa's attention, which is computed on the CPU."""
+    if value != value and not dtype.is_floating_point:
+        pytest.skip("integers are never NaN")
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        scale = torch.sqrt(torch.tensor(value, dtype=torch.float)).to(dtype)
+        return layers(x / scale) * scale
+
+    kind = dtype if dtype.is_floating_point else torch.float32
+    graph = check(function, lambda n: (randn(N, N).to(kind),))
+    assert {each.name for each in graph.passes} == {"fold"}
+
+
 @pytest.mark.parametrize("make", [float, np.float32, np.float64, int], ids=lambda m: m.__name__)
 def test_a_graph_with_a_number_is_launched_before_the_guards(make: Any) -> None:
     def function(x: torch.Tensor, s: Any) -> torch.Tensor:

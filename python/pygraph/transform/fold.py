@@ -115,9 +115,14 @@ def _stand_in(draft: Draft, node: Any, found: torch.Tensor, element: Any) -> Any
         if element is None:
             name = f"_folded_{len(draft.folded)}"
             with disable_current_modes(), torch.no_grad():
-                constant = brought(found, draft.home)
+                constant = brought(found if found.dim() else found.reshape(1), draft.home)
             draft.module.register_buffer(name, constant, persistent=False)
             made = _lifted(draft.graph, name)
+            if not found.dim():
+                # Inductor takes an attribute without dimensions for a number, which it cannot lend.
+                made.meta.update(val=like.reshape(1))
+                with draft.graph.inserting_after(made):
+                    made = draft.graph.call_function(torch.ops.aten.view.default, (made, []))
         else:
             made = draft.graph.call_function(
                 torch.ops.aten.full.default,

@@ -27,6 +27,18 @@ def assert_runs(case: Case, *arguments: Any) -> None:
     assert_bits(found, expected)
 
 
+def by_inductor(case: Case) -> Any:
+    """The body as Inductor compiles it for the CPU."""
+    body = on_cpu(case.body)
+    examples = [
+        reading.moved(node.meta["val"], torch.device("cpu"))
+        for node in reading.placeholders(body.graph)
+    ]
+    FakeTensorProp(body, examples[0].fake_mode).propagate_dont_convert_inputs(*examples)
+    with torch.no_grad():
+        return compile_fx_inner(body, examples)
+
+
 # ----------------------------------------------------------------------------------------- bring
 
 
@@ -439,6 +451,37 @@ def test_a_constant_number_has_its_bits(value: float) -> None:
     assert_runs(case, X)
 
 
+NUMBERS = [
+    *(
+        torch.tensor(value, dtype=dtype)
+        for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64)
+        for value in (-3.3, float("nan"), float("-inf"))
+    ),
+    *(torch.tensor(7, dtype=dtype) for dtype in (torch.uint8, torch.int16, torch.int64)),
+    torch.tensor(True),
+]
+
+
+@pytest.mark.parametrize("value", NUMBERS, ids=str)
+@pytest.mark.parametrize("shape", [(), (3, 1, 1)], ids=str)
+def test_inductor_compiles_constants_of_every_type(
+    value: torch.Tensor, shape: tuple[int, ...]
+) -> None:
+    given = value.expand(shape).clone()
+    elements = given.tolist()
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        constant = torch.tensor(elements, dtype=value.dtype)
+        return x / (constant.to(DEVICE) if shape else constant), x * 2
+
+    case = Case(function, OnDevice(X))
+    assert case.split is not None and case.split.transparent
+    assert {each.name for each in case.split.applied} == {"fold"}
+    assert_runs(case, X)
+    with torch.no_grad():
+        torch.testing.assert_close(list(by_inductor(case)([X])), [X / given, X * 2], equal_nan=True)
+
+
 def test_random_values_are_no_constants() -> None:
     case = Case(lambda x: (x + torch.rand(4, 4).to(DEVICE),), OnDevice(X))
     assert case.split is not None and case.split.front is not None
@@ -645,14 +688,8 @@ def test_inductor_compiles_what_takes_the_places_of_integers() -> None:
     x, places = torch.randn(8, 8), torch.arange(8)
     case = Case(function, OnDevice(x), OnDevice(places), 2)
     assert case.split is not None and case.split.transparent
-    body = on_cpu(case.split.body)
-    examples = [
-        reading.moved(node.meta["val"], torch.device("cpu"))
-        for node in reading.placeholders(body.graph)
-    ]
-    FakeTensorProp(body, examples[0].fake_mode).propagate_dont_convert_inputs(*examples)
+    compiled = by_inductor(case)
     with torch.no_grad():
-        compiled = compile_fx_inner(body, examples)
         for value in range(7):
             found, expected = compiled([x, places, torch.tensor(value)]), function(x, places, value)
             torch.testing.assert_close(list(found), list(expected))

@@ -17,20 +17,28 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
+from pygraph.frontends.compile.compilations import first_line
 from pygraph.frontends.compile.parts import (
     Transformed,
     compile_in_parts,
     only_moves,
     run_by_operators,
 )
+from pygraph.runtime import registry
 from pygraph.runtime.partition import Partition, Position
 from pygraph.torch_private import aot, inductor
 from pygraph.torch_private.replacing import surround
 from pygraph.transform.pipeline import transform
+from pygraph.transform.split import Split
+
+log = logging.getLogger(__name__)
+
+_NOT_TRANSFORMED = "a graph is compiled as it is, for its transformed one could not be"
 
 
 class Wrap(Protocol):
@@ -118,13 +126,19 @@ def _inner_compile(
 
     def compile_graph(gm: Any, *args: Any, **kwargs: Any) -> Any:
         found = transform(gm, passes, generated=True) if passes else None
-        if found is None:
-            return compile_it(None, gm, *args, **kwargs)
-        (example_inputs,) = args
+        if found is not None:
+            try:
+                return compile_transformed(found, *args, **kwargs)
+            except Exception as error:  # what it is, compiling the graph as it is will show
+                log.exception("a transformed graph could not be compiled; please report this")
+                registry.note(f"{_NOT_TRANSFORMED}: {first_line(str(error))}")
+        return compile_it(None, gm, *args, **kwargs)
+
+    def compile_transformed(found: Split, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
         made = Transformed(found)
+        static = {*kwargs.pop("static_input_idxs", ())} - found.staged
 
         def compile_body(body: Any, examples: list[Any]) -> Any:
-            static = {*kwargs.pop("static_input_idxs", ())} - found.staged
             kept = range(min(found.arguments, len(example_inputs)))
             given = [
                 example_inputs[i] if i in kept and i not in found.staged else example

@@ -104,15 +104,17 @@ def compile_in_parts(
     compile_body: Callable[[torch.fx.GraphModule, list[Any]], Callee],
     compile_host: Callable[[torch.fx.GraphModule, list[Any]], Callee],
 ) -> InParts:
-    """The callable that stands for a transformed graph."""
+    """The callable that stands for a transformed graph. The body is compiled last: a graph of it
+    that is at hand is one that will be called."""
     split = made.split
     (device,) = reading.devices(split.body.graph)
-    body = compile_body(split.body, split.examples)
 
     def host(part: HostPart | None) -> Callee | None:
         return None if part is None else compile_host(part.module, part.examples)
 
-    parts = InParts(split, body, host(split.front), host(split.behind), device, made.crosses)
+    front, behind = host(split.front), host(split.behind)
+    body = compile_body(split.body, split.examples)
+    parts = InParts(split, body, front, behind, device, made.crosses)
     return aot.boxed(parts)  # the object: torch copies what that has to functions around it
 
 

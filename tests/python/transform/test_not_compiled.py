@@ -1,0 +1,45 @@
+"""A transformed graph that cannot be compiled costs nothing but the transformation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor import compile_fx
+from transform_support import OnDevice, trace
+
+import pygraph
+from pygraph.frontends.compile import hook
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def test_a_transformed_graph_that_cannot_be_compiled_is_compiled_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    graphs: list[tuple[Any, ...]] = []
+
+    def compile_fx_inner(gm: Any, examples: Any, **kwargs: Any) -> str:
+        graphs.append((gm, kwargs))
+        if gm is not module:
+            raise ValueError("planted\nin this line")
+        return "as it is"
+
+    def wrap(model: Any, static_input_idxs: Any, **_: Any) -> Any:
+        return model
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", compile_fx_inner)
+    module = trace(lambda x, s: (x * s,), OnDevice(torch.randn(4, 4)), torch.tensor(1.5))
+    with hook.installed(wrap, passes=("bring",)) as routed:
+        pass
+    examples = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+    given = {"static_input_idxs": [1], "is_backward": False}
+    assert routed["inner_compile"](module, examples, **given) == "as it is"
+    assert [(gm is module, kwargs["static_input_idxs"]) for gm, kwargs in graphs] == [
+        (False, []),
+        (True, [1]),
+    ]
+    assert "in this line" in caplog.text
+    (event,) = pygraph.report().events
+    assert event.endswith("could not be: planted")
