@@ -12,6 +12,9 @@ import pytest
 import torch
 from helpers import randn
 from torch._dynamo.exc import TorchRuntimeError
+from torch._dynamo.utils import counters
+from torch._functorch import config as functorch_config
+from torch._inductor.utils import fresh_cache
 
 import pygraph
 from benchmarks.harness.program import with_code_of_its_own
@@ -113,6 +116,45 @@ def test_a_constant_number_of_any_type(dtype: torch.dtype, value: float) -> None
     kind = dtype if dtype.is_floating_point else torch.float32
     graph = check(function, lambda n: (randn(N, N).to(kind),))
     assert {each.name for each in graph.passes} == {"fold"}
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_graph_with_constants_of_the_host_is_not_traced_again(training: bool) -> None:
+    """As in a program that is started once more: AOTAutograd's cache has the code."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        scale = torch.sqrt(torch.tensor(11, dtype=torch.float)).to(torch.bfloat16)
+        return layers(x @ w / scale) * scale
+
+    def call(run: Callable[..., Any], n: int) -> list[torch.Tensor]:
+        torch.manual_seed(n)
+        x, w = randn(N, N), randn(N, N).requires_grad_(training)
+        out = run(x, w)
+        return [out.detach(), *(torch.autograd.grad(out.sum(), w) if training else ())]
+
+    plain = torch.compile(
+        with_code_of_its_own(function), backend="pygraph", options={"transform": "none"}
+    )
+    with (
+        fresh_cache(),
+        functorch_config.patch(enable_autograd_cache=True),
+        torch.set_grad_enabled(training),
+    ):
+        expected = [call(plain, n) for n in range(8)]
+        sources = []
+        for hits in (0, 1):
+            torch._dynamo.reset()
+            pygraph.reset()
+            counters.clear()
+            fast = torch.compile(function, backend="pygraph")
+            for n in range(8):
+                assert_alike(call(fast, n), expected[n])
+            assert counters["aot_autograd"]["autograd_cache_hit"] == hits
+            graphs = pygraph.report().graphs
+            assert [graph.state for graph in graphs] == ["graphed"] * (1 + training)
+            assert {each.name for graph in graphs for each in graph.passes} == {"fold"}
+            sources.append([str(each) for graph in graphs for each in graph.passes])
+        assert sources[0] == sources[1]
 
 
 @pytest.mark.parametrize("make", [float, np.float32, np.float64, int], ids=lambda m: m.__name__)

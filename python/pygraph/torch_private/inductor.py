@@ -75,6 +75,16 @@ def cudagraphify() -> tuple[Any, str]:
     return place("torch._inductor.compile_fx:cudagraphify")
 
 
+def graph_is_stored() -> tuple[Any, str]:
+    """Where a compiled graph goes to Inductor's cache, pickled with what it has for attributes."""
+    return place("torch._inductor.codecache:FxGraphCache._save_graph")
+
+
+def graph_is_handed_over() -> tuple[Any, str]:
+    """Where a graph that has no partitions is handed to cudagraphify."""
+    return place("torch._inductor.output_code:cudagraph_post_compile")
+
+
 def partitions_are_handed_over() -> tuple[Any, str]:
     """Where the partitions of a graph are handed to cudagraphify, one by one."""
     return place("torch._inductor.output_code:cudagraph_partition_post_compile")

@@ -6,12 +6,16 @@ planned: a plan tells what it would do, because it does it.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
+import pygraph
 from pygraph.torch_private.graphs import copied
 from pygraph.transform import bring, count, fetch, fold, keep, predicate, reading
 from pygraph.transform.draft import Draft, kind
@@ -65,10 +69,21 @@ def in_parts(
         return None
     (device,) = devices
     draft = Draft(_copied(module), device, home or device, generated)
+    before = _obstacles(draft)
     for name in PASSES:
         if name in passes:
-            _pass(draft, name)
+            before = _pass(draft, name, before)
     return split(draft) if draft.applied else None
+
+
+@functools.cache
+def edition() -> str:
+    """Of PyGraph's code, passes and all that they go by: what they have done, and a cache outlives
+    the process with, holds for the same edition."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(pygraph.__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _copied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -78,13 +93,16 @@ def _copied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return made
 
 
-def _pass(draft: Draft, name: str) -> None:
-    before = _obstacles(draft)
+def _pass(draft: Draft, name: str, before: set[Any]) -> set[Any]:
+    """The obstacles that are left of those before."""
+    notes = len(draft.applied)
     PASSES[name](draft)
-    if draft.applied:
-        draft.drop_unneeded()
-    cleared = before - _obstacles(draft)
-    draft.cleared |= {node.name: name for node in cleared}
+    if len(draft.applied) == notes:
+        return before
+    draft.drop_unneeded()
+    left = _obstacles(draft)
+    draft.cleared |= {node.name: name for node in before - left}
+    return left
 
 
 def _obstacles(draft: Draft) -> set[Any]:

@@ -75,6 +75,11 @@ class Split:
         moved = self.front or self.behind or self.given
         return not moved and not self.unused and not self.elsewhere
 
+    @property
+    def is_body(self) -> bool:
+        """Whether a call of the body does all that one of the graph does."""
+        return self.transparent and not self.staged and not self.fetched
+
 
 def split(draft: Draft) -> Split:
     """Takes it apart; the draft's graph becomes the body."""

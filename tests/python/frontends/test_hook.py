@@ -11,7 +11,10 @@ import pytest
 import torch
 
 from pygraph.frontends.compile import hook
+from pygraph.reporting import Applied
 from pygraph.runtime.partition import Partition
+from pygraph.torch_private.graphs import copied
+from pygraph.transform.split import Split
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -56,13 +59,16 @@ def test_the_replaced_cudagraphify_acts_only_while_installed() -> None:
     assert run is not None
 
 
-def test_transformed_code_has_keys_of_its_own_beside_the_users_settings() -> None:
+def test_transformed_code_has_keys_of_its_own_beside_the_users_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     name = "custom_should_partition_ops"
     wrap = recording([])
+    monkeypatch.setattr(hook, "edition", lambda: "1")
     with hook.installed(wrap, passes=["fold", "bring"], settings={name: ["mylib::foo"]}) as routed:
-        assert routed["config_patches"][name] == ["mylib::foo", "pygraph::bring_fold"]
+        assert routed["config_patches"][name] == ["mylib::foo", "pygraph::bring_fold_1"]
     with hook.installed(wrap, passes=["fold"]) as routed:
-        assert routed["config_patches"][name] == ["pygraph::fold"]
+        assert routed["config_patches"][name] == ["pygraph::fold_1"]
     with hook.installed(wrap) as routed:
         assert name not in routed["config_patches"]
 
@@ -123,6 +129,77 @@ def test_what_is_compiled_later_and_on_another_thread_is_routed_too(
     thread.join()
     assert found == [(wrap, (1,), {"static": 2})]
     assert hook._current() is None
+
+
+ROLES = ("is_backward", "is_inference")
+APPLIED_STORED = ("fold", "a number that is made on the host stands on the device", "file.py:7")
+APPLIED = Applied(*APPLIED_STORED)
+
+
+def without_a_number(module: Any) -> Split:
+    """As `fold` does, for a graph of the host's."""
+    body = torch.fx.GraphModule(module, copied(module.graph))
+    (node,) = [each for each in body.graph.nodes if each.target is torch.ops.aten.mul.Tensor]
+    node.args = (node.args[0], 3.0)
+    examples = [each.meta["val"] for each in body.graph.find_nodes(op="placeholder")]
+    none: Any = frozenset()
+    return Split(
+        body, examples, len(examples), 1, None, None, {}, none, none, {}, none, {}, [APPLIED], {}
+    )
+
+
+def test_a_transformed_graph_is_found_in_every_cache_with_what_was_done_about_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where its body is all of it, so that there is nothing to store but what torch stores."""
+    from torch._dynamo.utils import counters
+    from torch._functorch import config as functorch_config
+    from torch._inductor import compile_fx, output_code
+    from torch._inductor import config as inductor_config
+    from torch._inductor.utils import fresh_cache
+
+    transformed: list[Any] = []
+    loaded: list[Any] = []
+    post_compile = output_code.CompiledFxGraph.post_compile
+
+    def transform(module: Any, *_: Any, **__: Any) -> Split:
+        transformed.append(module)
+        return without_a_number(module)
+
+    def seen(graph: Any, *args: Any, **kwargs: Any) -> None:
+        loaded.append(getattr(graph, hook._APPLIED, None))
+        post_compile(graph, *args, **kwargs)
+
+    monkeypatch.setattr(hook, "transform", transform)
+    monkeypatch.setattr(output_code.CompiledFxGraph, "post_compile", seen)
+
+    def compiled(edition: str) -> tuple[int, int, int]:
+        """Hits in the cache of AOTAutograd and in Inductor's, and graphs that were transformed."""
+        torch._dynamo.reset()
+        counters.clear()
+        transformed.clear()
+        loaded.clear()
+        monkeypatch.setattr(hook, "edition", lambda: edition)
+
+        def backend(module: Any, examples: Any) -> Any:
+            with hook.installed(recording([]), passes=["fold"]) as routed:
+                return compile_fx.compile_fx(module, examples, **routed)
+
+        found = torch.compile(lambda x: x * 2.0 + 1, backend=backend)(torch.ones(3))
+        assert torch.equal(found, torch.full((3,), 4.0))
+        assert loaded == [[APPLIED_STORED]]
+        hits = counters["aot_autograd"]["autograd_cache_hit"]
+        return hits, counters["inductor"]["fxgraph_cache_hit"], len(transformed)
+
+    with (
+        fresh_cache(),
+        functorch_config.patch(enable_autograd_cache=True),
+        inductor_config.patch(fx_graph_cache=True),
+        torch.no_grad(),
+    ):
+        assert compiled("1") == (0, 0, 1)
+        assert compiled("1") == (1, 1, 0)
+        assert compiled("2") == (0, 1, 1)
 
 
 def compiled(is_backward: bool, partition_maps: Any, applied: list[Any]) -> Any:
@@ -225,6 +302,29 @@ def test_torch_hands_over_whole_graphs_in_spite_of_a_policy() -> None:
     assert [each["is_backward"] for each in made] == [False, True]
     assert made[0]["static"] == [0] and made[0]["mutated_input_idxs"] == (1,)
     assert graph.current_callable([]) == ("wrapped", "whole")
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_what_was_done_about_a_graph_from_a_cache_is_handed_over_with_it(
+    monkeypatch: pytest.MonkeyPatch, parts: bool
+) -> None:
+    from torch._inductor import output_code
+
+    name = "cudagraph_partition_post_compile" if parts else "cudagraph_post_compile"
+
+    def post_compile(_: Any, compiled_graph: Any, *args: Any) -> None:
+        hook._call(recording(made), len, (), dict.fromkeys(("device_index", *ROLES), 0))
+
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(output_code, name, post_compile)
+    graph = types.SimpleNamespace(partition_maps=None, _pygraph_applied=[APPLIED_STORED])
+    with hook.installed(recording([]), passes=["fold"]):
+        getattr(output_code, name)([], graph)
+        with hook._handed_to(recording([])):  # while a graph of the same code is compiled
+            getattr(output_code, name)([], graph)
+        del graph._pygraph_applied
+        getattr(output_code, name)([], graph)
+    assert [list(each["applied"]) for each in made] == [[APPLIED], [], []]
 
 
 def test_partitions_that_are_replaced_come_with_their_maps(monkeypatch: pytest.MonkeyPatch) -> None:

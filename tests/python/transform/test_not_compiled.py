@@ -12,7 +12,12 @@ from transform_support import OnDevice, trace
 import pygraph
 from pygraph.frontends.compile import hook
 
-pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+pytestmark = pytest.mark.usefixtures("fresh_dynamo", "fresh_report")
+
+
+@pytest.fixture
+def fresh_report() -> None:
+    pygraph.reset()
 
 
 def test_a_transformed_graph_that_cannot_be_compiled_is_compiled_as_it_is(
@@ -43,3 +48,18 @@ def test_a_transformed_graph_that_cannot_be_compiled_is_compiled_as_it_is(
     assert "in this line" in caplog.text
     (event,) = pygraph.report().events
     assert event.endswith("could not be: planted")
+
+
+def test_an_unmet_requirement_is_no_such_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_fx_inner(gm: Any, *_: Any, **__: Any) -> str:
+        assert gm is not module, "the graph has been compiled as it is"
+        raise pygraph.RequirementNotMet("planted")
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", compile_fx_inner)
+    module = trace(lambda x, s: (x * s,), OnDevice(torch.randn(4, 4)), torch.tensor(1.5))
+    with hook.installed(lambda model, *_, **__: model, passes=("bring",)) as routed:
+        pass
+    examples = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+    with pytest.raises(pygraph.RequirementNotMet, match="planted"):
+        routed["inner_compile"](module, examples)
+    assert not pygraph.report().events

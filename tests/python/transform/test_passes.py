@@ -46,7 +46,7 @@ def test_a_number_becomes_a_cell() -> None:
     case = Case(lambda x, s: (x * s,), OnDevice(X), number())
     assert case.split is not None
     assert case.before == case.after == ["mul.Tensor"]
-    assert case.split.staged == {1} and case.split.transparent
+    assert case.split.staged == {1} and case.split.transparent and not case.split.is_body
     assert [each.name for each in case.split.applied] == ["bring"]
     for value in (1.5, -3.0, float("nan"), float("inf"), 1e-310):
         assert_runs(case, X, number(value))
@@ -425,7 +425,7 @@ def test_integers_that_shape_the_graph_or_its_types_are_left_alone(function: Any
 
 def test_a_constant_of_equal_elements_is_filled_in() -> None:
     case = Case(lambda x: (x + torch.full((4, 4), 2.5).to(DEVICE),), OnDevice(X))
-    assert case.split is not None and case.split.transparent
+    assert case.split is not None and case.split.transparent and case.split.is_body
     assert case.after == ["full", "add.Tensor"]
     assert_runs(case, X)
 

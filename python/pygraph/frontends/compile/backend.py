@@ -207,6 +207,7 @@ class _Made:
         mutated_input_idxs: Sequence[int],
         partition: Partition | None = None,
         transformed: Transformed | None = None,
+        applied: Sequence[Applied] = (),
     ) -> Callable[..., Any]:
         """What runs in place of a compiled callable (hook.Wrap)."""
         ours, unit = self.ours, self.units.now
@@ -244,8 +245,7 @@ class _Made:
             on_culprit=None if unit is None or ours.require == "full" else unit.on_culprit,
         )
         graph.report.passes = [] if self._models else list(self._kept)
-        if transformed is not None:
-            graph.report.passes += transformed.split.applied
+        graph.report.passes += applied if transformed is None else transformed.split.applied
         self._models.append(model)
         self._compilation.graphs.append(graph.report.name)
         if is_backward:

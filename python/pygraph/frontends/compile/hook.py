@@ -16,6 +16,7 @@ other compilations with torch's own CUDA graphs are not touched.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import threading
@@ -29,11 +30,13 @@ from pygraph.frontends.compile.parts import (
     only_moves,
     run_by_operators,
 )
+from pygraph.reporting import Applied
 from pygraph.runtime import registry
 from pygraph.runtime.partition import Partition, Position
+from pygraph.runtime.requirement import RequirementNotMet
 from pygraph.torch_private import aot, inductor
 from pygraph.torch_private.replacing import surround
-from pygraph.transform.pipeline import transform
+from pygraph.transform.pipeline import edition, transform
 from pygraph.transform.split import Split
 
 log = logging.getLogger(__name__)
@@ -55,6 +58,7 @@ class Wrap(Protocol):
         mutated_input_idxs: Sequence[int],
         partition: Partition | None = None,
         transformed: Transformed | None = None,
+        applied: Sequence[Applied] = (),
     ) -> Callable[..., Any]: ...
 
 
@@ -85,28 +89,34 @@ def installed(
     backward graph may be compiled long after, at its first call and on autograd's thread: hence the
     `inner_compile`, which hands them over wherever and whenever it runs.
 
-    A cache that has a graph's code does not call `inner_compile`. So what is transformed is kept
-    out of AOTAutograd's cache, by being nothing that it can store, and everything compiled here has
-    a key of its own there: nobody finds untransformed code who wants the other, or the reverse.
-    Inductor's cache goes by the graph that it is given, which is the transformed one."""
+    A cache that has a graph's code does not call `inner_compile`. So everything compiled here has a
+    key of its own in AOTAutograd's cache, with the passes and their edition in it: nobody finds
+    untransformed code who wants the other, or the reverse. A graph in several parts is nothing
+    that this cache can store, and is kept out of it. Inductor's cache goes by the graph that it is
+    given, which is the transformed one."""
     _replace_cudagraphify()
+    _store_what_was_applied()
     _observe_partitions()
     _spare_the_tree_manager()
-    with _handed_to(wrap):
+    with _handed_to(wrap, cached=bool(passes)):
         patches = inductor.with_graphs()
         if passes:
-            patches |= inductor.apart("_".join(sorted(passes)), settings or {})
+            patches |= inductor.apart("_".join([*sorted(passes), edition()]), settings or {})
         yield {"config_patches": patches, "inner_compile": _inner_compile(wrap, around, passes)}
 
 
 @contextlib.contextmanager
-def _handed_to(wrap: Wrap | None, transformed: Transformed | None = None) -> Iterator[None]:
-    previous = _current(), getattr(_active, "transformed", None)
-    _active.wrap, _active.transformed = wrap, transformed
+def _handed_to(
+    wrap: Wrap | None, transformed: Transformed | None = None, cached: bool = False
+) -> Iterator[None]:
+    """`cached`: a graph that comes to `wrap` is from a cache, and what the passes have done about
+    it stands there."""
+    previous = _current(), getattr(_active, "transformed", None), getattr(_active, "cached", False)
+    _active.wrap, _active.transformed, _active.cached = wrap, transformed, cached
     try:
         yield
     finally:
-        _active.wrap, _active.transformed = previous
+        _active.wrap, _active.transformed, _active.cached = previous
 
 
 def _inner_compile(
@@ -129,6 +139,8 @@ def _inner_compile(
         if found is not None:
             try:
                 return compile_transformed(found, *args, **kwargs)
+            except RequirementNotMet:
+                raise
             except Exception as error:  # what it is, compiling the graph as it is will show
                 log.exception("a transformed graph could not be compiled; please report this")
                 registry.note(f"{_NOT_TRANSFORMED}: {first_line(str(error))}")
@@ -200,18 +212,50 @@ def _replace_cudagraphify() -> None:
 
 
 def _observe_partitions() -> None:
-    """Keeps a graph's partition maps at hand while its partitions are handed to cudagraphify."""
+    """Keeps a graph's partition maps at hand while its partitions are handed to cudagraphify, and
+    what the passes have done about the graph while it is, whole or in partitions."""
 
-    def post_compile(
-        original: Any, example_inputs: Any, compiled_graph: Any, *args: Any, **kwargs: Any
+    def whole(
+        original: Any, example_inputs: Any, compiled_graph: Any, *args: Any, **kw: Any
     ) -> None:
-        _active.partitions = iter(inductor.maps_of_partitions(compiled_graph))
-        try:
-            original(example_inputs, compiled_graph, *args, **kwargs)
-        finally:
-            _active.partitions = None
+        with _known_of(compiled_graph, None):
+            original(example_inputs, compiled_graph, *args, **kw)
 
-    surround(inductor.partitions_are_handed_over(), post_compile)
+    def parts(
+        original: Any, example_inputs: Any, compiled_graph: Any, *args: Any, **kw: Any
+    ) -> None:
+        with _known_of(compiled_graph, iter(inductor.maps_of_partitions(compiled_graph))):
+            original(example_inputs, compiled_graph, *args, **kw)
+
+    surround(inductor.graph_is_handed_over(), whole)
+    surround(inductor.partitions_are_handed_over(), parts)
+
+
+@contextlib.contextmanager
+def _known_of(compiled_graph: Any, partitions: Iterator[Any] | None) -> Iterator[None]:
+    stored = getattr(compiled_graph, _APPLIED, ()) if getattr(_active, "cached", False) else ()
+    _active.partitions, _active.applied = partitions, [Applied(*each) for each in stored]
+    try:
+        yield
+    finally:
+        _active.partitions, _active.applied = None, ()
+
+
+_APPLIED = "_pygraph_applied"
+
+
+def _store_what_was_applied() -> None:
+    """Inductor's cache keeps with a graph what the passes have done about it, for the report of a
+    process that finds the graph there: as tuples, which are read without PyGraph, too."""
+
+    def save(original: Any, key: Any, compiled_graph: Any, *args: Any, **kwargs: Any) -> Any:
+        made = getattr(_active, "transformed", None)
+        if made is not None:
+            applied = [dataclasses.astuple(each) for each in made.split.applied]
+            setattr(compiled_graph, _APPLIED, applied)
+        return original(key, compiled_graph, *args, **kwargs)
+
+    surround(inductor.graph_is_stored(), save)
 
 
 def _next_partition() -> Partition | None:
@@ -283,4 +327,5 @@ def _call(
         mutated_input_idxs=kwargs.get("mutated_input_idxs", ()),
         partition=_next_partition(),
         transformed=getattr(_active, "transformed", None),
+        applied=getattr(_active, "applied", ()),
     )

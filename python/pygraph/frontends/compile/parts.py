@@ -103,10 +103,12 @@ def compile_in_parts(
     made: Transformed,
     compile_body: Callable[[torch.fx.GraphModule, list[Any]], Callee],
     compile_host: Callable[[torch.fx.GraphModule, list[Any]], Callee],
-) -> InParts:
-    """The callable that stands for a transformed graph. The body is compiled last: a graph of it
-    that is at hand is one that will be called."""
+) -> Callee:
+    """The callable that stands for a transformed graph: where the body is all of it, what that is
+    compiled to. It is compiled last: a graph of it that is at hand is one that will be called."""
     split = made.split
+    if split.is_body:
+        return compile_body(split.body, split.examples)
     (device,) = reading.devices(split.body.graph)
 
     def host(part: HostPart | None) -> Callee | None:
