@@ -92,7 +92,7 @@ NAMED_ELSEWHERE = {
         *("add", "div", "full", "mul", "neg", "pow", "reciprocal", "sqrt", "sub", "true_divide"),
     },
     "transform/fetch.py": {"clone"},
-    "transform/fold.py": {"full", "lift_fresh"},
+    "transform/fold.py": {"full", "lift_fresh", "view"},
     "transform/predicate.py": {"cond", "view", "where"},
     "planning/fake.py": {"_local_scalar_dense", "index", "masked_select", "new_empty", "nonzero"},
     "twin/generator_state.py": set(WANTED[Property.LENDS_GENERATOR].split()),
