@@ -115,7 +115,7 @@ def _stand_in(draft: Draft, node: Any, found: torch.Tensor, element: Any) -> Any
         if element is None:
             name = f"_folded_{len(draft.folded)}"
             with disable_current_modes(), torch.no_grad():
-                constant = brought(found if found.dim() else found.reshape(1), draft.home)
+                constant = brought(torch.atleast_1d(found), draft.home)
             draft.module.register_buffer(name, constant, persistent=False)
             made = _lifted(draft.graph, name)
             if not found.dim():

@@ -96,7 +96,7 @@ def installed(
     given, which is the transformed one."""
     _replace_cudagraphify()
     _store_what_was_applied()
-    _observe_partitions()
+    _observe_graphs()
     _spare_the_tree_manager()
     with _handed_to(wrap, cached=bool(passes)):
         patches = inductor.with_graphs()
@@ -211,34 +211,23 @@ def _replace_cudagraphify() -> None:
     surround(inductor.cudagraphify(), cudagraphify)
 
 
-def _observe_partitions() -> None:
-    """Keeps a graph's partition maps at hand while its partitions are handed to cudagraphify, and
-    what the passes have done about the graph while it is, whole or in partitions."""
+def _observe_graphs() -> None:
+    """While a graph is handed to cudagraphify, whole or in partitions, keeps at hand the maps of
+    the partitions, and what the passes have done about a graph from a cache."""
 
-    def whole(
-        original: Any, example_inputs: Any, compiled_graph: Any, *args: Any, **kw: Any
+    def post_compile(
+        original: Any, example_inputs: Any, compiled_graph: Any, *args: Any, **kwargs: Any
     ) -> None:
-        with _known_of(compiled_graph, None):
-            original(example_inputs, compiled_graph, *args, **kw)
+        stored = getattr(compiled_graph, _APPLIED, ()) if getattr(_active, "cached", False) else ()
+        _active.applied = [Applied(*each) for each in stored]
+        _active.partitions = iter(inductor.maps_of_partitions(compiled_graph))
+        try:
+            original(example_inputs, compiled_graph, *args, **kwargs)
+        finally:
+            _active.applied, _active.partitions = (), None
 
-    def parts(
-        original: Any, example_inputs: Any, compiled_graph: Any, *args: Any, **kw: Any
-    ) -> None:
-        with _known_of(compiled_graph, iter(inductor.maps_of_partitions(compiled_graph))):
-            original(example_inputs, compiled_graph, *args, **kw)
-
-    surround(inductor.graph_is_handed_over(), whole)
-    surround(inductor.partitions_are_handed_over(), parts)
-
-
-@contextlib.contextmanager
-def _known_of(compiled_graph: Any, partitions: Iterator[Any] | None) -> Iterator[None]:
-    stored = getattr(compiled_graph, _APPLIED, ()) if getattr(_active, "cached", False) else ()
-    _active.partitions, _active.applied = partitions, [Applied(*each) for each in stored]
-    try:
-        yield
-    finally:
-        _active.partitions, _active.applied = None, ()
+    surround(inductor.graph_is_handed_over(), post_compile)
+    surround(inductor.partitions_are_handed_over(), post_compile)
 
 
 _APPLIED = "_pygraph_applied"
