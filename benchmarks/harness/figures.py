@@ -8,6 +8,10 @@ from typing import Any
 Modes = Mapping[str, Any]
 """{mode: record}, of any benchmark."""
 
+NOT_CACHED = ("fxgraph_cache_miss", "fxgraph_cache_bypass")
+"""Inductor's counters of the graphs that it compiled because its cache on disk did not have
+them; in a record's `extra`."""
+
 
 def right(record: Any) -> bool:
     """Whether its figures count. A floor that is a bound is none of the results that are judged;

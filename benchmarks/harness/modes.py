@@ -22,6 +22,7 @@ import torch._dynamo
 
 from benchmarks.harness import floor
 from benchmarks.harness.device import Device, Memory, nbytes
+from benchmarks.harness.figures import NOT_CACHED
 from benchmarks.harness.isolate import isolated
 from benchmarks.harness.reports import read_report
 from pygraph.demo.models import chosen
@@ -226,7 +227,7 @@ def available(device: Device, modes: Iterable[str]) -> list[str]:
 def begin(make: Callable[[Any], Any], bench: Bench, call: bool = True) -> Any:
     """A runner whose first call was made: compiled, and nothing captured yet but the floor."""
     extra: dict[str, Any] = {}
-    with noting_skips(extra):
+    with noting_inductor(extra):
         started = bench.clock()
         runner = make(bench)
         runner.compile_s = bench.clock() - started
@@ -239,7 +240,7 @@ def begin(make: Callable[[Any], Any], bench: Bench, call: bool = True) -> Any:
 def warm_up(runner: Runner, bench: Bench) -> Runner:
     """Call until nothing is compiled or captured any more."""
     others = runner.other_graphs()
-    with noting_skips(runner.extra):
+    with noting_inductor(runner.extra):
         while len(runner.first_calls_s) < WARM_UP_CALLS or (
             len(runner.first_calls_s) < MOST_WARM_UP_CALLS
             and any(graph.state == WARMING for graph in runner.reports())
@@ -259,13 +260,14 @@ def first_call(runner: Runner, bench: Bench, others: frozenset[str] = frozenset(
 
 
 @contextmanager
-def noting_skips(extra: dict[str, Any]) -> Iterator[None]:
-    """What Inductor counts meanwhile about its own graphs, such as those that it left out."""
-    counters = torch._dynamo.utils.counters["inductor"]
-    before = dict(counters)
+def noting_inductor(extra: dict[str, Any]) -> Iterator[None]:
+    """What Inductor counts meanwhile: its own graphs, such as those that it left out, and the code
+    that its cache did not have."""
+    before = dict(torch._dynamo.utils.counters["inductor"])
     yield
-    for name, count in counters.items():
-        if "cudagraph" in name and count != before.get(name, 0):
+    for name, count in torch._dynamo.utils.counters["inductor"].items():  # it may be another dict
+        noted = "cudagraph" in name or name in NOT_CACHED
+        if noted and count != before.get(name, 0):
             extra[name] = extra.get(name, 0) + count - before.get(name, 0)
 
 

@@ -49,12 +49,14 @@ class Measured(Timed):
     verdict: dict[str, Any] = field(default_factory=dict)
     """check.Verdict."""
     compile_s: float | None = None
-    """Up to the steady state, with warm caches on disk."""
+    """Up to the steady state, with warm caches on disk, unless `extra` has one of
+    figures.NOT_CACHED."""
     bytes_copied: float | None = None
     """Per iteration, to bring tensors in place or results out; kernels' own copies left out."""
     fallbacks: list[dict[str, str]] = field(default_factory=list)
     """pygraph: [{graph, reason}] of compiled graphs that do not run as CUDA graphs."""
     extra: dict[str, Any] = field(default_factory=dict)
+    """With figures.NOT_CACHED, where not 0: how often, while this mode was compiled."""
 
     @property
     def timed(self) -> bool:

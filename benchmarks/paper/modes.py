@@ -136,7 +136,7 @@ def finish(found: Iteration, bench: Bench) -> None:
     with _captures() as captured:
         modes.warm_up(found, bench)
         started = bench.clock()
-        with modes.noting_skips(found.extra):
+        with modes.noting_inductor(found.extra):
             for _ in range(SETTLING_PASSES):
                 for inputs in bench.inputs:
                     found.run(inputs)

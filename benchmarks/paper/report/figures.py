@@ -94,6 +94,19 @@ def over(mode: str, reference: str, field: str = "latency_us") -> Ratio:
     return lambda row: harness.over(by_mode(row), mode, reference, field)
 
 
+def compile_over(reference: str) -> Ratio:
+    """How many times as long as the reference pygraph compiles; None where Inductor's cache did not
+    have the code of one of them. Where Dynamo breaks a function, what an earlier mode met decides
+    which sizes are symbols in a later one, which then compiles what nobody did before."""
+
+    def value(row: Row) -> float | None:
+        both = [each for each in map(row.mode, (OWN, reference)) if each is not None]
+        anew = any(each.extra.get(name) for each in both for name in harness.NOT_CACHED)
+        return None if anew else over(OWN, reference, "compile_s")(row)
+
+    return value
+
+
 PEAK = over(OWN, DEFAULT, "peak_mib")
 
 

@@ -209,7 +209,7 @@ def compile_cost(rows: Rows) -> Table:
     """Figure 13 of the paper, and what the first call takes without caches."""
 
     def over_mode(mode: str, theirs: str) -> Column:
-        return _with_mean(f"{OWN} / {mode}", over(OWN, mode, "compile_s"), rows, theirs)
+        return _with_mean(f"{OWN} / {mode}", figures.compile_over(mode), rows, theirs)
 
     columns = [NAME, *_by_mode(COMPILED, "compile_s")]
     columns += [over_mode(DEFAULT, ""), over_mode(TORCH, published.COMPILE)]

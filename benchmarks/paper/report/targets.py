@@ -72,7 +72,7 @@ def _faster(reference: str, names: Sequence[str], rows: Sequence[Row]) -> Target
 
 
 def _compile(names: Sequence[str], rows: Sequence[Row]) -> Target:
-    value = figures.over(OWN, TORCH, "compile_s")
+    value = figures.compile_over(TORCH)
     found, mean = figures.entries(rows, value), figures.mean(rows, value)
     detail = f"over {mean.rows} of {len(names)} rows"
     detail += f"; worst {_shown(found[0])}" if found else ""

@@ -244,6 +244,19 @@ def test_a_workload_through_all_modes(own_modes):
     assert frozen[-1] and not is_frozen()
 
 
+def test_code_that_inductors_cache_does_not_have_is_noted() -> None:
+    from torch._inductor.utils import fresh_cache
+
+    def make(bench: Bench) -> Runner:
+        return Runner("default", torch.compile(lambda x: (x.sin() + 1,), backend="inductor"))
+
+    bench = Bench(torch.nn.Identity(), [(torch.randn(8),)], CPU)
+    with fresh_cache():
+        assert modes.begin(make, bench).extra == {"fxgraph_cache_miss": 1}
+        torch._dynamo.reset()
+        assert modes.begin(make, bench).extra == {}
+
+
 def test_memory_is_growth_with_idle_private_memory():
     made = Record("m", 1, "reduce-overhead")
     before = Memory(allocated=100, reserved=120, in_use=500, private=10, idle=4)

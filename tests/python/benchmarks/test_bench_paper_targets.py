@@ -111,6 +111,16 @@ def test_compile_time(seconds, met):
     assert "worst 3.00 (BERT)" in target(content, "compile time").detail
 
 
+@pytest.mark.parametrize("cold", ["pygraph", "reduce-overhead"])
+def test_what_was_not_in_the_cache_is_no_comparison_of_compile_times(cold):
+    content = whole()
+    mode(content, "ST", "default")["extra"] = {"fxgraph_cache_miss": 1}
+    mode(content, "BERT", cold)["extra"] = {"fxgraph_cache_miss": 2}
+    mode(content, "BERT", "pygraph")["compile_s"] = 60.0
+    found = target(content, "compile time")
+    assert "over 24 of 25 rows" in found.detail and "BERT" not in found.detail
+
+
 def test_the_share_near_the_floor():
     content = whole()
     mode(content, "EOS", "pygraph")["latency_us"] = 70 * 1.10
