@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # for benchmarks/
 PICTURE = "docs/images/speed-ups.svg"
 PAPER = "benchmarks/results/paper25.json"
-PAPER_H100 = "benchmarks/results/paper25-h100.json"
 FIRST_LIGHT = "benchmarks/results/first-light.json"
 LAYERS_RECORD = "benchmarks/results/layers.json"
 PATTERNS = "benchmarks/results/patterns.json"
@@ -197,7 +196,6 @@ BLOCKS = (
     Block("README.md", "gain", PAPER, of_paper("gain")),
     Block("README.md", "speed-ups", PAPER, of_paper("readme_table")),
     Block("docs/benchmarks.md", "paper25", PAPER, of_paper("whole_table")),
-    Block("docs/benchmarks.md", "paper25-h100", PAPER_H100, of_paper("whole_table")),
     Block("docs/benchmarks.md", "memory", PAPER, of_paper("memory")),
     Block("docs/benchmarks.md", "first-light", FIRST_LIGHT, first_light),
     Block("docs/benchmarks.md", "patterns", PATTERNS, patterns, waits=True),

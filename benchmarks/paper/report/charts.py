@@ -135,7 +135,7 @@ def in_short(rows: Rows) -> Drawn | None:
     shown = figures.sample(rows)
     if not shown:
         return None
-    names = [*map(figures.model, shown), f"geometric mean of all {len(rows)}"]
+    names = [*map(figures.model, shown), "geometric mean of all"]
     with _axes(8.6, 0.46 * len(names) + 0.9) as (figure_, axes):
         for order, mode in enumerate(references):
             values = [speed_up(mode)(row) or 0.0 for row in shown]

@@ -83,6 +83,9 @@ def readme_table(content: Mapping[str, Any]) -> str:
         f"and memory are pygraph's. The rows are every third of all {len(rows)} by speed-up over "
         "reduce-overhead, from the best to the worst, and the one with the worst memory."
     )
+    for mode in (DEFAULT, TORCH):
+        measured = figures.mean(rows.values(), figures.speed_up(mode)).rows
+        said += f" The mean over {mode} is of {measured} rows." if measured < len(rows) else ""
     return f"{table(tables.short(rows))}\n\n{_paragraph(said)}"
 
 
@@ -118,8 +121,10 @@ def memory(content: Mapping[str, Any]) -> str:
 def _faster(rows: Rows, mode: str) -> str:
     value = figures.speed_up(mode)
     found = figures.entries(rows.values(), value)
-    mean = figures.mean(rows.values(), value).value
-    return f"{mean:.2f} times as fast as {mode} ({found[-1].value:.2f} to {found[0].value:.2f})"
+    mean = figures.mean(rows.values(), value)
+    measured = f"{mean.rows} of them, " if mean.rows < len(rows) else ""
+    span = f"{found[-1].value:.2f} to {found[0].value:.2f}"
+    return f"{mean.value:.2f} times as fast as {mode} ({measured}{span})"
 
 
 def _most_held(rows: Rows, mode: str) -> str:

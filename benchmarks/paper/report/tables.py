@@ -137,7 +137,7 @@ def short(rows: Rows) -> Table:
     columns = [words("model", figures.model), BATCH, *_by_mode(COMPILED, "latency_us")]
     columns += [_over(mode, mean_of(speed_up(mode))) for mode in REFERENCES]
     columns.append(replace(_with_mean("peak memory / default", PEAK, rows), feet=[mean_of(PEAK)]))
-    return made(figures.sample(rows), columns, f"{MEAN} of all {len(rows)}")
+    return made(figures.sample(rows), columns, f"{MEAN} of all")
 
 
 def host(rows: Rows) -> Table:
