@@ -41,16 +41,20 @@ def transform(
     *,
     generated: bool,
     home: torch.device | None = None,
+    tell: Callable[[str], object] | None = None,
 ) -> Split | None:
     """The graph in parts; None where no pass has anything to do. The module stays as it is.
     `generated`: code is generated for it. `home`: the device that really is where its own one
     stands, for constants, if that is another one. No pass touches a graph with tensors on several
     devices besides the host, or with none, or with tensors that are not plain memory. Whatever
-    fails here, the graph can be compiled as it is."""
+    fails here, the graph can be compiled as it is; `tell` is told."""
     try:
         return in_parts(module, passes, generated=generated, home=home)
-    except Exception:
+    except Exception as error:
         log.exception("a graph is compiled as it is, for a pass has failed; please report this")
+        if tell is not None:
+            why = str(error).partition("\n")[0]
+            tell(f"a graph is compiled as it is, for a pass has failed: {why}")
         return None
 
 

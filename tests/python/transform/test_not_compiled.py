@@ -11,6 +11,7 @@ from transform_support import OnDevice, trace
 
 import pygraph
 from pygraph.frontends.compile import hook
+from pygraph.transform import pipeline
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo", "fresh_report")
 
@@ -48,6 +49,33 @@ def test_a_transformed_graph_that_cannot_be_compiled_is_compiled_as_it_is(
     assert "in this line" in caplog.text
     (event,) = pygraph.report().events
     assert event.endswith("could not be: planted")
+
+
+@pytest.fixture
+def broken_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(pipeline, "in_parts", broken)
+
+
+def test_a_pass_that_fails_is_an_event(monkeypatch: pytest.MonkeyPatch, broken_pass: None) -> None:
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", lambda gm, *_, **__: gm)
+    module = trace(lambda x: (x * 2,), OnDevice(torch.randn(4)))
+    with hook.installed(lambda model, *_, **__: model, passes=("bring",)) as routed:
+        pass
+    assert routed["inner_compile"](module, []) is module
+    (event,) = pygraph.report().events
+    assert event.endswith("a pass has failed: planted")
+
+
+def test_a_pass_that_fails_without_inductor_is_an_event(broken_pass: None) -> None:
+    x = torch.randn(4)
+    fast = torch.compile(lambda x: x * 2, backend="pygraph", options={"device": "twin"})
+    with torch.no_grad():
+        assert torch.equal(fast(x), x * 2)
+    (event,) = pygraph.report().events
+    assert event.endswith("a pass has failed: planted")
 
 
 def test_an_unmet_requirement_is_no_such_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,7 @@ from torch._inductor.compile_fx import compile_fx_inner
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from transform_support import DEVICE, Case, OnDevice, on_cpu, trace
 
+import pygraph
 from pygraph.frontends.compile.parts import run_by_operators
 from pygraph.transform import pipeline, reading
 
@@ -656,13 +658,28 @@ def test_a_pass_that_fails_leaves_the_graph_as_it_is(
 ) -> None:
     def broken(draft: Any) -> None:
         draft.graph.erase_node(list(draft.graph.nodes)[-1])
-        raise RuntimeError("planted")
+        raise RuntimeError("planted\nin this line")
 
     monkeypatch.setitem(cast(Any, pipeline.PASSES), "bring", broken)
     module = trace(lambda x, s: (x * s,), OnDevice(X), number())
-    before = str(module.graph)
-    assert pipeline.transform(module, generated=True) is None
-    assert str(module.graph) == before and "planted" in caplog.text
+    before, told = str(module.graph), list[str]()
+    assert pipeline.transform(module, generated=True, tell=told.append) is None
+    assert str(module.graph) == before and "in this line" in caplog.text
+    assert told == ["a graph is compiled as it is, for a pass has failed: planted"]
+
+
+def test_an_edition_is_of_all_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Compiled code that a cache has from another edition is not taken for what this one does."""
+    package, inner = tmp_path / "__init__.py", tmp_path / "transform" / "fold.py"
+    inner.parent.mkdir()
+    package.touch()
+    monkeypatch.setattr(pygraph, "__file__", str(package))
+
+    def edition(code: str) -> str:
+        inner.write_text(code)
+        return pipeline.edition.__wrapped__()
+
+    assert edition("a = 1") == edition("a = 1") != edition("a = 2")
 
 
 def test_tensors_that_are_not_plain_memory_are_left_alone() -> None:

@@ -135,7 +135,7 @@ def _inner_compile(
             return compile_graph(gm, *args, **kwargs)
 
     def compile_graph(gm: Any, *args: Any, **kwargs: Any) -> Any:
-        found = transform(gm, passes, generated=True) if passes else None
+        found = transform(gm, passes, generated=True, tell=registry.note) if passes else None
         if found is not None:
             try:
                 return compile_transformed(found, *args, **kwargs)
