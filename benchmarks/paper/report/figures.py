@@ -96,8 +96,8 @@ def over(mode: str, reference: str, field: str = "latency_us") -> Ratio:
 
 def compile_over(reference: str) -> Ratio:
     """How many times as long as the reference pygraph compiles; None where Inductor's cache did not
-    have the code of one of them. Where Dynamo breaks a function, what an earlier mode met decides
-    which sizes are symbols in a later one, which then compiles what nobody did before."""
+    have the code of one of them, as where Dynamo breaks a function and, in a process that has met
+    other sizes, makes other graphs of it."""
 
     def value(row: Row) -> float | None:
         both = [each for each in map(row.mode, (OWN, reference)) if each is not None]

@@ -22,6 +22,11 @@ def as_bytes(count: float) -> str:
     raise AssertionError("unreachable: the last unit always returns")
 
 
+def first_line(text: str) -> str:
+    """The first that is not blank, as of what an error says."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
 def headline(report: Report) -> str:
     """The whole report in one line."""
     if not report.graphs:

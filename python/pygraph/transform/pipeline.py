@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 import pygraph
+from pygraph.reporting.text import first_line
 from pygraph.torch_private.graphs import copied
 from pygraph.transform import bring, count, fetch, fold, keep, predicate, reading
 from pygraph.transform.draft import Draft, kind
@@ -30,6 +31,8 @@ PASSES: Mapping[str, Callable[[Draft], None]] = {
 }
 #: `keep` goes through Dynamo's graph, before there are graphs of ATen's operators.
 ALL: frozenset[str] = frozenset({keep.NAME, *PASSES})
+
+_FAILED = "a graph is compiled as it is, for a pass has failed"
 
 #: What in a graph makes it worth a draft.
 _OBSTACLES = ("cpu operator", "host to device", "device to host", "cpu input", "control flow")
@@ -51,10 +54,9 @@ def transform(
     try:
         return in_parts(module, passes, generated=generated, home=home)
     except Exception as error:
-        log.exception("a graph is compiled as it is, for a pass has failed; please report this")
+        log.exception("%s; please report this", _FAILED)
         if tell is not None:
-            why = str(error).partition("\n")[0]
-            tell(f"a graph is compiled as it is, for a pass has failed: {why}")
+            tell(f"{_FAILED}: {first_line(str(error))}")
         return None
 
 
@@ -66,6 +68,8 @@ def in_parts(
     home: torch.device | None = None,
 ) -> Split | None:
     """The same, but for what fails."""
+    if PASSES.keys().isdisjoint(passes):
+        return None
     devices = reading.devices(module.graph)
     if len(devices) != 1 or not any(map(_is_worth_it, module.graph.nodes)):
         return None

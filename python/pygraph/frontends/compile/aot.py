@@ -61,9 +61,7 @@ def compile_graph(
             code = functools.partial(units.compile, source)
             return cast(Any, code() if around is None else around(code, body, is_backward))
 
-        found = None
-        if passes:
-            found = transform(graph, passes, generated=False, tell=registry.note)
+        found = transform(graph, passes, generated=False, tell=registry.note)
         if found is None:
             return compile_it(None, graph)
         made = Transformed(found)

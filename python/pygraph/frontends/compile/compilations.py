@@ -17,6 +17,7 @@ from pygraph.operators.obstacles import is_operator
 from pygraph.planning import KINDS, Finding
 from pygraph.planning.inspect import findings, is_view
 from pygraph.reporting import GraphReport
+from pygraph.reporting.text import first_line
 from pygraph.runtime.requirement import RequirementNotMet
 from pygraph.torch_private import inductor
 from pygraph.torch_private.dispatch import tree_leaves
@@ -125,10 +126,6 @@ def after(mark: Compilation | None) -> list[Compilation]:
 
 def last() -> Compilation | None:
     return _kept[-1] if _kept else None
-
-
-def first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 def _works(node: Any, on_host: Callable[[torch.Tensor], bool]) -> bool:

@@ -28,6 +28,7 @@ from pygraph.reporting import (
     OutsideKernel,
     Report,
 )
+from pygraph.reporting.text import first_line
 from pygraph.runtime import kernels, registry
 from pygraph.runtime.devices import PLATFORMS
 from pygraph.torch_private import aot, dynamo
@@ -246,7 +247,7 @@ def _compiled(frame: dynamo.CompiledFrame) -> str:
     place = f"{frame.name} ({Path(frame.file).name}:{frame.line})"
     if frame.because is None:
         return place
-    return f"{place}, again, for {compilations.first_line(frame.because)}"
+    return f"{place}, again, for {first_line(frame.because)}"
 
 
 def _name_of(fn: Any) -> str:

@@ -23,7 +23,6 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from pygraph.frontends.compile.compilations import first_line
 from pygraph.frontends.compile.parts import (
     Transformed,
     compile_in_parts,
@@ -31,6 +30,7 @@ from pygraph.frontends.compile.parts import (
     run_by_operators,
 )
 from pygraph.reporting import Applied
+from pygraph.reporting.text import first_line
 from pygraph.runtime import registry
 from pygraph.runtime.partition import Partition, Position
 from pygraph.runtime.requirement import RequirementNotMet
@@ -135,7 +135,7 @@ def _inner_compile(
             return compile_graph(gm, *args, **kwargs)
 
     def compile_graph(gm: Any, *args: Any, **kwargs: Any) -> Any:
-        found = transform(gm, passes, generated=True, tell=registry.note) if passes else None
+        found = transform(gm, passes, generated=True, tell=registry.note)
         if found is not None:
             try:
                 return compile_transformed(found, *args, **kwargs)
