@@ -9,8 +9,9 @@
 // which may hold old addresses too); left to the proof, except where a parameter of its own holds
 // an address of phantom memory: such a word is no padding, and the captures cannot be linked.
 // Unchanged and in no region, yet an address of device memory: foreign, a constant of some library;
-// left alone and reported. What this comparison cannot see (encoded addresses, pointers that hide
-// in device memory) is left to the proof.
+// left alone and reported. A word that holds a host number (host_number.h) is found by the bits of
+// the two values that the number has in the captures. What this comparison cannot see (encoded
+// addresses, pointers that hide in device memory) is left to the proof.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "pygraph/host_number.h"
 #include "pygraph/image.h"
 
 namespace pygraph {
@@ -62,10 +64,11 @@ struct LinkTable {
   std::size_t words = 0;                ///< words compared
   std::size_t coincidences = 0;         ///< in a region in A, unchanged in B
   std::size_t strays = 0;               ///< of the noise: words that look like phantom addresses
-  std::size_t noise = 0;                ///< words that differ and no region explains
+  std::size_t noise = 0;                ///< words that differ, and not all of it is explained
   std::vector<ForeignWord> foreign;     ///< by node, then offset
-  /// Why the two captures do not describe the same work, or a phantom word no region explains.
-  /// Not empty: do not use the relocations.
+  std::vector<NumberWord> numbers;      ///< by node, then offset
+  /// Why the two captures do not describe the same work, or a phantom word no region explains, or
+  /// bits that host numbers explain in more than one way. Not empty: do not use the relocations.
   std::vector<std::string> problems;
 
   [[nodiscard]] bool sound() const noexcept { return problems.empty(); }
@@ -77,8 +80,16 @@ struct LinkTable {
 /// explains, is a problem and not noise. An end of a copy in host memory that no region explains is
 /// a problem: nobody knows whether it is there when the graph runs. Events and host functions must
 /// be the same in both. Without `is_device_memory` no foreign words are found.
+///
+/// What differs in a kernel's parameters and no region explains may be one of `numbers`, in any of
+/// its encodings; a word may hold two of 4 bytes each, and the 4 bytes behind the last word one.
+/// Where two numbers, or two encodings, explain the same bytes, that is a problem: give
+/// all of them values that nothing else has. Throws std::invalid_argument for a number whose values
+/// in A and B differ in type, or do not differ in an encoding (two doubles that round to one
+/// float).
 LinkTable relocate(const Image& a, const Image& b, std::span<const Region> regions,
                    CUdeviceptr phantom_begin, CUdeviceptr phantom_end,
-                   const IsDeviceMemory& is_device_memory = {});
+                   const IsDeviceMemory& is_device_memory = {},
+                   std::span<const HostNumber> numbers = {});
 
 }  // namespace pygraph

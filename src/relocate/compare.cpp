@@ -4,11 +4,13 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <unordered_map>
 
+#include "number_index.h"
 #include "pygraph/relocate.h"
 
 namespace pygraph {
@@ -194,9 +196,10 @@ std::string difference(const Node& a, const Node& b) {
 class Comparison {
  public:
   Comparison(std::span<const Region> regions, CUdeviceptr phantom_begin, CUdeviceptr phantom_end,
-             const IsDeviceMemory& is_device_memory)
+             const IsDeviceMemory& is_device_memory, std::span<const HostNumber> numbers)
       : regions_(regions),
         index_(regions),
+        numbers_(numbers),
         phantom_begin_(phantom_begin),
         phantom_end_(phantom_end),
         is_device_memory_(is_device_memory) {}
@@ -209,6 +212,9 @@ class Comparison {
     for (const std::uint32_t offset : left.words) {
       ++table_.words;
       word(node, offset, left, left.word(offset), right.word(offset));
+    }
+    if (!numbers_.empty()) {
+      half_word_at_end(node, left, right);
     }
   }
 
@@ -230,6 +236,9 @@ class Comparison {
       table_.relocations.push_back({node, offset, *near, addend});
       return;
     }
+    if (in_a != in_b && numbers_explain(node, offset, left, {in_a, in_b, sizeof in_a})) {
+      return;
+    }
     if (left.kind == NodeKind::kMemcpy && unexplained_host_end(left, offset, in_a)) {
       table_.problems.push_back(fmt::format(
           "node {} copies {} host memory at {:#x} that no region explains: it may be gone when the "
@@ -248,6 +257,44 @@ class Comparison {
     } else if (!phantom(in_a) && is_device_memory_(in_a)) {
       table_.foreign.push_back({node, offset, in_a});
     }
+  }
+
+  /// Packed parameters may end in half a word, which holds no address.
+  void half_word_at_end(std::uint32_t node, const Node& left, const Node& right) {
+    const std::size_t whole = left.block.size() / sizeof(std::uint64_t) * sizeof(std::uint64_t);
+    std::uint32_t in_a = 0;
+    std::uint32_t in_b = 0;
+    if (left.block.size() - whole < sizeof in_a) {
+      return;
+    }
+    std::memcpy(&in_a, left.block.data() + whole, sizeof in_a);
+    std::memcpy(&in_b, right.block.data() + whole, sizeof in_b);
+    numbers_explain(node, static_cast<std::uint32_t>(whole), left, {in_a, in_b, sizeof in_a});
+  }
+
+  /// Notes the host numbers among these bits, and says whether nothing differs besides.
+  bool numbers_explain(std::uint32_t node, std::uint32_t offset, const Node& left,
+                       ComparedBits bits) {
+    if (numbers_.empty()) {
+      return false;
+    }
+    NumberIndex::Explanation found = numbers_.explain(left, offset, bits);
+    if (found.ambiguous) {
+      std::string names;
+      for (const NumberWord& word : found.words) {
+        names += fmt::format("{}{} ({} bytes at {})", names.empty() ? "" : ", ", word.number,
+                             bytes_of(word.encoding), word.offset);
+      }
+      table_.problems.push_back(
+          fmt::format("node {} offset {}: {:#x} became {:#x} in the probe, which host numbers "
+                      "explain in more than one way: {}",
+                      node, offset, bits.a, bits.b, names));
+    }
+    for (NumberWord& word : found.words) {
+      word.node = node;
+    }
+    std::move(found.words.begin(), found.words.end(), std::back_inserter(table_.numbers));
+    return found.complete;
   }
 
   /// The region a little beside which `in_a` lies, when the word moved along with it: kernels
@@ -290,6 +337,7 @@ class Comparison {
 
   std::span<const Region> regions_;
   RegionIndex index_;
+  NumberIndex numbers_;
   CUdeviceptr phantom_begin_;
   CUdeviceptr phantom_end_;
   DeviceMemoryTest is_device_memory_;
@@ -300,8 +348,8 @@ class Comparison {
 
 LinkTable relocate(const Image& a, const Image& b, std::span<const Region> regions,
                    CUdeviceptr phantom_begin, CUdeviceptr phantom_end,
-                   const IsDeviceMemory& is_device_memory) {
-  Comparison comparison(regions, phantom_begin, phantom_end, is_device_memory);
+                   const IsDeviceMemory& is_device_memory, std::span<const HostNumber> numbers) {
+  Comparison comparison(regions, phantom_begin, phantom_end, is_device_memory, numbers);
   LinkTable& table = comparison.table();
   if (a.nodes.size() != b.nodes.size()) {
     table.problems.push_back(

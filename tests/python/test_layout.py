@@ -44,7 +44,13 @@ FOLDERS = (
     ("entry",),
     ("bindings",),
 )
-HEADERS = {"chain": "program", "driver_symbols": "driver", "flatten": "image", "handles": "driver"}
+HEADERS = {
+    "chain": "program",
+    "driver_symbols": "driver",
+    "flatten": "image",
+    "handles": "driver",
+    "host_number": "relocate",
+}
 MOST_POSITIONAL = 6
 
 
