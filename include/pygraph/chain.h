@@ -15,7 +15,7 @@ namespace pygraph {
 /// Not thread-safe: guard it.
 class Chain {
  public:
-  /// `parts`: at least one, all with the same number of regions.
+  /// `parts`: at least one, all with as many regions and as many host numbers.
   explicit Chain(std::vector<Program> parts);
 
   [[nodiscard]] std::size_t size() const noexcept { return parts_.size(); }
@@ -32,6 +32,11 @@ class Chain {
   [[nodiscard]] CUdeviceptr bound(std::uint32_t region) const noexcept {
     return parts_.size() == 1 ? parts_.front().bound(region) : addresses_[region];
   }
+
+  /// Writes the value of a host number into every part, for launches to come. Throws what
+  /// Program::set_number throws: some parts may have the value then, and others not.
+  void set_number(std::uint32_t number, NumberValue value);
+  [[nodiscard]] std::size_t number_count() const noexcept { return parts_.front().number_count(); }
 
   /// Launches part number `part`. Throws what Program::launch throws.
   void launch(std::size_t part, CUstream stream);

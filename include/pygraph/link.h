@@ -100,6 +100,7 @@ struct LinkRequest {
   std::span<const LinkRegion> regions{};
   std::span<const CopyOut> copies{};
   std::span<const OperatorSpan> operators{};  ///< ascending, apart; none: nothing is known
+  std::span<const HostNumber> numbers{};      ///< that kernels may take by value; see relocate()
   CUdeviceptr phantom_begin = 0;
   CUdeviceptr phantom_end = 0;
   LinkOptions options{};
@@ -120,6 +121,8 @@ struct LinkedGraph {
   Image image;
   LinkTable table;  ///< as compared; regions past the given ones are the graph's own allocations
   std::vector<Relocation> relocations;  ///< regions of the program; scratch folded to where it is
+  std::vector<NumberWord> numbers;      ///< where the host numbers that were given stand
+  std::size_t number_count = 0;         ///< how many were given
   std::uint32_t first_copy = 0;         ///< region index of the destination of copy 0
   std::uint32_t arena = 0;              ///< region index of the arena's first piece
   /// Of the scratch regions in their given order, then the graph's allocations. The lenders are the
@@ -145,6 +148,7 @@ struct LinkedPart {
   GraphHandle graph;
   Image image;  ///< its nodes only, without edges
   std::vector<Relocation> relocations;
+  std::vector<NumberWord> numbers;
 };
 
 /// Takes a linked graph apart where it is cut: one part if it is not. Run one after another on one
@@ -153,8 +157,8 @@ std::vector<LinkedPart> take_apart(const Driver& driver, LinkedGraph linked);
 
 /// Links. Does not throw for captures that differ or hold an address nobody explains: look at
 /// `table.problems`, and use nothing else when there are any. Throws UnsupportedGraph for nodes
-/// that cannot be relocated (image.h, flatten.h), std::invalid_argument for regions that overlap
-/// and for a copy outside its region, DriverError.
+/// that cannot be relocated (image.h, flatten.h), std::invalid_argument for regions that overlap,
+/// for a copy outside its region and for host numbers that cannot be found, DriverError.
 LinkedGraph link(const Driver& driver, const LinkRequest& request);
 
 }  // namespace pygraph

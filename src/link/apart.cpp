@@ -9,6 +9,19 @@
 namespace pygraph {
 namespace {
 
+/// The words of the nodes [begin, end), which are counted from `begin` on.
+template <typename Word>
+std::vector<Word> words_of(const std::vector<Word>& whole, std::uint32_t begin, std::uint32_t end) {
+  std::vector<Word> found;
+  for (const Word& word : whole) {
+    if (word.node >= begin && word.node < end) {
+      found.push_back(word);
+      found.back().node -= begin;
+    }
+  }
+  return found;
+}
+
 /// A copy of the graph with the nodes [begin, end) only, in which they have new handles.
 LinkedPart part(const Driver& driver, const LinkedGraph& whole, std::uint32_t begin,
                 std::uint32_t end) {
@@ -30,12 +43,8 @@ LinkedPart part(const Driver& driver, const LinkedGraph& whole, std::uint32_t be
                    fmt::format("node {}", index));
     }
   }
-  for (const Relocation& relocation : whole.relocations) {
-    if (relocation.node >= begin && relocation.node < end) {
-      made.relocations.push_back(relocation);
-      made.relocations.back().node -= begin;
-    }
-  }
+  made.relocations = words_of(whole.relocations, begin, end);
+  made.numbers = words_of(whole.numbers, begin, end);
   return made;
 }
 
@@ -61,8 +70,8 @@ std::vector<PartSpan> LinkedGraph::parts_of_regions() const {
 std::vector<LinkedPart> take_apart(const Driver& driver, LinkedGraph linked) {
   std::vector<LinkedPart> parts;
   if (linked.cuts.empty()) {
-    parts.push_back(
-        {std::move(linked.graph), std::move(linked.image), std::move(linked.relocations)});
+    parts.push_back({std::move(linked.graph), std::move(linked.image),
+                     std::move(linked.relocations), std::move(linked.numbers)});
     return parts;
   }
   std::uint32_t begin = 0;

@@ -60,7 +60,7 @@ void find_relocations(LinkContext& context) {
   places.insert(places.end(), context.own.begin(), context.own.end());
   context.linked.table =
       relocate(context.linked.image, context.b.image, places, request.phantom_begin,
-               request.phantom_end, device_memory_test(context.driver));
+               request.phantom_end, device_memory_test(context.driver), request.numbers);
 }
 
 void number_regions(LinkContext& context) {
@@ -74,6 +74,11 @@ void number_regions(LinkContext& context) {
       relocation.region += context.first_own() - linked.first_copy;
     }
   }
+}
+
+void take_numbers(LinkContext& context) {
+  context.linked.numbers = context.linked.table.numbers;
+  context.linked.number_count = context.request.numbers.size();
 }
 
 void count_mentions(LinkContext& context) {
@@ -167,16 +172,18 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
     return std::move(context.linked);
   }
 
-  // What differs between A and B by a region's displacement is a relocation. Behind this addresses
-  // mean nothing, and the probe is done with.
+  // What differs between A and B by a region's displacement is a relocation, what differs as a host
+  // number does is one of its words. Behind this addresses mean nothing, and the probe is done
+  // with.
   find_relocations(context);
   if (!context.linked.table.sound()) {
     return std::move(context.linked);
   }
 
-  // From the numbering of the comparison to that of the program. Behind this `relocations` is
-  // what counts, and `table` only what was found.
+  // From the numbering of the comparison to that of the program. Behind this `relocations` and
+  // `numbers` are what counts, and `table` only what was found.
   number_regions(context);
+  take_numbers(context);
 
   // The copies that the caller wants run behind every leaf. The nodes are complete here: what
   // changes the graph stands above this line.

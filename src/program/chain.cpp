@@ -23,6 +23,12 @@ Chain::Chain(std::vector<Program> parts) : parts_(std::move(parts)) {
   }
 }
 
+void Chain::set_number(std::uint32_t number, NumberValue value) {
+  for (Program& part : parts_) {
+    part.set_number(number, value);
+  }
+}
+
 void Chain::launch(std::size_t part, CUstream stream) {
   Program& program = parts_[part];
   if (parts_.size() != 1) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 
 namespace pygraph {
@@ -25,13 +26,39 @@ void check_relocation(const Relocation& relocation, const Image& image, std::siz
   }
 }
 
+void check_number(const NumberWord& word, const Image& image, std::size_t number_count) {
+  const std::uint32_t bytes = bytes_of(word.encoding);
+  if (word.node >= image.nodes.size() ||
+      std::size_t{word.offset} + bytes > image.nodes[word.node].block.size() ||
+      word.offset % bytes != 0) {
+    throw std::invalid_argument(
+        fmt::format("a host number in node {} at byte {} lies outside the node's parameter block",
+                    word.node, word.offset));
+  }
+  if (word.number >= number_count) {
+    throw std::invalid_argument(fmt::format("a word names host number {}, but there are {} numbers",
+                                            word.number, number_count));
+  }
+}
+
+std::string text_of(NumberValue value) {
+  return std::visit([](auto number) { return fmt::format("{}", number); }, value);
+}
+
 }  // namespace
 
 Program::Program(const Driver& driver, GraphHandle graph, Image image,
-                 std::span<const Relocation> relocations, std::size_t region_count)
-    : driver_(&driver), graph_(std::move(graph)), bound_(region_count, kUnbound) {
+                 std::span<const Relocation> relocations, std::size_t region_count,
+                 std::span<const NumberWord> numbers, std::size_t number_count)
+    : driver_(&driver),
+      graph_(std::move(graph)),
+      bound_(region_count, kUnbound),
+      numbers_(number_count) {
   for (const Relocation& relocation : relocations) {
     check_relocation(relocation, image, region_count);
+  }
+  for (const NumberWord& word : numbers) {
+    check_number(word, image, number_count);
   }
   driver.check(driver.api.cuCtxGetCurrent(&context_), "cuCtxGetCurrent");
   // From here on pointers into the blocks are kept: `nodes_` must not be resized again.
@@ -49,7 +76,13 @@ Program::Program(const Driver& driver, GraphHandle graph, Image image,
       std::copy(std::begin(form), std::end(form), slot.extra);
     }
   }
+  note_relocations(relocations);
+  note_numbers(numbers);
+  dirty_.reserve(nodes_.size());
+}
 
+void Program::note_relocations(std::span<const Relocation> relocations) {
+  const std::size_t region_count = bound_.size();
   first_patch_.assign(region_count + 1, 0);
   for (const Relocation& relocation : relocations) {
     ++first_patch_[relocation.region + 1];
@@ -66,7 +99,15 @@ Program::Program(const Driver& driver, GraphHandle graph, Image image,
         reinterpret_cast<std::uint64_t*>(block + relocation.offset),  // NOLINT
         relocation.node, relocation.addend};
   }
-  dirty_.reserve(nodes_.size());
+}
+
+void Program::note_numbers(std::span<const NumberWord> words) {
+  for (const NumberWord& word : words) {
+    Number& number = numbers_[word.number];
+    unset_ += number.words.empty() ? 1 : 0;
+    number.words.push_back(
+        {nodes_[word.node].node.block.data() + word.offset, word.node, word.encoding});
+  }
 }
 
 void Program::rebind(std::uint32_t region, CUdeviceptr address) noexcept {
@@ -79,12 +120,29 @@ void Program::rebind(std::uint32_t region, CUdeviceptr address) noexcept {
   for (; patch != end; ++patch) {
     const Patch& word = patches_[patch];
     *word.word = address + static_cast<std::uint64_t>(word.addend);
-    Slot& slot = nodes_[word.node];
-    if (!slot.dirty) {
-      slot.dirty = true;
-      dirty_.push_back(word.node);  // never grows past its reserved size
+    mark(word.node);
+  }
+}
+
+void Program::set_number(std::uint32_t number, NumberValue value) {
+  const EncodedNumber encoded(value);
+  Number& target = numbers_[number];
+  for (const NumberPatch& word : target.words) {
+    if (!encoded.as(word.encoding).has_value()) {
+      throw std::out_of_range(
+          fmt::format("host number {} is {}, which its {} bytes in node {} cannot hold", number,
+                      text_of(value), bytes_of(word.encoding), word.node));
     }
   }
+  for (const NumberPatch& word : target.words) {
+    const std::optional<std::uint64_t>& bits = encoded.as(word.encoding);
+    if (bits.has_value() && std::memcmp(word.at, &*bits, bytes_of(word.encoding)) != 0) {
+      std::memcpy(word.at, &*bits, bytes_of(word.encoding));
+      mark(word.node);
+    }
+  }
+  unset_ -= target.set || target.words.empty() ? 0 : 1;
+  target.set = true;
 }
 
 CUresult Program::push_kernel(Slot& slot, Into into) {
@@ -220,12 +278,21 @@ void Program::refuse_in_forked_child() const {
   }
 }
 
-void Program::update() {
-  refuse_in_forked_child();
+void Program::refuse_incomplete() const {
   if (unbound_ != 0) [[unlikely]] {
     throw std::logic_error(fmt::format(
         "update of a program with {} unbound regions; bind every region first", unbound_));
   }
+  if (unset_ != 0) [[unlikely]] {
+    throw std::logic_error(fmt::format(
+        "update of a program with {} host numbers that were never set; set every number first",
+        unset_));
+  }
+}
+
+void Program::update() {
+  refuse_in_forked_child();
+  refuse_incomplete();
   bool fresh = !exec_;
   for (std::size_t i = 0; i < dirty_.size() && !fresh; ++i) {
     const CUresult code = push(nodes_[dirty_[i]], Into::kExec);

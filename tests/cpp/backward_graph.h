@@ -15,10 +15,11 @@ namespace pygraph::testing {
 /// The programs of a linked graph as a chain.
 inline pygraph::Chain chain_of(const Driver& driver, LinkedGraph linked) {
   const std::size_t regions = linked.region_count();
+  const std::size_t numbers = linked.number_count;
   std::vector<Program> programs;
   for (LinkedPart& part : take_apart(driver, std::move(linked))) {
     programs.emplace_back(driver, std::move(part.graph), std::move(part.image), part.relocations,
-                          regions);
+                          regions, part.numbers, numbers);
   }
   return pygraph::Chain(std::move(programs));
 }

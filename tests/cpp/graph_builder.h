@@ -145,7 +145,8 @@ class Regions {
   /// Links the graphs that `make` makes from the places of the regions in A and in B.
   [[nodiscard]] LinkedGraph link(const Make& make, const std::vector<CopyOut>& copies = {},
                                  const LinkOptions& options = {},
-                                 const std::vector<OperatorSpan>& operators = {}) const {
+                                 const std::vector<OperatorSpan>& operators = {},
+                                 const std::vector<HostNumber>& numbers = {}) const {
     const GraphHandle a = make(at_[0]);
     const GraphHandle b = make(at_[1]);
     return pygraph::link(driver_, {.a = a.get(),
@@ -153,6 +154,7 @@ class Regions {
                                    .regions = list_,
                                    .copies = copies,
                                    .operators = operators,
+                                   .numbers = numbers,
                                    .phantom_begin = space_.base(),
                                    .phantom_end = space_.base() + space_.reserved_bytes(),
                                    .options = options});
@@ -175,7 +177,7 @@ struct Runnable {
   Runnable(const Testbed& bed, LinkedGraph linked)
       : first_copy(linked.first_copy),
         program(bed.driver(), std::move(linked.graph), linked.image, linked.relocations,
-                linked.region_count()) {
+                linked.region_count(), linked.numbers, linked.number_count) {
     for (const std::size_t bytes : linked.pieces()) {
       const auto region = linked.arena + static_cast<std::uint32_t>(arena.size());
       arena.push_back(
