@@ -6,8 +6,10 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <optional>
 #include <stdexcept>
 
+#include "../torch/python_number.h"
 #include "bindings.h"
 #include "linked.h"
 #include "pygraph/link.h"
@@ -28,11 +30,12 @@ std::vector<Program> Linked::take_programs() {
   taken.graph = std::move(graph.graph);
   taken.image = graph.image;
   taken.relocations = graph.relocations;
+  taken.numbers = graph.numbers;
   taken.cuts = graph.cuts;
   std::vector<Program> programs;
   for (LinkedPart& part : take_apart(*driver, std::move(taken))) {
     programs.emplace_back(*driver, std::move(part.graph), std::move(part.image), part.relocations,
-                          regions);
+                          regions, part.numbers, graph.number_count);
   }
   return programs;
 }
@@ -57,6 +60,14 @@ std::unique_ptr<CapturedGraph> end_capture(std::uint64_t stream, bool twin) {
   auto captured = std::make_unique<CapturedGraph>(CapturedGraph{GraphHandle(driver, graph)});
   driver.check(code, "cuStreamEndCapture", "the capture stream");
   return captured;
+}
+
+NumberValue number_of(nb::handle object) {
+  const std::optional<NumberValue> number = torch_bridge::python_number(object.ptr());
+  if (!number.has_value()) {
+    throw nb::type_error("a host number is a float, or an int of 64 bits");
+  }
+  return *number;
 }
 
 std::ptrdiff_t captured_nodes(std::uint64_t stream, bool twin) {
@@ -143,6 +154,15 @@ void bind_request(nb::module_& module) {
             new (self) CopyOut{.region = region, .offset = offset, .bytes = bytes, .fresh = fresh};
           },
           nb::kw_only(), nb::arg("region"), nb::arg("offset"), nb::arg("bytes"), nb::arg("fresh"));
+  nb::class_<HostNumber>(module, "HostNumber", "See HostNumber in host_number.h.")
+      .def(
+          "__init__",
+          [](HostNumber* self, nb::handle in_a, nb::handle in_b) {
+            new (self) HostNumber{.a = number_of(in_a), .b = number_of(in_b)};
+          },
+          nb::kw_only(), nb::arg("in_a"), nb::arg("in_b"),
+          nb::sig("def __init__(self, *, in_a: float | int, in_b: float | int) -> None"),
+          "`in_a`, `in_b`: its values in the two captures, both floats or both ints.");
 }
 
 }  // namespace
@@ -196,6 +216,16 @@ void bind_link(nb::module_& module) {
       .def_prop_ro("lower_bound", [](const Linked& self) { return self.graph.layout.lower_bound; })
       .def_prop_ro("parts", [](const Linked& self) { return self.graph.cuts.size() + 1; })
       .def_prop_ro("mentions", [](const Linked& self) { return self.graph.mentions; })
+      .def_prop_ro(
+          "number_words",
+          [](const Linked& self) {
+            std::vector<std::size_t> counts(self.graph.number_count);
+            for (const NumberWord& word : self.graph.numbers) {
+              ++counts[word.number];
+            }
+            return counts;
+          },
+          "Per host number: in how many places kernels take it.")
       .def("program", &Linked::take_program, "The program; takes the graph, so only once.");
 
   using Pairs = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
@@ -204,7 +234,8 @@ void bind_link(nb::module_& module) {
       [](std::uint64_t a, std::uint64_t b, const std::vector<LinkRegion>& regions,
          std::uint64_t phantom_begin, std::uint64_t phantom_end, bool twin,
          const std::vector<CopyOut>& copies, const Pairs& operators, bool share_scratch,
-         bool arena_in_pieces, std::uint64_t smallest_loan, std::uint64_t peak_slack) {
+         bool arena_in_pieces, std::uint64_t smallest_loan, std::uint64_t peak_slack,
+         const std::vector<HostNumber>& numbers) {
         std::vector<OperatorSpan> spans;
         spans.reserve(operators.size());
         for (const auto& [begin, end] : operators) {
@@ -215,6 +246,7 @@ void bind_link(nb::module_& module) {
                                   .regions = regions,
                                   .copies = copies,
                                   .operators = spans,
+                                  .numbers = numbers,
                                   .phantom_begin = phantom_begin,
                                   .phantom_end = phantom_end,
                                   .options = {.share_scratch = share_scratch,
@@ -230,6 +262,7 @@ void bind_link(nb::module_& module) {
       nb::arg("share_scratch") = true, nb::arg("arena_in_pieces") = false,
       nb::arg("smallest_loan") = LinkOptions{}.smallest_loan,
       nb::arg("peak_slack") = LinkOptions{}.peak_slack,
+      nb::arg("numbers") = std::vector<HostNumber>(),
       "Links two captures (CUgraph handles as integers). Copies are made at the end of the graph, "
       "into region copy_regions[0] + i; `operators` are the nodes that were launched together, as "
       "(count before, count after). The rest: LinkRequest, LinkOptions.");
@@ -242,6 +275,16 @@ void bind_link(nb::module_& module) {
              }
              self.bind(region, address);
            })
+      .def(
+          "set_number",
+          [](Program& self, std::uint32_t number, nb::handle value) {
+            if (number >= self.number_count()) {
+              throw std::out_of_range("no such host number");
+            }
+            self.set_number(number, number_of(value));
+          },
+          nb::arg("number"), nb::arg("value"),
+          nb::sig("def set_number(self, number: int, value: float | int) -> None"))
       .def("launch",
            [](Program& self, std::uint64_t stream) {
              self.launch(reinterpret_cast<CUstream>(stream));  // NOLINT

@@ -1,6 +1,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@ using torch_bridge::ArgumentSpec;
 using torch_bridge::Draw;
 using torch_bridge::FetchedResult;
 using torch_bridge::Formula;
+using torch_bridge::NumberSource;
 using torch_bridge::OutputBlock;
 using torch_bridge::ResultSpec;
 using torch_bridge::TensorProgram;
@@ -49,14 +51,15 @@ void bind_arguments(nb::module_& module) {
       .value("INTEGER", ArgumentSpec::Kind::kInteger)
       .value("NUMBER", ArgumentSpec::Kind::kNumber)
       .value("GENERATOR", ArgumentSpec::Kind::kGenerator)
+      .value("HOST_NUMBER", ArgumentSpec::Kind::kHostNumber)
       .value("IGNORED", ArgumentSpec::Kind::kIgnored);
   nb::class_<ArgumentSpec>(module, "ArgumentSpec", "See tensor_program.h.")
       .def(
           "__init__",
           [](ArgumentSpec* self, ArgumentSpec::Kind kind, std::uint32_t region,
              std::uint64_t alignment_mask, std::uint64_t address, std::uint64_t bytes,
-             std::int64_t value, nb::handle number, bool mutated, bool guarded, bool spent,
-             bool elsewhere, bool staged, const std::vector<Formula>& computed,
+             std::int64_t value, nb::handle number, bool floating, bool mutated, bool guarded,
+             bool spent, bool elsewhere, bool staged, const std::vector<Formula>& computed,
              std::int64_t storage_offset, std::uint64_t front) {
             new (self) ArgumentSpec{.kind = kind,
                                     .region = region,
@@ -65,6 +68,7 @@ void bind_arguments(nb::module_& module) {
                                     .bytes = bytes,
                                     .value = value,
                                     .dtype = dtype_of(number, ArgumentSpec{}.dtype),
+                                    .floating = floating,
                                     .mutated = mutated,
                                     .guarded = guarded,
                                     .elsewhere = elsewhere,
@@ -78,6 +82,7 @@ void bind_arguments(nb::module_& module) {
           nb::arg("alignment_mask") = ArgumentSpec{}.alignment_mask,
           nb::arg("address") = ArgumentSpec{}.address, nb::arg("bytes") = ArgumentSpec{}.bytes,
           nb::arg("value") = ArgumentSpec{}.value, nb::arg("dtype_of") = nb::none(),
+          nb::arg("floating") = ArgumentSpec{}.floating,
           nb::arg("mutated") = ArgumentSpec{}.mutated, nb::arg("guarded") = ArgumentSpec{}.guarded,
           nb::arg("spent") = false, nb::arg("elsewhere") = ArgumentSpec{}.elsewhere,
           nb::arg("staged") = ArgumentSpec{}.staged, nb::arg("computed") = ArgumentSpec{}.computed,
@@ -90,6 +95,7 @@ void bind_arguments(nb::module_& module) {
       .def_ro("address", &ArgumentSpec::address)
       .def_ro("bytes", &ArgumentSpec::bytes)
       .def_ro("value", &ArgumentSpec::value)
+      .def_ro("floating", &ArgumentSpec::floating)
       .def_ro("mutated", &ArgumentSpec::mutated)
       .def_ro("guarded", &ArgumentSpec::guarded)
       .def_ro("elsewhere", &ArgumentSpec::elsewhere)
@@ -274,7 +280,7 @@ void bind_tensor_program(nb::module_& module) {
           [](Linked& linked, bool twin, int device_index, std::vector<ArgumentSpec> arguments,
              std::vector<OutputBlock> blocks, std::vector<ResultSpec> results,
              std::vector<FetchedResult> fetched, std::vector<Draw> draws, nb::handle generator,
-             std::vector<std::uint32_t> unwritten) {
+             std::vector<std::uint32_t> unwritten, std::vector<NumberSource> numbers) {
             (void)calibrated_api();
             number_parts(linked.graph, arguments, blocks);
             return std::make_shared<TensorProgram>(TensorProgram::Specification{
@@ -289,15 +295,18 @@ void bind_tensor_program(nb::module_& module) {
                 .arena = arena_of(linked.graph),
                 .random = {.generator = generator.is_none() ? nullptr : generator.ptr(),
                            .draws = std::move(draws)},
+                .numbers = std::move(numbers),
                 .unwritten = std::move(unwritten)});
           },
           nb::arg("linked"), nb::kw_only(), nb::arg("twin"), nb::arg("device_index"),
           nb::arg("arguments"), nb::arg("blocks"), nb::arg("results"),
           nb::arg("fetched") = std::vector<FetchedResult>(), nb::arg("draws") = std::vector<Draw>(),
           nb::arg("generator") = nb::none(), nb::arg("unwritten") = std::vector<std::uint32_t>(),
+          nb::arg("numbers") = std::vector<NumberSource>(),
           "Instantiates `linked` and makes it callable. `draws`: of the generators that it draws "
           "from. `generator` is the device's default one, needed if there is any. `unwritten`: "
-          "results, by number, that nobody writes.")
+          "results, by number, that nobody writes. `numbers`: per host number that was linked the "
+          "argument that it is, or the formula that it follows from.")
       .def("accepts",
            [](const TensorProgram& self, nb::handle arguments) {
              require_list(arguments);

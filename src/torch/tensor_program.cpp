@@ -27,17 +27,11 @@ void require_small(const Spec& spec, bool is_number) {
   }
 }
 
-void require_computable(const ArgumentSpec& spec, std::size_t count) {
+void require_computable(const ArgumentSpec& spec) {
   const std::uint64_t bytes = spec.computed.size() * sizeof(double);
   if (bytes != 0 && bytes != spec.bytes) {
     throw std::invalid_argument(fmt::format("{} numbers are computed for an argument of {} bytes",
                                             spec.computed.size(), spec.bytes));
-  }
-  for (const Formula& formula : spec.computed) {
-    if (!formula.arguments().empty() && *formula.arguments().rbegin() >= count) {
-      throw std::invalid_argument(fmt::format("a formula takes argument {}; there are {}",
-                                              *formula.arguments().rbegin(), count));
-    }
   }
 }
 
@@ -122,7 +116,8 @@ TensorProgram::TensorProgram(Specification given)
       random_(given.random.generator == nullptr
                   ? nullptr
                   : std::make_unique<RandomState>(*driver_, device_, arguments_,
-                                                  std::move(given.random))) {
+                                                  std::move(given.random))),
+      numbers_(std::move(given.numbers)) {
   driver_->check(driver_->api.cuCtxGetCurrent(&context_), "cuCtxGetCurrent");
   for (const FetchedResult& fetched : fetched_) {
     if (fetched.index >= results_.size()) {
@@ -136,12 +131,13 @@ TensorProgram::TensorProgram(Specification given)
     if (arguments_[i].staged) {
       staged_.push_back(i);
     }
-    require_computable(arguments_[i], arguments_.size());
+    require_computable(arguments_[i]);
     computed_ += arguments_[i].computed.size();
     for (const Formula& formula : arguments_[i].computed) {
-      numbers_.insert(formula.arguments().begin(), formula.arguments().end());
+      note_formula(formula);
     }
   }
+  note_numbers();
   for (const ResultSpec& result : results_) {
     require_small(result, result.kind == ResultSpec::Kind::kNumber);
   }
@@ -213,9 +209,7 @@ OwnedTensor TensorProgram::stage(const Arguments& arguments, Staging& staging, C
   std::vector<std::int64_t> integers(staged_.size());
   std::vector<double> computed;
   computed.reserve(computed_);  // pieces point into it
-  const auto number = [&](std::size_t index) {
-    return *static_cast<const double*>(api.data(arguments[index]));
-  };
+  const auto number = [&](std::uint32_t index) { return formula_number(arguments, index); };
   std::vector<Staging::Piece> pieces;
   std::vector<std::uint32_t> regions;
   pieces.reserve(staged_.size());
@@ -375,6 +369,7 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
   std::optional<Workspaces> arena;
   const NothingQueued on_leaving(*driver_, device_, stream);
 
+  set_numbers(arguments);
   Staging* const staging =
       staged_.empty() ? nullptr : &staging_of(*driver_, device_ == Device::kTwin, device_index_);
   const Settled behind(staging);

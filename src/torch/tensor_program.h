@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 #include <stdexcept>
+#include <variant>
 #include <vector>
 
 #include "formula.h"
@@ -33,11 +34,12 @@ struct ArgumentSpec {
     kCopied,   ///< its bytes are copied to the static buffer at `address`
     kFixed,    ///< it must stand at `address`
     // Others.
-    kInteger,    ///< a Python int that must equal `value`
-    kNumber,     ///< a CPU tensor without dimensions that must have the bits `value`, and `dtype`
-    kGenerator,  ///< a random generator of the device: the same object as argument number `value`,
-                 ///< itself or an earlier one, and as no other; negative: the default generator
-    kIgnored,    ///< nothing in the graph depends on it
+    kInteger,     ///< a Python int that must equal `value`
+    kNumber,      ///< a CPU tensor without dimensions that must have the bits `value`, and `dtype`
+    kGenerator,   ///< a random generator of the device: the same object as argument number `value`,
+                  ///< itself or an earlier one, and as no other; negative: the default generator
+    kHostNumber,  ///< a Python number of any value: exactly a float, or exactly an int of 64 bits
+    kIgnored,     ///< nothing in the graph depends on it
   };
   Kind kind = Kind::kIgnored;
   std::uint32_t region = kNoRegion;  ///< kPatched
@@ -47,13 +49,14 @@ struct ArgumentSpec {
   std::int64_t value = 0;            ///< kInteger; kGenerator; kNumber: `bytes` of it, at most 8,
                                      ///< zeros behind
   std::int32_t dtype = -1;           ///< kNumber
+  bool floating = false;             ///< kHostNumber: a float, not an int
   bool mutated = false;              ///< the graph writes it: a copy must be copied back
   bool guarded = false;              ///< kPatched: must stand at `address` all the same
   bool elsewhere = false;            ///< kPatched: may come as a CPU tensor, which is not accepted
   bool staged = false;  ///< kPatched: a CPU tensor, or an integer of Python's as one of 64 bits
                         ///< without dimensions, is brought to the device (staging.h)
   /// Staged: not the argument is brought, but these, one behind the other; what they follow from
-  /// are numbers in fp64, in CPU tensors without dimensions.
+  /// are host numbers, and numbers in fp64, in CPU tensors without dimensions.
   std::vector<Formula> computed = {};
   std::int64_t storage_offset = -1;  ///< in elements, which it must have; negative: any will do
   /// In front of the tensor's first element, memory of its storage that the graph may address: a
@@ -143,6 +146,12 @@ struct Draw {
   std::int64_t increment = 0;
   std::uint32_t argument = kDefault;  ///< which one the generator is; kDefault: the device's own
 };
+
+/// Where a host number of the linked graph comes from in a call: a kHostNumber among the arguments,
+/// by its place, or a formula of such and of numbers in fp64 (ArgumentSpec::computed). A formula's
+/// value is floating. A call whose formula has no finite value is refused, since Python may raise
+/// an error where IEEE 754 has an infinity; and so is one whose number the kernels cannot take.
+using NumberSource = std::variant<std::uint32_t, Formula>;
 
 /// The random generators of a graph.
 struct RandomSpec {
@@ -239,6 +248,7 @@ class TensorProgram {
     std::vector<FetchedResult> fetched;
     ArenaSpec arena;  ///< its regions are bound to fresh workspaces at every call
     RandomSpec random;
+    std::vector<NumberSource> numbers;  ///< one for each host number that was linked
     /// For proofs: results, by number, that nobody writes. They hold what their memory held.
     std::vector<std::uint32_t> unwritten;
   };
@@ -344,6 +354,12 @@ class TensorProgram {
 
   void bind_arguments(const Arguments& arguments, const Trial& trial, CUstream stream,
                       std::vector<Borrowed>& borrowed);
+  void note_formula(const Formula& formula);
+  void note_numbers();
+  [[nodiscard]] double formula_number(const Arguments& arguments, std::uint32_t index) const;
+  [[nodiscard]] NumberValue number_from(const NumberSource& source,
+                                        const Arguments& arguments) const;
+  void set_numbers(const Arguments& arguments);
   OwnedTensor stage(const Arguments& arguments, Staging& staging, CUstream stream);
   void fetch(PyObject* results) const;
   void run_part(std::uint32_t part, const Trial& trial, CUstream stream, Workspaces& arena,
@@ -378,7 +394,8 @@ class TensorProgram {
   std::unique_ptr<RandomState> random_;  ///< null: no random numbers and no generators
   std::vector<std::size_t> staged_;      ///< arguments that may come as CPU tensors
   std::size_t computed_ = 0;             ///< how many numbers a call computes for them
-  std::set<std::uint32_t> numbers_;      ///< arguments that these follow from
+  std::vector<NumberSource> numbers_;    ///< host numbers
+  std::set<std::uint32_t> doubles_;      ///< tensors on the host that formulas take numbers from
   bool writes_arguments_ = false;
   CUcontext context_ = nullptr;
   mutable CallStatistics statistics_;

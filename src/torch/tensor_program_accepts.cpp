@@ -1,7 +1,9 @@
 // Which calls a graph can serve: looked at before anything is done.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
+#include "python_number.h"
 #include "random_state.h"
 #include "tensor_program.h"
 
@@ -29,7 +31,7 @@ bool TensorProgram::accepts(const Arguments& arguments) const noexcept {
     return false;
   }
   const TorchApi& api = torch_api();
-  if (!std::all_of(numbers_.begin(), numbers_.end(),
+  if (!std::all_of(doubles_.begin(), doubles_.end(),
                    [&](std::uint32_t index) { return is_double(api, arguments[index]); })) {
     return false;
   }
@@ -67,6 +69,11 @@ bool TensorProgram::accepts(const Arguments& arguments) const noexcept {
       }
     } else if (spec.kind == ArgumentSpec::Kind::kNumber) {
       if (!is_tensor(argument) || !is_number(api, argument, spec)) {
+        return false;
+      }
+    } else if (spec.kind == ArgumentSpec::Kind::kHostNumber) {
+      const std::optional<NumberValue> number = python_number(argument);
+      if (!number.has_value() || std::holds_alternative<double>(*number) != spec.floating) {
         return false;
       }
     }

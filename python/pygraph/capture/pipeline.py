@@ -254,6 +254,7 @@ def _link(
             arena_in_pieces=attempt.arena_in_pieces,
             smallest_loan=device.smallest_loan,
             **({"peak_slack": device.peak_slack()} if request.cut else {}),
+            numbers=[],
             twin=device.twin,
         )
     except _engine.UnsupportedGraph as error:
