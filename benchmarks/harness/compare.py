@@ -18,7 +18,8 @@ share, and that of the nine models. On inputs that it has not seen, a mode is co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
@@ -36,6 +37,7 @@ LEAST = {True: 5e-2, False: 1e-3}
 SPREAD_FACTOR = 4.0
 """How much farther than the same code from itself, as in the proofs of graphs."""
 SEED = 7
+LEAST_DISTANCE = 1e-30
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,46 @@ def max_difference(result: Tensors, expected: Tensors) -> float:
         ),
         default=0.0,
     )
+
+
+def by_tensor(
+    found: Mapping[str, Any], expected: Mapping[str, Any], start: Mapping[str, Any]
+) -> dict[str, float]:
+    """How far each tensor is off: 0 for the same bits, else relative to its change since the start,
+    or to itself where it was not there."""
+    result = {}
+    for name in found.keys() | expected.keys():
+        if name not in found or name not in expected:
+            result[name] = math.inf
+        elif same_bits((found[name],), (expected[name],)):
+            result[name] = 0.0
+        else:
+            own = expected[name]
+            change = own - start[name] if name in start else own
+            # Bits can differ where values do not: plus and minus zero.
+            apart = norm(found[name].float() - own.float()) or LEAST_DISTANCE
+            result[name] = over(apart, norm(change))
+    return result
+
+
+def together(pairs: Iterable[tuple[Any, Any]]) -> float:
+    """The norm of all differences over that of all sizes."""
+    apart = size = 0.0
+    for difference, own in pairs:
+        apart += norm(difference) ** 2
+        size += norm(own) ** 2
+    return over(math.sqrt(apart), math.sqrt(size))
+
+
+def norm(tensor: Any) -> float:
+    return float(torch.linalg.vector_norm(tensor.float(), dtype=torch.float64))
+
+
+def over(apart: float, size: float) -> float:
+    if apart == 0.0:
+        return 0.0
+    # Not a number compares as nothing: it is as far as can be.
+    return apart / size if size > 0.0 and math.isfinite(apart) else math.inf
 
 
 def tolerated(least: float, rounding: float, seeds: float) -> float:

@@ -8,13 +8,13 @@ gradient, of a weight or buffer to what the steps changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from benchmarks.harness.compare import SEED, Distances, same_bits
+from benchmarks.harness.compare import SEED, Distances, by_tensor, over, together
 from benchmarks.harness.modes import Tensors
 from benchmarks.training.modes import Trainer, state
 from pygraph.torch_private.cuda import sleep
@@ -23,7 +23,6 @@ RUNS = 6
 """How often the same code is run for its spread."""
 DELAY_CYCLES = 100_000_000
 """Some 50 ms of a GPU's clock: longer than the host takes to launch a step."""
-LEAST_DISTANCE = 1e-30
 
 
 @dataclass
@@ -155,11 +154,11 @@ def gradient_error(found: Track, expected: Track) -> float:
     pairs = list(zip(found.gradients, expected.gradients, strict=True))
     if any((a is None) != (b is None) for a, b in pairs):
         return math.inf
-    return _together((a - b, b) for a, b in pairs if a is not None)
+    return together((a - b, b) for a, b in pairs if a is not None)
 
 
 def _state_error(found: Track, expected: Track, start: dict[str, Any]) -> float:
-    return _together(
+    return together(
         (found.state[name].float() - tensor.float(), tensor.float() - start[name].float())
         for name, tensor in expected.state.items()
         if tensor.is_floating_point()  # a counter of steps outweighs what it counts
@@ -169,41 +168,9 @@ def _state_error(found: Track, expected: Track, start: dict[str, Any]) -> float:
 def loss_error(found: Track, expected: Track) -> float:
     """The largest of all steps, relative."""
     pairs = zip(found.losses, expected.losses, strict=True)
-    return max(_over(abs(a - b), abs(b)) for a, b in pairs)
+    return max(over(abs(a - b), abs(b)) for a, b in pairs)
 
 
 def distances(found: Track, expected: Track, start: dict[str, Any]) -> dict[str, float]:
     """By tensor: 0 for the same bits, else relative to what the steps changed."""
-    a, b = found.tensors(), expected.tensors()
-    result = {}
-    for name in a.keys() | b.keys():
-        if name not in a or name not in b:
-            result[name] = math.inf
-        elif same_bits((a[name],), (b[name],)):
-            result[name] = 0.0
-        else:
-            change = b[name] - start[name] if name in start else b[name]
-            # Bits can differ where values do not: plus and minus zero.
-            apart = _norm(a[name].float() - b[name].float()) or LEAST_DISTANCE
-            result[name] = _over(apart, _norm(change))
-    return result
-
-
-def _together(pairs: Iterable[tuple[Any, Any]]) -> float:
-    """The norm of all differences over that of all sizes."""
-    apart = size = 0.0
-    for difference, own in pairs:
-        apart += _norm(difference) ** 2
-        size += _norm(own) ** 2
-    return _over(math.sqrt(apart), math.sqrt(size))
-
-
-def _norm(tensor: Any) -> float:
-    return float(torch.linalg.vector_norm(tensor.float(), dtype=torch.float64))
-
-
-def _over(apart: float, size: float) -> float:
-    if apart == 0.0:
-        return 0.0
-    # Not a number compares as nothing: it is as far as can be.
-    return apart / size if size > 0.0 and math.isfinite(apart) else math.inf
+    return by_tensor(found.tensors(), expected.tensors(), start)

@@ -6,12 +6,11 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.harness.markdown import escape, table
 from benchmarks.harness.shown import mebibytes
 from benchmarks.harness.table import Table
 from benchmarks.paper.report import figures, sections, tables
 from benchmarks.paper.report.figures import DEFAULT, OWN, PEAK, TORCH, Rows
-
-SPECIAL = str.maketrans({each: f"\\{each}" for each in "\\|*`[]"} | {"<": "&lt;", ">": "&gt;"})
 
 MUCH_MEMORY = 1.02
 """Peak memory in times of default's that is worth naming a row for."""
@@ -29,11 +28,6 @@ def as_markdown(content: Mapping[str, Any], page: str | None = None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def escape(text: str) -> str:
-    """On one line, with nothing in it that Markdown would take for more than text."""
-    return " ".join(text.split()).translate(SPECIAL)
-
-
 def _block(block: sections.Block) -> str:
     match block:
         case str():
@@ -43,12 +37,6 @@ def _block(block: sections.Block) -> str:
         case list():
             return "\n".join(f"- {escape(line)}" for line in block)
     return ""
-
-
-def table(given: Table) -> str:
-    marks = ["---" if each.is_text else "---:" for each in given.columns]
-    head, *rows = [[*map(escape, cells)] for cells in (given.head, *given.rows, *given.foot)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, marks, *rows))
 
 
 def whole_table(content: Mapping[str, Any]) -> str:

@@ -10,9 +10,10 @@ pytest.importorskip("torch")
 from paper_support import NAMES, line, mode, whole, with_gaps, without
 
 from benchmarks.harness import shown
+from benchmarks.harness.markdown import escape
 from benchmarks.paper.report import figures, markdown, published, sections, tables, targets
 from benchmarks.paper.report.figures import rows_of
-from benchmarks.paper.report.markdown import as_markdown, escape
+from benchmarks.paper.report.markdown import as_markdown
 from benchmarks.paper.workloads.catalogue import WORKLOADS
 
 # ------------------------------------------------------------------------------- numbers
