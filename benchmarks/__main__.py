@@ -1,8 +1,9 @@
 """The laboratory's commands: python -m benchmarks COMMAND, and those are demo, bench, training,
-patterns, engine and regress.
+patterns, callables, engine and regress.
 
 `./run demo`, `./run bench`, `./run bench-training`, `./run bench-patterns`,
-`./run bench-engine-record` and `./run regress` set everything up and call them.
+`./run bench-callables`, `./run bench-engine-record` and `./run regress` set everything up and call
+them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.callables import command as callables
 from benchmarks.engine import command as engine
 from benchmarks.first_light import demo as first_light
 from benchmarks.first_light import regress
@@ -30,6 +32,7 @@ app = typer.Typer(
 )
 app.command("training")(training.main)
 app.command("patterns")(patterns.main)
+app.command("callables")(callables.main)
 app.command("engine")(engine.main)
 app.command("regress")(regress.main)
 app.command("bench")(paper.main)

@@ -23,6 +23,7 @@ COMMANDS = {
     "training": "bench-training",
     "engine": "bench-engine-record",
     "patterns": "bench-patterns",
+    "callables": "bench-callables",
 }
 """Of this package, as `./run` has them."""
 LIBRARIES = ("triton", "transformers", "torchvision", "timm")

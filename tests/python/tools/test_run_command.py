@@ -89,7 +89,13 @@ def test_a_named_python_that_does_not_run_says_why(tmp_path: Path, tools: Path) 
     assert "needed 3.11" in found.stderr
 
 
-MEASURED = ("bench", "bench-training", "bench-patterns", "bench-engine-record")
+MEASURED = (
+    "bench",
+    "bench-training",
+    "bench-patterns",
+    "bench-callables",
+    "bench-engine-record",
+)
 
 
 @pytest.mark.parametrize("command", [*MEASURED, "memcheck"])
