@@ -1,15 +1,15 @@
-// A GEMM and a kernel, captured twice in phantom memory, linked, and bound to other buffers at
-// every call: checked against a plain run, and timed against the two ways that CUDA itself offers.
+// A GEMM and a kernel, captured as a program and bound to other buffers at every call: checked
+// against a plain run, and timed against the two ways that CUDA itself offers.
+#include <array>
+
 #include "compare.h"
-#include "pygraph/link.h"
-#include "pygraph/phantom.h"
-#include "pygraph/program.h"
+#include "pygraph/capture.h"
 
 using namespace pygraph;
 using namespace replay;
 
-// Whatever the work addresses is a region: three buffers of the caller, then scratch memory.
-enum : std::uint32_t { kIn, kWeights, kOut, kHidden, kWorkspace, kRegions };
+// What the work addresses: three buffers of the caller, then scratch memory.
+enum : std::uint32_t { kIn, kWeights, kOut, kHidden, kWorkspace };
 constexpr std::uint32_t kSize = 64;  // matrices of 64 * 64 floats
 constexpr std::size_t kBytes = sizeof(float) * kSize * kSize;
 constexpr std::size_t kSizes[] = {kBytes, kBytes, kBytes, kBytes, Device::kWorkspaceBytes};
@@ -19,31 +19,14 @@ void work(const Device& device, const Addresses& at) {
   device.relu(at[kOut], at[kHidden], kSize * kSize);
 }
 
-LinkedGraph link_work(Device& device) {
-  // Two captures, every region elsewhere in the second. Nothing runs, nothing needs memory.
-  PhantomSpace phantom(device.driver(), 0);
-  Addresses places[2];
-  GraphHandle graphs[2];
-  for (const Placement placement : {Placement::kA, Placement::kB}) {
-    Addresses& at = places[static_cast<int>(placement)];
-    phantom.begin(placement);
-    for (const std::size_t bytes : kSizes) {
-      at.push_back(phantom.allocate(bytes));
-    }
-    device.use_workspace(at[kWorkspace]);
-    graphs[static_cast<int>(placement)] = capture(device, work, at);
-  }
-  // An address that moved along with its region is a relocation. Scratch is packed into an arena.
-  std::vector<LinkRegion> regions;
-  for (std::uint32_t i = 0; i < kRegions; ++i) {
-    const RegionRole role = i < kHidden ? RegionRole::kOwn : RegionRole::kScratch;
-    regions.push_back({{places[0][i], places[1][i], kSizes[i]}, role, kSizes[i]});
-  }
-  return link(device.driver(), {.a = graphs[0].get(),
-                                .b = graphs[1].get(),
-                                .regions = regions,
-                                .phantom_begin = phantom.base(),
-                                .phantom_end = phantom.base() + phantom.reserved_bytes()});
+/// The work as a program, proven in the given buffers.
+CapturedWork capture_work(Device& device, const std::vector<Addresses>& proof) {
+  const auto on_memory = [&](CUstream, const WorkMemory& at) {  // the device has one stream
+    device.use_workspace(at.scratch(Device::kWorkspaceBytes));
+    work(device, {at[kIn], at[kWeights], at[kOut], at.scratch(kBytes)});
+  };
+  return pygraph::capture(device.driver(), device.stream(), {kBytes, kBytes, kBytes}, on_memory,
+                          {.proof = proof});
 }
 
 int main() try {
@@ -53,21 +36,16 @@ int main() try {
   // The plain run also loads every kernel, which a capture must not do.
   const auto expected = buffers.results([&](const Addresses& at) { work(device, at); });
 
-  LinkedGraph linked = link_work(device);
-  if (!linked.table.sound()) {
-    throw std::runtime_error(linked.table.problems.front());
-  }
-  const Memory arena(device.driver(), linked.layout.bytes);
-  Program program(device.driver(), std::move(linked.graph), std::move(linked.image),
-                  linked.relocations, linked.region_count());
-  program.bind(linked.arena, arena.address());
+  const auto own = [&](std::size_t set) {
+    return Addresses(buffers.set(set).begin(), buffers.set(set).begin() + kHidden);
+  };
+  CapturedWork captured = capture_work(device, {own(0), own(1)});
+  const Memory arena(device.driver(), captured.arena_bytes);
 
   std::printf("host time of a call whose buffers all moved; %s\n", device.name().c_str());
   buffers.compare("PyGraph: bind, launch", expected, [&](const Addresses& at) {
-    for (const std::uint32_t region : {kIn, kWeights, kOut}) {
-      program.bind(region, at[region]);
-    }
-    program.launch(device.stream());
+    captured.bind(std::array{at[kIn], at[kWeights], at[kOut]}, arena.address());
+    captured.program.launch(device.stream());
   });
   device.use_workspace(buffers.set(0)[kWorkspace]);
   buffers.compare("CUDA: capture, cuGraphInstantiate, launch", expected,

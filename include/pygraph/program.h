@@ -56,6 +56,10 @@ class Program {
     }
   }
 
+  /// Forgets where every region is, and drops the instantiated graph: launch() refuses until all
+  /// are bound again. For when memory that was bound is about to go.
+  void unbind() noexcept;
+
   /// Writes the value of a host number, for launches to come. Nodes whose bits stay the same stay
   /// clean. Host cost: a few ns per word. `number` must be < number_count(). Throws
   /// std::out_of_range, and writes nothing, where one of its words cannot hold the value.
@@ -127,6 +131,7 @@ class Program {
   }
   CUresult push(Slot& slot, Into into);
   CUresult push_kernel(Slot& slot, Into into);
+  bool grant_shared_memory(const LaunchShape& shape) const;
   CUresult push_copy(const Node& node, Into into);
   [[nodiscard]] CUmemorytype kind_at(CUdeviceptr address) const;
   void refuse_in_forked_child() const;

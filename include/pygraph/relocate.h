@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -70,6 +71,8 @@ struct LinkTable {
   /// Why the two captures do not describe the same work, or a phantom word no region explains, or
   /// bits that host numbers explain in more than one way. Not empty: do not use the relocations.
   std::vector<std::string> problems;
+  /// The node that the first problem is about; none when it is about the captures as a whole.
+  std::optional<std::uint32_t> problem_node;
 
   [[nodiscard]] bool sound() const noexcept { return problems.empty(); }
 };

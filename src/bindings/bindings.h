@@ -3,12 +3,16 @@
 
 #include <nanobind/nanobind.h>
 
+#include "../torch/torch_api.h"
 #include "pygraph/driver.h"
 
 namespace pygraph::bindings {
 
 /// The real driver, or the twin: what Python names with `twin=True`.
 const Driver& choose_driver(bool twin);
+
+/// torch's functions. Throws std::logic_error before they were found.
+const torch_bridge::TorchApi& calibrated_api();
 
 void bind_driver(nanobind::module_& module);
 void bind_phantom(nanobind::module_& module);
@@ -17,6 +21,7 @@ void bind_formula(nanobind::module_& module);
 void bind_tensor_program(nanobind::module_& module);
 void bind_dispatcher(nanobind::module_& module);
 void bind_entry_point(nanobind::module_& module);
+void bind_callable(nanobind::module_& module);
 void bind_twin(nanobind::module_& module);
 void bind_twin_recorder(nanobind::module_& module);
 

@@ -184,12 +184,14 @@ void bind_link(nb::module_& module) {
       .def_prop_ro(
           "foreign_words",
           [](const Linked& self) {
-            std::vector<std::uint64_t> addresses;
-            addresses.reserve(self.graph.table.foreign.size());
+            const std::vector<std::uint32_t>& created = self.graph.image.created;
+            std::vector<std::pair<std::uint64_t, std::int64_t>> words;
+            words.reserve(self.graph.table.foreign.size());
             for (const ForeignWord& word : self.graph.table.foreign) {
-              addresses.push_back(word.address);
+              const bool known = word.node < created.size();
+              words.emplace_back(word.address, known ? std::int64_t{created[word.node]} : -1);
             }
-            return addresses;
+            return words;
           },
           "Addresses of device memory in no region, the same in both captures; one per word.")
       .def_prop_ro("strays", [](const Linked& self) { return self.graph.table.strays; })

@@ -17,6 +17,15 @@
 namespace nb = nanobind;
 
 namespace pygraph::bindings {
+
+const torch_bridge::TorchApi& calibrated_api() {
+  const auto& api = torch_bridge::torch_api();
+  if (api.tensor_type == nullptr) {
+    throw std::logic_error("calibrate() was not called, or failed: torch's tensors cannot be read");
+  }
+  return api;
+}
+
 namespace {
 
 using torch_bridge::ArenaSpec;
@@ -29,14 +38,6 @@ using torch_bridge::NumberSource;
 using torch_bridge::OutputBlock;
 using torch_bridge::ResultSpec;
 using torch_bridge::TensorProgram;
-
-const torch_bridge::TorchApi& calibrated_api() {
-  const auto& api = torch_bridge::torch_api();
-  if (api.tensor_type == nullptr) {
-    throw std::logic_error("calibrate() was not called, or failed: torch's tensors cannot be read");
-  }
-  return api;
-}
 
 /// The dtype of a tensor; of None what a specification has if it is not given any.
 std::int32_t dtype_of(nb::handle tensor, std::int32_t none) {

@@ -124,6 +124,15 @@ void Program::rebind(std::uint32_t region, CUdeviceptr address) noexcept {
   }
 }
 
+void Program::unbind() noexcept {
+  exec_.reset();
+  unbound_ = 0;
+  for (std::uint32_t region = 0; region < bound_.size(); ++region) {
+    bound_[region] = kUnbound;
+    unbound_ += mentions(region) ? 1 : 0;
+  }
+}
+
 void Program::set_number(std::uint32_t number, NumberValue value) {
   const EncodedNumber encoded(value);
   Number& target = numbers_[number];
@@ -163,10 +172,33 @@ CUresult Program::push_kernel(Slot& slot, Into into) {
   } else {
     launch.kernelParams = slot.arguments.data();
   }
+  const auto set = [&] {
+    const DriverApi& api = driver_->api;
+    return into == Into::kGraph
+               ? api.cuGraphKernelNodeSetParams(node.handle, &launch)
+               : api.cuGraphExecKernelNodeSetParams(exec_.get(), node.handle, &launch);
+  };
+  const CUresult code = set();
+  const bool grants = code == CUDA_ERROR_INVALID_VALUE && grant_shared_memory(node.shape);
+  return grants ? set() : code;
+}
+
+// A library grants a kernel as much dynamic shared memory as it is about to launch it with
+// (cuFuncSetAttribute), and less again for its next launch. The driver compares a node's with what
+// is granted when parameters are set, which may be long after.
+bool Program::grant_shared_memory(const LaunchShape& shape) const {
+  if (shape.shared_bytes == 0) {
+    return false;
+  }
+  constexpr auto kAttribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
   const DriverApi& api = driver_->api;
-  return into == Into::kGraph
-             ? api.cuGraphKernelNodeSetParams(node.handle, &launch)
-             : api.cuGraphExecKernelNodeSetParams(exec_.get(), node.handle, &launch);
+  const int bytes = static_cast<int>(shape.shared_bytes);
+  if (shape.function != nullptr) {
+    return api.cuFuncSetAttribute(shape.function, kAttribute, bytes) == CUDA_SUCCESS;
+  }
+  CUdevice device = 0;
+  return api.cuCtxGetDevice(&device) == CUDA_SUCCESS &&
+         api.cuKernelSetAttribute(kAttribute, bytes, shape.kernel, device) == CUDA_SUCCESS;
 }
 
 CUresult Program::push(Slot& slot, Into into) {

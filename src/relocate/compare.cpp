@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <unordered_map>
+#include <utility>
 
 #include "number_index.h"
 #include "pygraph/relocate.h"
@@ -168,6 +169,20 @@ class DeviceMemoryTest {
   std::unordered_map<std::uint64_t, bool> known_;
 };
 
+std::string text_of(const LaunchShape& shape) {
+  return fmt::format("{} x {} x {} blocks of {} x {} x {} threads with {} bytes of shared memory",
+                     shape.grid[0], shape.grid[1], shape.grid[2], shape.block[0], shape.block[1],
+                     shape.block[2], shape.shared_bytes);
+}
+
+std::string difference(const LaunchShape& a, const LaunchShape& b) {
+  if (a.function != b.function || a.kernel != b.kernel || a.context != b.context) {
+    return "another kernel";
+  }
+  return fmt::format("another launch shape: {} in capture A, {} in the probe", text_of(a),
+                     text_of(b));
+}
+
 /// Why the two nodes do not do the same work; empty when they do.
 std::string difference(const Node& a, const Node& b) {
   if (a.kind != b.kind || a.form != b.form) {
@@ -177,7 +192,7 @@ std::string difference(const Node& a, const Node& b) {
     return fmt::format("a parameter block of {} against {} bytes", a.block.size(), b.block.size());
   }
   if (!(a.shape == b.shape)) {
-    return "another kernel or launch shape";
+    return difference(a.shape, b.shape);
   }
   if (a.kind == NodeKind::kMemcpy && !same_extent(a, b)) {
     return "a copy of another extent";
@@ -206,7 +221,7 @@ class Comparison {
 
   void nodes(std::uint32_t node, const Node& left, const Node& right) {
     if (std::string why = difference(left, right); !why.empty()) {
-      table_.problems.push_back(fmt::format("node {}: the probe has {}", node, why));
+      refuse(node, fmt::format("node {}: the probe has {}", node, why));
       return;
     }
     for (const std::uint32_t offset : left.words) {
@@ -221,6 +236,13 @@ class Comparison {
   LinkTable& table() { return table_; }
 
  private:
+  void refuse(std::uint32_t node, std::string problem) {
+    if (table_.problems.empty()) {
+      table_.problem_node = node;
+    }
+    table_.problems.push_back(std::move(problem));
+  }
+
   void word(std::uint32_t node, std::uint32_t offset, const Node& left, std::uint64_t in_a,
             std::uint64_t in_b) {
     const std::optional<std::uint32_t> region = index_.find(in_a);
@@ -240,15 +262,13 @@ class Comparison {
       return;
     }
     if (left.kind == NodeKind::kMemcpy && unexplained_host_end(left, offset, in_a)) {
-      table_.problems.push_back(fmt::format(
-          "node {} copies {} host memory at {:#x} that no region explains: it may be gone when the "
-          "graph runs",
-          node, reads(offset) ? "from" : "to", in_a));
+      refuse(node, fmt::format("node {} copies {} host memory at {:#x} that no region explains: it "
+                               "may be gone when the graph runs",
+                               node, reads(offset) ? "from" : "to", in_a));
     } else if (in_a != in_b && phantom(in_a) && !may_be_padding(left, offset)) {
-      table_.problems.push_back(
-          fmt::format("node {} offset {}: the phantom address {:#x} became {:#x} in the probe, "
-                      "which no region explains",
-                      node, offset, in_a, in_b));
+      refuse(node, fmt::format("node {} offset {}: the phantom address {:#x} became {:#x} in the "
+                               "probe, which no region explains",
+                               node, offset, in_a, in_b));
     } else if (in_a != in_b) {
       ++table_.noise;
       table_.strays += phantom(in_a) ? 1 : 0;
@@ -285,10 +305,9 @@ class Comparison {
         names += fmt::format("{}{} ({} bytes at {})", names.empty() ? "" : ", ", word.number,
                              bytes_of(word.encoding), word.offset);
       }
-      table_.problems.push_back(
-          fmt::format("node {} offset {}: {:#x} became {:#x} in the probe, which host numbers "
-                      "explain in more than one way: {}",
-                      node, offset, bits.a, bits.b, names));
+      refuse(node, fmt::format("node {} offset {}: {:#x} became {:#x} in the probe, which host "
+                               "numbers explain in more than one way: {}",
+                               node, offset, bits.a, bits.b, names));
     }
     for (NumberWord& word : found.words) {
       word.node = node;

@@ -108,6 +108,14 @@ CUresult cuCtxSetCurrent(CUcontext context) {
   return context == nullptr || context == the_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
+CUresult cuCtxGetDevice(CUdevice* device) {
+  if (device == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *device = kDevice;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuCtxSynchronize() {
   {
     const Lock lock;

@@ -174,6 +174,16 @@ CUresult cuKernelGetParamInfo(CUkernel kernel, std::size_t index, std::size_t* o
   return give_parameter(find_kernel(function_of(kernel)), index, offset, size);
 }
 
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute, int) {
+  const Lock lock;
+  return find_kernel(function) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+
+CUresult cuKernelSetAttribute(CUfunction_attribute, int, CUkernel kernel, CUdevice) {
+  const Lock lock;
+  return find_kernel(function_of(kernel)) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+
 CUresult cuFuncGetName(const char** name, CUfunction function) {
   const Lock lock;
   return give_name(find_kernel(function), name);

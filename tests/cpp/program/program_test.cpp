@@ -1,5 +1,7 @@
 #include "pygraph/program.h"
 
+#include <stdexcept>
+
 #include "support.h"
 
 namespace pygraph {
@@ -83,6 +85,26 @@ TEST_P(ProgramOnBoth, UnboundRegionsAreRefused) {
   EXPECT_NO_THROW(program.launch(bed().stream()));
   bed().synchronize();
   EXPECT_TRUE(holds(memory.back(), chain.expected(1)));
+}
+
+TEST_P(ProgramOnBoth, AfterUnbindingEveryRegionIsBoundAnew) {
+  Chain chain = make_chain(bed(), 3);
+  Program program = chain.program(driver());
+  const std::vector<DeviceMemory> memory = chain_memory(bed(), chain, 1);
+  for (std::size_t round = 0; round < 2; ++round) {
+    memory.back().fill(0);
+    bind_all(program, memory);
+    program.launch(bed().stream());
+    bed().synchronize();
+    EXPECT_TRUE(holds(memory.back(), chain.expected(1)));
+    program.unbind();
+    EXPECT_EQ(program.bound(0), Program::kUnbound);
+    EXPECT_THROW(program.launch(bed().stream()), std::logic_error);
+    for (std::uint32_t region = 1; region < chain.regions(); ++region) {
+      program.bind(region, memory[region].address());
+    }
+    EXPECT_THROW(program.launch(bed().stream()), std::logic_error) << "region 0 is not bound";
+  }
 }
 
 TEST_P(ProgramOnBoth, AddressZeroIsABindingLikeAnyOther) {

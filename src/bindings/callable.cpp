@@ -1,0 +1,219 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "../callable/captured.h"
+#include "bindings.h"
+#include "python.h"
+
+namespace nb = nanobind;
+
+namespace pygraph::bindings {
+namespace {
+
+using torch_bridge::Dispatcher;
+using torch_bridge::PythonRef;
+using torch_bridge::callable::CapturedFunction;
+using torch_bridge::callable::Entry;
+using torch_bridge::callable::Lifted;
+using torch_bridge::callable::Output;
+using torch_bridge::callable::Place;
+using torch_bridge::callable::Rebound;
+using torch_bridge::callable::Structure;
+using torch_bridge::callable::TensorShape;
+
+int traverse_captured(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  return nb::inst_ready(self) ? nb::inst_ptr<CapturedFunction>(self)->traverse(visit, arg) : 0;
+}
+
+int clear_captured(PyObject* self) {
+  nb::inst_ptr<CapturedFunction>(self)->release();
+  return 0;
+}
+
+PyType_Slot captured_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_captured)},
+                                {Py_tp_clear, reinterpret_cast<void*>(clear_captured)},
+                                {0, nullptr}};
+
+PythonRef optional(nb::handle object) {
+  return object.is_none() ? PythonRef() : PythonRef::to(object.ptr());
+}
+
+/// The metadata of a tensor; of None: none.
+std::unique_ptr<const TensorShape> shape_of(nb::handle tensor) {
+  if (tensor.is_none()) {
+    return nullptr;
+  }
+  const auto& api = calibrated_api();
+  const auto handle = api.handle(tensor.ptr());
+  auto shape = std::make_unique<TensorShape>();
+  std::int64_t* sizes = nullptr;
+  std::int64_t* strides = nullptr;
+  const std::int64_t rank = api.dim(tensor.ptr());
+  torch_bridge::require(api.get_sizes(handle, &sizes), "the sizes of a tensor");
+  torch_bridge::require(api.get_strides(handle, &strides), "the strides of a tensor");
+  torch_bridge::require(api.get_device_type(handle, &shape->device_type), "a tensor's device");
+  torch_bridge::require(api.get_device_index(handle, &shape->device_index), "a tensor's device");
+  shape->dtype = api.dtype(tensor.ptr());
+  shape->dimensions = static_cast<std::uint32_t>(rank);
+  shape->extents.assign(sizes, sizes + rank);
+  shape->extents.insert(shape->extents.end(), strides, strides + rank);
+  shape->empty = std::find(sizes, sizes + rank, 0) != sizes + rank;
+  shape->requires_grad = nb::cast<bool>(tensor.attr("requires_grad"));
+  shape->may_be_negated = !nb::cast<bool>(tensor.attr("is_contiguous")());
+  return shape;
+}
+
+void bind_structure(nb::module_& module) {
+  nb::enum_<Place::Kind>(module, "PlaceKind", "See structure.h.")
+      .value("ANY", Place::Kind::kAny)
+      .value("VALUE", Place::Kind::kValue)
+      .value("IS", Place::Kind::kIs)
+      .value("SAME", Place::Kind::kSame)
+      .value("TUPLE", Place::Kind::kTuple)
+      .value("LIST", Place::Kind::kList)
+      .value("DICT", Place::Kind::kDict)
+      .value("INSTANCE", Place::Kind::kInstance)
+      .value("ATTRIBUTES", Place::Kind::kAttributes)
+      .value("NAMES", Place::Kind::kNames)
+      .value("FUNCTION", Place::Kind::kFunction)
+      .value("BYTES", Place::Kind::kBytes)
+      .value("EMPTY", Place::Kind::kEmpty)
+      .value("TENSOR", Place::Kind::kTensor)
+      .value("UNREAD", Place::Kind::kUnread)
+      .value("GENERATOR", Place::Kind::kGenerator);
+  nb::class_<Place>(module, "Place", "See structure.h.")
+      .def(
+          "__init__",
+          [](Place* self, Place::Kind kind, std::uint32_t children, std::int32_t number,
+             std::int32_t slot, nb::handle object, nb::handle type, nb::handle key,
+             nb::handle like) {
+            new (self) Place{.kind = kind,
+                             .children = children,
+                             .number = number,
+                             .slot = slot,
+                             .object = kind == Place::Kind::kValue || kind == Place::Kind::kIs
+                                           ? PythonRef::to(object.ptr())
+                                           : optional(object),
+                             .type = optional(type),
+                             .key = optional(key),
+                             .shape = shape_of(like)};
+          },
+          nb::arg("kind"), nb::kw_only(), nb::arg("children") = 0, nb::arg("number") = -1,
+          nb::arg("slot") = -1, nb::arg("object") = nb::none(), nb::arg("type") = nb::none(),
+          nb::arg("key") = nb::none(), nb::arg("like") = nb::none(),
+          "`like`: a tensor with the metadata that must be there.");
+}
+
+std::shared_ptr<Entry> entry_of(nb::list nodes, nb::tuple roots, nb::handle same_modes,
+                                nb::handle owner) {
+  std::vector<Place> tree;
+  tree.reserve(nodes.size());
+  for (nb::handle node : nodes) {
+    tree.push_back(std::move(nb::cast<Place&>(node)));
+  }
+  return std::make_shared<Entry>(Entry{.structure = Structure(std::move(tree)),
+                                       .roots = PythonRef::to(roots.ptr()),
+                                       .same_modes = PythonRef::to(same_modes.ptr()),
+                                       .owner = PythonRef::to(owner.ptr())});
+}
+
+Output output_of(Output::Kind kind, std::uint32_t index, std::uint32_t children,
+                 nb::handle object) {
+  return Output{kind, index, children, PythonRef::to(object.ptr())};
+}
+
+}  // namespace
+
+void bind_callable(nb::module_& module) {
+  bind_structure(module);
+  nb::enum_<Output::Kind>(module, "OutputKind", "See captured.h.")
+      .value("RESULT", Output::Kind::kResult)
+      .value("LEAF", Output::Kind::kLeaf)
+      .value("CONSTANT", Output::Kind::kConstant)
+      .value("TUPLE", Output::Kind::kTuple)
+      .value("LIST", Output::Kind::kList)
+      .value("DICT", Output::Kind::kDict)
+      .value("MADE", Output::Kind::kMade);
+  using Parts = std::vector<std::tuple<Output::Kind, std::uint32_t, std::uint32_t, nb::object>>;
+  using Inside = std::vector<std::tuple<std::uint32_t, std::int64_t>>;
+  nb::class_<CapturedFunction>(module, "CapturedFunction", nb::type_slots(captured_slots),
+                               "Serves the calls of a captured callable; see captured.h.")
+      .def(
+          "__init__",
+          [](CapturedFunction* self, nb::handle miss, nb::handle count_up) {
+            new (self) CapturedFunction(miss.ptr(), count_up.ptr());
+          },
+          nb::arg("miss"), nb::arg("count_up"))
+      .def(
+          "__call__",
+          [](CapturedFunction& self, const nb::args& positional, const nb::kwargs& named) {
+            return stolen(self.call(positional.ptr(), named.ptr()));
+          },
+          nb::sig("def __call__(self, *positional: object, **named: object) -> object"))
+      .def(
+          "add",
+          [](CapturedFunction& self, nb::list nodes, nb::tuple roots, nb::handle same_modes,
+             const std::vector<std::tuple<std::uint32_t, Inside>>& arguments,
+             const std::vector<std::tuple<std::uint32_t, std::int32_t, bool>>& rebound,
+             std::vector<std::uint32_t> written, const Parts& output, nb::handle dispatcher,
+             nb::handle owner) {
+            const auto entry = entry_of(nodes, roots, same_modes, owner);
+            entry->written = std::move(written);
+            entry->graph = PythonRef::to(dispatcher.ptr());
+            entry->dispatcher = &nb::cast<Dispatcher&>(dispatcher);
+            for (const auto& [leaf, inside] : arguments) {
+              Lifted& argument = entry->arguments.emplace_back();
+              argument.leaf = leaf;
+              for (const auto& [other, offset] : inside) {
+                argument.inside.push_back({other, offset});
+              }
+            }
+            for (const auto& [slot, result, given_up] : rebound) {
+              entry->rebound.push_back({slot, result, given_up});
+            }
+            for (const auto& [kind, index, children, object] : output) {
+              entry->output.push_back(output_of(kind, index, children, object));
+            }
+            self.add(entry);
+          },
+          nb::arg("nodes"), nb::arg("roots"), nb::arg("same_modes"), nb::arg("arguments"),
+          nb::arg("rebound"), nb::arg("written"), nb::arg("output"), nb::arg("dispatcher"),
+          nb::arg("owner"),
+          "The calls that `nodes` admit are `dispatcher`'s. Takes the nodes over. `roots`: those "
+          "behind the positional and the named arguments. `arguments`: per "
+          "argument of the graph its leaf, and the leaves inside with their offsets in bytes; "
+          "`rebound`: (slot, result, given up), see Rebound; `written`: leaves; `output`: (kind, "
+          "index, children, "
+          "object).")
+      .def(
+          "add_as_it_is",
+          [](CapturedFunction& self, nb::list nodes, nb::tuple roots, nb::handle same_modes,
+             nb::handle function, nb::handle owner) {
+            const auto entry = entry_of(nodes, roots, same_modes, owner);
+            entry->as_it_is = PythonRef::to(function.ptr());
+            self.add(entry);
+          },
+          nb::arg("nodes"), nb::arg("roots"), nb::arg("same_modes"), nb::arg("function"),
+          nb::arg("owner"), "The calls that `nodes` admit are `function`'s. Takes the nodes over.")
+      .def("remove", [](CapturedFunction& self, nb::handle owner) { self.remove(owner.ptr()); })
+      .def(
+          "first_mismatch",
+          [](const CapturedFunction& self, nb::handle owner, nb::tuple positional, nb::dict named) {
+            return self.first_mismatch(owner.ptr(), positional.ptr(), named.ptr());
+          },
+          nb::arg("owner"), nb::arg("positional"), nb::arg("named"),
+          "The first place of the tree of `owner`'s entry that a call does not have, by number; "
+          "None: it is admitted.")
+      .def("clear", &CapturedFunction::clear);
+}
+
+}  // namespace pygraph::bindings

@@ -1,0 +1,243 @@
+#include "captured.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pygraph::torch_bridge::callable {
+namespace {
+
+bool says_yes(PyObject* question) noexcept {
+  const PythonRef answer = PythonRef::stolen(PyObject_CallNoArgs(question));
+  if (!answer) {
+    PyErr_Clear();
+  }
+  return answer.get() == Py_True;
+}
+
+std::vector<PyObject*> roots_of(const Entry& entry, PyObject* positional, PyObject* named) {
+  std::vector<PyObject*> roots{positional, named};
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entry.roots.get()); ++i) {
+    roots.push_back(PyTuple_GET_ITEM(entry.roots.get(), i));
+  }
+  return roots;
+}
+
+/// The object that stands for an argument of the graph; null where tensors that lay in one memory
+/// do not any more.
+PyObject* object_of(const Lifted& argument, const Found& found) noexcept {
+  const TorchApi& api = torch_api();
+  PyObject* first = found.leaves[argument.leaf].get();
+  if (argument.inside.empty()) {
+    return first;
+  }
+  const CUdeviceptr start = address_of(api.data(first));
+  const bool together = std::all_of(
+      argument.inside.begin(), argument.inside.end(), [&](const Lifted::Inside& inside) {
+        return address_of(api.data(found.leaves[inside.leaf].get())) ==
+               start + static_cast<CUdeviceptr>(inside.offset);
+      });
+  return together ? first : nullptr;
+}
+
+/// Builds what the callable returns.
+class Builder {
+ public:
+  Builder(const std::vector<Output>& output, const Found& found, PyObject* results)
+      : output_(output), found_(found), results_(results) {}
+
+  PythonRef build() {
+    const Output& part = output_[at_++];
+    switch (part.kind) {
+      case Output::Kind::kResult:
+        return PythonRef::to(PyTuple_GET_ITEM(results_, static_cast<Py_ssize_t>(part.index)));
+      case Output::Kind::kLeaf:
+        return PythonRef::to(found_.leaves[part.index].get());
+      case Output::Kind::kConstant:
+        return PythonRef::to(part.object.get());
+      case Output::Kind::kTuple:
+        return as_tuple(children(part));
+      case Output::Kind::kList:
+        return children(part);
+      case Output::Kind::kDict:
+        return dict(part);
+      case Output::Kind::kMade: {
+        const PythonRef list = children(part);
+        return list ? PythonRef::stolen(PyObject_CallOneArg(part.object.get(), list.get()))
+                    : PythonRef();
+      }
+    }
+    return {};
+  }
+
+ private:
+  static PythonRef as_tuple(const PythonRef& list) {
+    return list ? PythonRef::stolen(PyList_AsTuple(list.get())) : PythonRef();
+  }
+
+  PythonRef children(const Output& part) {
+    PythonRef list = PythonRef::stolen(PyList_New(static_cast<Py_ssize_t>(part.children)));
+    for (std::uint32_t i = 0; list && i < part.children; ++i) {
+      PythonRef child = build();
+      if (!child) {
+        return {};
+      }
+      PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), child.release());
+    }
+    return list;
+  }
+
+  PythonRef dict(const Output& part) {
+    PythonRef made = PythonRef::stolen(PyDict_New());
+    for (std::uint32_t i = 0; made && i < part.children; ++i) {
+      const PythonRef child = build();
+      PyObject* key = PyTuple_GET_ITEM(part.object.get(), static_cast<Py_ssize_t>(i));
+      if (!child || PyDict_SetItem(made.get(), key, child.get()) != 0) {
+        return {};
+      }
+    }
+    return made;
+  }
+
+  const std::vector<Output>& output_;
+  const Found& found_;
+  PyObject* results_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace
+
+CapturedFunction::CapturedFunction(PyObject* miss, PyObject* count_up)
+    : miss_(PythonRef::to(miss)), count_up_(PythonRef::to(count_up)) {}
+
+void CapturedFunction::add(std::shared_ptr<const Entry> entry) {
+  entries_.insert(entries_.begin(), std::move(entry));
+}
+
+void CapturedFunction::remove(PyObject* owner) noexcept {
+  std::erase_if(entries_, [owner](const auto& entry) { return entry->owner.get() == owner; });
+}
+
+std::optional<std::size_t> CapturedFunction::first_mismatch(PyObject* owner, PyObject* positional,
+                                                            PyObject* named) const {
+  for (const std::shared_ptr<const Entry>& entry : entries_) {
+    Found found;
+    if (entry->owner.get() == owner &&
+        !entry->structure.admits(roots_of(*entry, positional, named), found)) {
+      return found.places - 1;
+    }
+  }
+  return std::nullopt;
+}
+
+std::shared_ptr<const Entry> CapturedFunction::find(PyObject* positional, PyObject* named,
+                                                    Found& found) {
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const std::shared_ptr<const Entry> entry = entries_[i];  // a comparison may run Python code
+    if (says_yes(entry->same_modes.get()) &&
+        entry->structure.admits(roots_of(*entry, positional, named), found)) {
+      if (i != 0 && i < entries_.size() && entries_[i] == entry) {
+        std::rotate(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(i),
+                    entries_.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+      }
+      return entry;
+    }
+  }
+  return nullptr;
+}
+
+bool CapturedFunction::count_up(const Entry& entry, const Found& found) const {
+  if (entry.written.empty()) {
+    return true;
+  }
+  const auto count = static_cast<Py_ssize_t>(entry.written.size());
+  const PythonRef tensors = PythonRef::stolen(PyTuple_New(count));
+  for (Py_ssize_t i = 0; tensors && i < count; ++i) {
+    PyObject* leaf = found.leaves[entry.written[static_cast<std::size_t>(i)]].get();
+    PyTuple_SET_ITEM(tensors.get(), i, Py_NewRef(leaf));
+  }
+  return tensors && PythonRef::stolen(PyObject_CallOneArg(count_up_.get(), tensors.get()));
+}
+
+bool CapturedFunction::rebind(const Entry& entry, const Found& found, PyObject* results) const {
+  return std::all_of(entry.rebound.begin(), entry.rebound.end(), [&](const Rebound& each) {
+    PyObject* value = each.result >= 0 ? PyTuple_GET_ITEM(results, each.result)
+                      : each.result == -1
+                          ? Py_None
+                          : found.leaves[static_cast<std::size_t>(-2 - each.result)].get();
+    return found.slots[each.slot].set(value);
+  });
+}
+
+/// Serves a call by `entry`'s program: false if none takes it. `result` is a new reference, or null
+/// with a Python error set.
+bool CapturedFunction::serve(const Entry& entry, Found& found, PyObject*& result) const {
+  std::vector<PyObject*> items;
+  items.reserve(entry.arguments.size());
+  for (const Lifted& argument : entry.arguments) {
+    items.push_back(object_of(argument, found));
+    if (items.back() == nullptr) {
+      return false;
+    }
+  }
+  const Arguments arguments{items.data(), nullptr, items.size()};
+  std::shared_ptr<TensorProgram> program = entry.dispatcher->choose(arguments);
+  if (program == nullptr) {
+    return false;
+  }
+  for (const Rebound& each : entry.rebound) {
+    if (each.given_up && !found.slots[each.slot].set(Py_None)) {
+      result = nullptr;
+      return true;
+    }
+  }
+  std::optional<Dispatcher::Launch> launched =
+      entry.dispatcher->launch(std::move(program), arguments);
+  if (!launched) {
+    return false;
+  }
+  const PythonRef results =
+      PythonRef::stolen(entry.dispatcher->finish(std::move(*launched), arguments));
+  const bool done = results && count_up(entry, found) && rebind(entry, found, results.get());
+  result = done ? Builder(entry.output, found, results.get()).build().release() : nullptr;
+  return true;
+}
+
+PyObject* CapturedFunction::call(PyObject* positional, PyObject* named) {
+  Found found;
+  const std::shared_ptr<const Entry> entry = find(positional, named, found);
+  PyObject* result = nullptr;
+  if (entry != nullptr && entry->dispatcher == nullptr) {
+    return PyObject_Call(entry->as_it_is.get(), positional, named);
+  }
+  if (entry != nullptr && serve(*entry, found, result)) {
+    return result;
+  }
+  PyObject* arguments[] = {positional, named};  // NOLINT(modernize-avoid-c-arrays)
+  return PyObject_Vectorcall(miss_.get(), arguments, 2, nullptr);
+}
+
+int CapturedFunction::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(miss_.get());
+  Py_VISIT(count_up_.get());
+  for (const auto& entry : entries_) {
+    Py_VISIT(entry->roots.get());
+    Py_VISIT(entry->same_modes.get());
+    Py_VISIT(entry->owner.get());
+    Py_VISIT(entry->graph.get());
+    Py_VISIT(entry->as_it_is.get());
+    for (const Output& part : entry->output) {
+      Py_VISIT(part.object.get());
+    }
+    if (const int stop = entry->structure.traverse(visit, arg); stop != 0) {
+      return stop;
+    }
+  }
+  return 0;
+}
+
+void CapturedFunction::release() noexcept {
+  entries_.clear();
+  miss_ = {};
+}
+
+}  // namespace pygraph::torch_bridge::callable

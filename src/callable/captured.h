@@ -1,0 +1,108 @@
+// What a user calls in place of a captured callable: the programs made of it, each for calls of one
+// structure, and the Python side for all other calls.
+//
+// A call is compared with the structure used last first. Where one admits it, the tensors that were
+// found on the way are the graph's arguments; a program is launched, the places that the callable
+// would have given new tensors get them, and the results take the form that the callable returns.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "../torch/dispatcher.h"
+#include "structure.h"
+
+namespace pygraph::torch_bridge::callable {
+
+/// One argument of the graph: memory that some leaves of a structure lie in. It begins with `leaf`,
+/// and the others stand as many bytes behind as `inside` says, as they did when it was captured.
+struct Lifted {
+  struct Inside {
+    std::uint32_t leaf;
+    std::int64_t offset;
+  };
+  std::uint32_t leaf = 0;
+  std::vector<Inside> inside;
+};
+
+/// How what the callable returns is made: a tree, in the order in which it is walked.
+struct Output {
+  enum class Kind : std::uint8_t {
+    kResult,    ///< result number `index` of the graph
+    kLeaf,      ///< leaf number `index` of the structure, the very object
+    kConstant,  ///< `object`
+    kTuple,     ///< of `children`
+    kList,
+    kDict,  ///< keys: the tuple `object`
+    kMade,  ///< `object(list of children)`
+  };
+  Kind kind = Kind::kConstant;
+  std::uint32_t index = 0;
+  std::uint32_t children = 0;
+  PythonRef object;
+};
+
+/// A place of the structure that gets a result, or None.
+struct Rebound {
+  std::uint32_t slot = 0;
+  std::int32_t result = -1;  ///< -1: None; less: leaf number -2 - result
+  /// What is there is let go of in front of the launch, which may have its memory then.
+  bool given_up = false;
+};
+
+/// What serves the calls of one structure.
+struct Entry {
+  Structure structure;
+  PythonRef roots;       ///< a tuple: what the structure's trees but the first two begin with
+  PythonRef same_modes;  ///< a callable: whether torch's modes are those of the capture
+  std::vector<Lifted> arguments = {};
+  std::vector<Rebound> rebound = {};
+  std::vector<std::uint32_t> written = {};  ///< leaves: their versions are counted up
+  std::vector<Output> output = {};
+  PythonRef owner;       ///< whose entry it is
+  PythonRef graph = {};  ///< keeps `dispatcher` alive
+  Dispatcher* dispatcher = nullptr;
+  PythonRef as_it_is = {};  ///< without a dispatcher: the callable, which serves the calls
+};
+
+/// Guarded by the GIL. A call may be made while another one is under way.
+class CapturedFunction {
+ public:
+  /// `miss` serves calls that no entry does, as (positional, named). `count_up(tensors)` counts
+  /// their versions.
+  CapturedFunction(PyObject* miss, PyObject* count_up);
+
+  void add(std::shared_ptr<const Entry> entry);
+  void clear() noexcept { entries_.clear(); }
+  /// Takes out the entries of `owner`.
+  void remove(PyObject* owner) noexcept;
+
+  /// A new reference, or null with a Python error set.
+  PyObject* call(PyObject* positional, PyObject* named);
+
+  /// The first place of the tree of `owner`'s entry that a call does not have; none: it is
+  /// admitted.
+  [[nodiscard]] std::optional<std::size_t> first_mismatch(PyObject* owner, PyObject* positional,
+                                                          PyObject* named) const;
+
+  int traverse(visitproc visit, void* arg) const;
+  void release() noexcept;
+
+ private:
+  std::shared_ptr<const Entry> find(PyObject* positional, PyObject* named, Found& found);
+  /// False: not served, and nothing was done.
+  bool serve(const Entry& entry, Found& found, PyObject*& result) const;
+  /// False with a Python error set.
+  bool rebind(const Entry& entry, const Found& found, PyObject* results) const;
+  bool count_up(const Entry& entry, const Found& found) const;
+
+  PythonRef miss_;
+  PythonRef count_up_;
+  std::vector<std::shared_ptr<const Entry>> entries_;  ///< the one used last comes first
+};
+
+}  // namespace pygraph::torch_bridge::callable

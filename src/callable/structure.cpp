@@ -1,0 +1,412 @@
+#include "structure.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+namespace pygraph::torch_bridge::callable {
+namespace {
+
+struct Names {
+  PyObject* cell_contents = PyUnicode_InternFromString("cell_contents");
+  PyObject* is_neg = PyUnicode_InternFromString("is_neg");
+};
+
+const Names& names() {
+  static const Names interned;  // NOLINT: lives as long as the process
+  return interned;
+}
+
+bool equal(PyObject* one, PyObject* other) noexcept {
+  const int same = PyObject_RichCompareBool(one, other, Py_EQ);
+  if (same < 0) {
+    PyErr_Clear();
+  }
+  return same == 1;
+}
+
+bool same_value(const Place& node, PyObject* object) noexcept {
+  PyObject* wanted = node.object.get();
+  if (object == wanted) {
+    return true;
+  }
+  const PyObject* type = node.type ? node.type.get() : reinterpret_cast<PyObject*>(Py_TYPE(wanted));
+  if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != type || wanted == Py_None ||
+      PyBool_Check(wanted)) {
+    return false;
+  }
+  if (PyFloat_CheckExact(wanted)) {  // 0.0 is not -0.0, and a NaN is itself
+    const double left = PyFloat_AS_DOUBLE(wanted);
+    const double right = PyFloat_AS_DOUBLE(object);
+    return std::bit_cast<std::uint64_t>(left) == std::bit_cast<std::uint64_t>(right);
+  }
+  return equal(object, wanted);
+}
+
+/// Whether an array's memory, in one piece, holds the bytes.
+bool same_bytes(PyObject* bytes, PyObject* array) noexcept {
+  Py_buffer view;
+  if (PyObject_GetBuffer(array, &view, PyBUF_SIMPLE) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  const bool same =
+      view.len == PyBytes_GET_SIZE(bytes) &&
+      std::memcmp(view.buf, PyBytes_AS_STRING(bytes), static_cast<std::size_t>(view.len)) == 0;
+  PyBuffer_Release(&view);
+  return same;
+}
+
+/// An attribute of torch's tensors, read past the look-up of its name, which takes as long again.
+class TensorAttribute {
+ public:
+  explicit TensorAttribute(const char* name) {
+    PyObject* type = reinterpret_cast<PyObject*>(torch_api().tensor_type);
+    name_ = PyUnicode_InternFromString(name);
+    PyObject* found = PyObject_GetAttr(type, name_);
+    if (found != nullptr && Py_IS_TYPE(found, &PyGetSetDescr_Type)) {
+      definition_ = reinterpret_cast<PyGetSetDescrObject*>(found)->d_getset;
+    }
+    PyErr_Clear();  // the descriptor lives as long as the type
+  }
+  /// A new reference, or null with a Python error set.
+  PyObject* of(PyObject* tensor) const {
+    return definition_ == nullptr ? PyObject_GetAttr(tensor, name_)
+                                  : definition_->get(tensor, definition_->closure);
+  }
+  [[nodiscard]] PyObject* name() const noexcept { return name_; }
+
+ private:
+  PyObject* name_ = nullptr;
+  const PyGetSetDef* definition_ = nullptr;
+};
+
+const TensorAttribute& grad() {
+  static const TensorAttribute attribute("grad");  // NOLINT: lives as long as the process
+  return attribute;
+}
+
+bool requires_grad(PyObject* tensor) noexcept {
+  static const TensorAttribute attribute("requires_grad");
+  const PythonRef value = PythonRef::stolen(attribute.of(tensor));
+  if (!value) {
+    PyErr_Clear();
+  }
+  return value.get() == Py_True;
+}
+
+bool is_negated(PyObject* tensor) noexcept {
+  const PythonRef value = PythonRef::stolen(PyObject_CallMethodNoArgs(tensor, names().is_neg));
+  if (!value) {
+    PyErr_Clear();
+  }
+  return value.get() == Py_True;
+}
+
+bool has_shape(PyObject* tensor, const TensorShape& shape) noexcept {
+  const TorchApi& api = torch_api();
+  const TensorHandle handle = api.handle(tensor);
+  std::int32_t device = -1;
+  std::int32_t index = -1;
+  std::int64_t* values = nullptr;
+  const std::int64_t* wanted = shape.extents.data();
+  const std::size_t count = shape.dimensions;
+  return api.dtype(tensor) == shape.dtype && api.dim(tensor) == shape.dimensions &&
+         api.get_sizes(handle, &values) == 0 && std::equal(wanted, wanted + count, values) &&
+         api.get_strides(handle, &values) == 0 &&
+         std::equal(wanted + count, wanted + 2 * count, values) &&
+         api.get_device_type(handle, &device) == 0 && device == shape.device_type &&
+         api.get_device_index(handle, &index) == 0 && index == shape.device_index &&
+         requires_grad(tensor) == shape.requires_grad &&
+         !(shape.may_be_negated && is_negated(tensor)) &&
+         // Without memory of its own, as under a transformation of torch.func.
+         (shape.empty || api.data(tensor) != nullptr);
+}
+
+}  // namespace
+
+bool Slot::set(PyObject* value) const {
+  switch (owner) {
+    case Owner::kDict:
+      return PyDict_SetItem(container.get(), key.get(), value) == 0;
+    case Owner::kList:
+      return PyList_SetItem(container.get(), index, Py_NewRef(value)) == 0;
+    case Owner::kAttribute:
+      return PyObject_SetAttr(container.get(), key.get(), value) == 0;
+  }
+  return false;
+}
+
+/// One walk through a call, beside the tree.
+class Structure::Walk {
+ public:
+  Walk(const Structure& structure, Found& found)
+      : nodes_(structure.nodes_), found_(found), met_(structure.numbers_) {
+    found_.leaves.clear();
+    found_.leaves.reserve(structure.leaves_);
+    found_.slots.clear();
+    found_.slots.resize(structure.slots_);
+  }
+
+  [[nodiscard]] std::size_t places() const noexcept { return at_; }
+
+  bool admits(PyObject* object) {
+    const Place& node = nodes_[at_++];
+    if (node.number >= 0 && node.kind != Place::Kind::kSame) {
+      met_[static_cast<std::size_t>(node.number)] = PythonRef::to(object);
+    }
+    switch (node.kind) {
+      case Place::Kind::kAny:
+        return true;
+      case Place::Kind::kValue:
+        return same_value(node, object);
+      case Place::Kind::kIs:
+        return object == node.object.get();
+      case Place::Kind::kSame:
+        return object == met_[static_cast<std::size_t>(node.number)].get();
+      case Place::Kind::kTuple:
+        return is_of(node, object) && PyTuple_Check(object) &&
+               PyTuple_GET_SIZE(object) == node.children && elements(node, object);
+      case Place::Kind::kList:
+        return is_of(node, object) && PyList_Check(object) &&
+               PyList_GET_SIZE(object) == node.children && elements(node, object);
+      case Place::Kind::kDict:
+        return is_of(node, object) && PyDict_Check(object) && items(node, object);
+      case Place::Kind::kInstance:
+        return is_of(node, object) && instance(node, object);
+      case Place::Kind::kAttributes:
+        return is_of(node, object) && attributes(node, object);
+      case Place::Kind::kNames:
+        return PyDict_Check(object) && looked_up(node, object);
+      case Place::Kind::kFunction:
+        return function(node, object);
+      case Place::Kind::kEmpty:
+        return object == nullptr;
+      case Place::Kind::kBytes:
+        return is_of(node, object) && same_bytes(node.object.get(), object);
+      case Place::Kind::kTensor:
+        return is_of(node, object) && has_shape(object, *node.shape) && tensor(node, object);
+      case Place::Kind::kUnread:
+        found_.leaves.emplace_back();
+        return true;
+      case Place::Kind::kGenerator:
+        found_.leaves.push_back(PythonRef::to(object));
+        return is_of(node, object);
+    }
+    return false;
+  }
+
+ private:
+  static bool is_of(const Place& node, PyObject* object) noexcept {
+    return object != nullptr && reinterpret_cast<PyObject*>(Py_TYPE(object)) == node.type.get();
+  }
+
+  void note(Slot::Owner owner, PyObject* container, PyObject* key, Py_ssize_t index) {
+    const Place& node = nodes_[at_];
+    if (node.slot >= 0) {
+      found_.slots[static_cast<std::size_t>(node.slot)] =
+          Slot{owner, PythonRef::to(container), PythonRef::to(key), index};
+    }
+  }
+
+  /// Elements of a list or tuple. A comparison of values may run Python code, so sizes are looked
+  /// at each time.
+  bool elements(const Place& node, PyObject* object) {
+    const bool list = PyList_Check(object) != 0;
+    for (Py_ssize_t i = 0; i < static_cast<Py_ssize_t>(node.children); ++i) {
+      if (i >= PySequence_Fast_GET_SIZE(object)) {
+        return false;
+      }
+      if (list) {
+        note(Slot::Owner::kList, object, nullptr, i);
+      }
+      if (!admits(PySequence_Fast_GET_ITEM(object, i))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool items(const Place& node, PyObject* dict) {
+    if (node.children == 0) {
+      return PyDict_GET_SIZE(dict) == 0;
+    }
+    Py_ssize_t position = 0;
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    std::uint32_t seen = 0;
+    while (PyDict_Next(dict, &position, &key, &value) != 0) {
+      if (seen == node.children) {
+        return false;
+      }
+      PyObject* wanted = nodes_[at_].key.get();
+      if (wanted == key && nodes_[at_].kind == Place::Kind::kAny) {
+        ++seen;
+        ++at_;
+        continue;
+      }
+      const PythonRef kept_key = PythonRef::to(key);
+      const PythonRef kept_value = PythonRef::to(value);
+      if (wanted == nullptr) {  // a key that is no value has a place of its own
+        ++seen;
+        if (!admits(key)) {
+          return false;
+        }
+      } else if (wanted != key && !equal(wanted, key)) {
+        return false;
+      }
+      ++seen;
+      note(Slot::Owner::kDict, dict, key, 0);
+      if (!admits(kept_value.get())) {
+        return false;
+      }
+    }
+    return seen == node.children;
+  }
+
+  bool instance(const Place& node, PyObject* object) {
+    const PythonRef dict = PythonRef::stolen(PyObject_GenericGetDict(object, nullptr));
+    if (!dict) {
+      PyErr_Clear();
+      return false;
+    }
+    return items(node, dict.get());
+  }
+
+  bool attributes(const Place& node, PyObject* object) {
+    for (std::uint32_t i = 0; i < node.children; ++i) {
+      PyObject* key = nodes_[at_].key.get();
+      const PythonRef value = PythonRef::stolen(PyObject_GetAttr(object, key));
+      if (!value) {
+        PyErr_Clear();
+        return false;
+      }
+      note(Slot::Owner::kAttribute, object, key, 0);
+      if (!admits(value.get())) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool looked_up(const Place& node, PyObject* dict) {
+    for (std::uint32_t i = 0; i < node.children; ++i) {
+      PyObject* key = nodes_[at_].key.get();
+      const PythonRef value = PythonRef::to(PyDict_GetItemWithError(dict, key));
+      if (PyErr_Occurred() != nullptr) {
+        PyErr_Clear();
+      }
+      note(Slot::Owner::kDict, dict, key, 0);
+      if (!(value ? admits(value.get()) : admits_nothing())) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool admits_nothing() { return nodes_[at_++].kind == Place::Kind::kEmpty; }
+
+  bool function(const Place& node, PyObject* object) {
+    if (object == nullptr || !PyFunction_Check(object) ||
+        PyFunction_GET_CODE(object) != node.object.get()) {
+      return false;
+    }
+    PyObject* closure = PyFunction_GET_CLOSURE(object);
+    const Py_ssize_t cells = closure == nullptr ? 0 : PyTuple_GET_SIZE(closure);
+    if (node.children != static_cast<std::uint32_t>(cells) + 2) {
+      return false;
+    }
+    for (Py_ssize_t i = 0; i < cells; ++i) {
+      PyObject* cell = PyTuple_GET_ITEM(closure, i);
+      const PythonRef content = PythonRef::stolen(PyCell_Get(cell));
+      note(Slot::Owner::kAttribute, cell, names().cell_contents, 0);
+      if (!(content ? admits(content.get()) : admits_nothing())) {
+        return false;
+      }
+    }
+    PyObject* defaults = PyFunction_GET_DEFAULTS(object);
+    PyObject* keyword = PyFunction_GET_KW_DEFAULTS(object);
+    return admits(defaults == nullptr ? Py_None : defaults) &&
+           admits(keyword == nullptr ? Py_None : keyword);
+  }
+
+  bool tensor(const Place& node, PyObject* object) {
+    found_.leaves.push_back(PythonRef::to(object));
+    if (node.children == 0) {
+      return true;
+    }
+    if (nodes_[at_].kind == Place::Kind::kUnread) {
+      note(Slot::Owner::kAttribute, object, grad().name(), 0);
+      return admits(Py_None);
+    }
+    const PythonRef gradient = PythonRef::stolen(grad().of(object));
+    if (!gradient) {
+      PyErr_Clear();
+      return false;
+    }
+    note(Slot::Owner::kAttribute, object, grad().name(), 0);
+    return admits(gradient.get());
+  }
+
+  const std::vector<Place>& nodes_;
+  Found& found_;
+  std::vector<PythonRef> met_;
+  std::size_t at_ = 0;
+};
+
+Structure::Structure(std::vector<Place> nodes) : nodes_(std::move(nodes)) {
+  // Places that are still to come of the trees so far; each root begins one.
+  std::vector<std::uint32_t> open;
+  for (const Place& node : nodes_) {
+    if (open.empty()) {
+      ++roots_;
+    } else {
+      --open.back();
+    }
+    open.push_back(node.children);
+    while (!open.empty() && open.back() == 0) {
+      open.pop_back();
+    }
+    numbers_ = std::max(numbers_, static_cast<std::size_t>(node.number + 1));
+    slots_ = std::max(slots_, static_cast<std::size_t>(node.slot + 1));
+    const bool leaf = node.kind == Place::Kind::kTensor || node.kind == Place::Kind::kUnread ||
+                      node.kind == Place::Kind::kGenerator;
+    leaves_ += leaf ? 1 : 0;
+    const bool needs_object = node.kind == Place::Kind::kValue || node.kind == Place::Kind::kIs ||
+                              node.kind == Place::Kind::kFunction ||
+                              node.kind == Place::Kind::kBytes;
+    if (node.kind == Place::Kind::kTensor && node.shape == nullptr) {
+      throw std::invalid_argument("a place of a structure does not say which tensor must be there");
+    }
+    if ((needs_object && !node.object) || (node.kind == Place::Kind::kSame && node.number < 0)) {
+      throw std::invalid_argument("a place of a structure does not say what must be there");
+    }
+  }
+  if (!open.empty()) {
+    throw std::invalid_argument("a structure ends within a tree");
+  }
+}
+
+bool Structure::admits(const std::vector<PyObject*>& roots, Found& found) const {
+  if (roots.size() != roots_) {
+    return false;
+  }
+  Walk walk(*this, found);
+  const bool same = std::all_of(roots.begin(), roots.end(),
+                                [&walk](PyObject* root) { return walk.admits(root); });
+  found.places = walk.places();
+  return same;
+}
+
+int Structure::traverse(visitproc visit, void* arg) const {
+  for (const Place& node : nodes_) {
+    Py_VISIT(node.object.get());
+    Py_VISIT(node.type.get());
+    Py_VISIT(node.key.get());
+  }
+  return 0;
+}
+
+}  // namespace pygraph::torch_bridge::callable

@@ -1,0 +1,115 @@
+// What a call of a captured callable is made of, and whether another call is made of the same.
+//
+// A callable reads more than its arguments: parameters, optimizer state, attributes, variables of
+// the functions around it. All of it hangs on a few *roots*, the arguments among them, as tensors,
+// numbers and containers of those. A Structure is that tree as one call found it. It admits another
+// call if that finds the same containers with the same numbers in them, tensors of the same
+// metadata, and functions and other objects that are the very same. Tensors may be other ones, on
+// other addresses: they are collected, for the graph takes them as arguments.
+//
+// The tree is stored in the order in which it is walked (frontends/callable/structure.py makes it).
+// Containers need not be the same objects: a dictionary that was replaced by an equal one matches.
+// An object that is met again counts as the one that was met first, so cycles end, and what was
+// shared must be shared again.
+//
+// What this does not do: say what differs. A call that does not match takes the slow path, which
+// walks it anew and compares the trees.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "../torch/python_ref.h"
+#include "../torch/torch_api.h"
+
+namespace pygraph::torch_bridge::callable {
+
+/// What must be the same of a tensor.
+struct TensorShape {
+  std::int32_t dtype = -1;
+  std::int32_t device_type = -1;
+  std::int32_t device_index = -1;
+  bool requires_grad = false;
+  /// Whether its memory could be shown negated: a view of a complex tensor's imaginary part.
+  bool may_be_negated = false;
+  bool empty = false;  ///< it has no elements, and need not have memory
+  std::uint32_t dimensions = 0;
+  std::vector<std::int64_t> extents = {};  ///< sizes, then strides
+};
+
+/// One place of the tree, with `children` places below it, which follow.
+struct Place {
+  enum class Kind : std::uint8_t {
+    kAny,         ///< whatever is there
+    kValue,       ///< equals `object` and has its type, or `type` where that is set
+    kIs,          ///< is `object`
+    kSame,        ///< is the object that was met as number `number`
+    kTuple,       ///< of the exact type `type`; children in order
+    kList,        ///< the same
+    kDict,        ///< of the type `type`; children in order, with their keys
+    kInstance,    ///< of the type `type`; children are its __dict__ in order, with their keys
+    kAttributes,  ///< of the type `type`; children are attributes, looked up by their keys
+    kNames,       ///< a dictionary; children are looked up in it by their keys
+    kFunction,   ///< a function with the code `object`; children: its cells, defaults, keyword ones
+    kBytes,      ///< an array of the type `type` whose memory holds the bytes `object`
+    kEmpty,      ///< a variable without a value
+    kTensor,     ///< a tensor of the type `type`; a child: its gradient
+    kUnread,     ///< a gradient that nobody reads: a leaf that is left out
+    kGenerator,  ///< a random generator
+  };
+  Kind kind = Kind::kAny;
+  std::uint32_t children = 0;
+  std::int32_t number = -1;  ///< objects that are met again: which one; negative: never met again
+  std::int32_t slot = -1;  ///< of what is in this place a call makes a new one: which; or negative
+  PythonRef object;
+  PythonRef type;
+  PythonRef key;  ///< in the container above; null: none, or the place before this one is the key
+  std::unique_ptr<const TensorShape> shape = {};  ///< of a tensor
+};
+
+/// A place that a call gives another tensor, or None.
+struct Slot {
+  enum class Owner : std::uint8_t { kDict, kList, kAttribute };
+  Owner owner = Owner::kDict;
+  PythonRef container;
+  PythonRef key;         ///< kDict, kAttribute
+  Py_ssize_t index = 0;  ///< kList
+
+  /// Puts `value` there. False with a Python error set on failure.
+  [[nodiscard]] bool set(PyObject* value) const;
+};
+
+/// What a call was found to be made of.
+struct Found {
+  std::vector<PythonRef> leaves;  ///< tensors and generators, in the order of the tree
+  std::vector<Slot> slots;        ///< by Place::slot
+  std::size_t places = 0;         ///< of the tree, that were looked at
+};
+
+/// Immutable. Guarded by the GIL.
+class Structure {
+ public:
+  /// Throws std::invalid_argument if the nodes are no trees, one behind the other.
+  explicit Structure(std::vector<Place> nodes);
+
+  /// Whether `roots` are made of the same. `found` is filled, and of no use if not. Leaves no
+  /// Python error set.
+  [[nodiscard]] bool admits(const std::vector<PyObject*>& roots, Found& found) const;
+
+  [[nodiscard]] std::size_t leaves() const noexcept { return leaves_; }
+  int traverse(visitproc visit, void* arg) const;
+
+ private:
+  class Walk;
+
+  std::vector<Place> nodes_;
+  std::size_t roots_ = 0;
+  std::size_t numbers_ = 0;
+  std::size_t slots_ = 0;
+  std::size_t leaves_ = 0;
+};
+
+}  // namespace pygraph::torch_bridge::callable
