@@ -26,7 +26,7 @@ from benchmarks.harness import record
 from benchmarks.harness.build import make_model
 from benchmarks.harness.device import MIB
 from benchmarks.harness.environment import environment
-from pygraph.capture.cuda import Cuda
+from pygraph.capturing.cuda import Cuda
 
 CALLS = 60
 WARM = 6

@@ -72,6 +72,8 @@ def find(module: str, name: str) -> ast.ClassDef | ast.FunctionDef:
     tree = parsed(module)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            if any(isinstance(d, ast.Name) and d.id == "overload" for d in node.decorator_list):
+                continue
             if node in tree.body:
                 return node
         elif isinstance(node, ast.ImportFrom) and name in (each.name for each in node.names):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pygraph.frontends.callable.captured import capture
     from pygraph.frontends.compile.backend import backend
     from pygraph.frontends.compile.explain import explain
     from pygraph.frontends.compile.plan import plan
@@ -23,6 +24,7 @@ __all__ = [
     "RequirementNotMet",
     "__version__",
     "backend",
+    "capture",
     "explain",
     "info",
     "plan",
@@ -32,6 +34,7 @@ __all__ = [
 
 _HOMES = {
     "backend": "pygraph.frontends.compile.backend",
+    "capture": "pygraph.frontends.callable.captured",
     "RequirementNotMet": "pygraph.runtime.requirement",
     "explain": "pygraph.frontends.compile.explain",
     "info": "pygraph.runtime.registry",

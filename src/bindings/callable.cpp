@@ -113,8 +113,8 @@ void bind_structure(nb::module_& module) {
           "`like`: a tensor with the metadata that must be there.");
 }
 
-std::shared_ptr<Entry> entry_of(nb::list nodes, nb::tuple roots, nb::handle same_modes,
-                                nb::handle owner) {
+std::shared_ptr<Entry> entry_of(const nb::list& nodes, const nb::tuple& roots,
+                                nb::handle same_modes, nb::handle owner) {
   std::vector<Place> tree;
   tree.reserve(nodes.size());
   for (nb::handle node : nodes) {
@@ -161,8 +161,8 @@ void bind_callable(nb::module_& module) {
           nb::sig("def __call__(self, *positional: object, **named: object) -> object"))
       .def(
           "add",
-          [](CapturedFunction& self, nb::list nodes, nb::tuple roots, nb::handle same_modes,
-             const std::vector<std::tuple<std::uint32_t, Inside>>& arguments,
+          [](CapturedFunction& self, const nb::list& nodes, const nb::tuple& roots,
+             nb::handle same_modes, const std::vector<std::tuple<std::uint32_t, Inside>>& arguments,
              const std::vector<std::tuple<std::uint32_t, std::int32_t, bool>>& rebound,
              std::vector<std::uint32_t> written, const Parts& output, nb::handle dispatcher,
              nb::handle owner) {
@@ -196,8 +196,8 @@ void bind_callable(nb::module_& module) {
           "object).")
       .def(
           "add_as_it_is",
-          [](CapturedFunction& self, nb::list nodes, nb::tuple roots, nb::handle same_modes,
-             nb::handle function, nb::handle owner) {
+          [](CapturedFunction& self, const nb::list& nodes, const nb::tuple& roots,
+             nb::handle same_modes, nb::handle function, nb::handle owner) {
             const auto entry = entry_of(nodes, roots, same_modes, owner);
             entry->as_it_is = PythonRef::to(function.ptr());
             self.add(entry);
@@ -207,7 +207,8 @@ void bind_callable(nb::module_& module) {
       .def("remove", [](CapturedFunction& self, nb::handle owner) { self.remove(owner.ptr()); })
       .def(
           "first_mismatch",
-          [](const CapturedFunction& self, nb::handle owner, nb::tuple positional, nb::dict named) {
+          [](const CapturedFunction& self, nb::handle owner, const nb::tuple& positional,
+             const nb::dict& named) {
             return self.first_mismatch(owner.ptr(), positional.ptr(), named.ptr());
           },
           nb::arg("owner"), nb::arg("positional"), nb::arg("named"),

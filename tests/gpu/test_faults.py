@@ -154,7 +154,7 @@ def test_a_wrong_link_is_caught_by_the_proof(
     compiled: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One region is bound beside its place: the proof must see it, and the ladder must answer."""
-    from pygraph.capture import arguments
+    from pygraph.capturing import arguments
 
     original = arguments.specifications
 

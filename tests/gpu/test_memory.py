@@ -13,7 +13,7 @@ from benchmarks.engine.memory import measure_memory, packing
 from benchmarks.engine.tight import CALLS, STREAM_MIB, measure_tight
 from benchmarks.harness.build import make_model
 from benchmarks.harness.device import MIB, Device
-from pygraph.capture import record
+from pygraph.capturing import record
 from pygraph.demo.models import Workload
 
 ROWS = 65536

@@ -14,8 +14,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from pygraph.capture.device import Recording
-from pygraph.capture.twin import Twin
+from pygraph.capturing.device import Recording
+from pygraph.capturing.twin import Twin
 from pygraph.runtime import devices
 from pygraph.runtime.compiled_graph import CompiledGraph
 

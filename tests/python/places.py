@@ -61,7 +61,7 @@ def only_graph() -> GraphReport:
 
 def assert_bits(found: Any, expected: Any) -> None:
     """The same tensors, bit for bit, and the same other values."""
-    from pygraph.capture.tensors import same_bits
+    from pygraph.capturing.tensors import same_bits
 
     assert len(found) == len(expected)
     for left, right in zip(found, expected, strict=True):

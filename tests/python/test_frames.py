@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pygraph.capture import reasons, record
+from pygraph.capturing import reasons, record
 from pygraph.demo import small_models
 from pygraph.frames import is_programs
 from pygraph.frontends.compile import sources

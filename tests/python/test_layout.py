@@ -18,7 +18,7 @@ FLOORS = (
     ("transform",),
     ("runtime",),
     ("decide",),
-    ("capture",),
+    ("capturing",),
     ("planning",),
     ("reporting", "twin"),
     ("operators",),
@@ -38,10 +38,12 @@ FOLDERS = (
     ("layout",),
     ("link",),
     ("program",),
+    ("capture",),
     ("twin",),
     ("torch",),
     ("speculation",),
     ("entry",),
+    ("callable",),
     ("bindings",),
 )
 HEADERS = {
@@ -134,11 +136,11 @@ def crowded(code: str) -> Iterator[str]:
 
 
 def test_an_arrow_that_goes_up_is_seen() -> None:
-    assert list(upward("capture", "def f():\n    from pygraph.runtime import devices"))
+    assert list(upward("capturing", "def f():\n    from pygraph.runtime import devices"))
     assert list(upward("twin", "from pygraph.reporting import Report"))
-    assert list(upward("twin", "from pygraph import capture"))
+    assert list(upward("twin", "from pygraph import capturing"))
     assert list(upward("nowhere", "import pygraph.twin.layouts"))
-    assert not list(upward("runtime", "from pygraph import _engine, capture, torch_private"))
+    assert not list(upward("runtime", "from pygraph import _engine, capturing, torch_private"))
 
 
 def test_arrows_between_rooms_go_down() -> None:

@@ -46,7 +46,7 @@ def test_a_link_is_information_and_its_attempts_are_details(
             fast(torch.randn(8))
     found = {(each.name, each.levelname) for each in caplog.records}
     assert ("pygraph.runtime.compiled_graph", "INFO") in found
-    assert ("pygraph.capture.pipeline", "DEBUG") in found
+    assert ("pygraph.capturing.pipeline", "DEBUG") in found
     assert {name.split(".")[0] for name, _ in found if name.startswith("pygraph")} == {"pygraph"}
     assert not any(level == "WARNING" for name, level in found if name.startswith("pygraph"))
 

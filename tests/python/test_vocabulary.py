@@ -12,7 +12,7 @@ DESIGN = (ROOT / "docs/design.md").read_text().partition("\n## Vocabulary\n")[2]
 ROWS = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]*) \|$", DESIGN.partition("\n## ")[0], re.M)
 WORDS = [row for row in ROWS if row[0] not in ("word", "---")]
 #: Types that stand in Python and in C++ because both sides speak of the same thing.
-MIRRORED = {"Bypass", "Device", "Operation", "Permit"}
+MIRRORED = {"Entry", "Lifted", "Place", "Bypass", "Device", "Operation", "Permit"}
 #: Words that were given up for others, as parts of names: in their place stand pending launch, call
 #: lock, entry point, bypass, call shape, training pair.
 GIVEN_UP = {"flight", "turnstile", "gateway", "resting", "ahead"}

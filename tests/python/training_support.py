@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map_only
 
 import pygraph
-from pygraph.capture.tensors import same_bits
+from pygraph.capturing.tensors import same_bits
 from pygraph.reporting import Report
 
 #: Compiles a function or module as torch.compile does, with its keywords.

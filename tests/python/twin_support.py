@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capture import tensors
+from pygraph.capturing import tensors
 from pygraph.twin import recorder
 
 NAN_BYTE = 0xFF

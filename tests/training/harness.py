@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 import pygraph
-from pygraph.capture.tensors import same_bits
+from pygraph.capturing.tensors import same_bits
 from pygraph.reporting import GraphReport
 from training.workload import Compile, Setup, Training, Workload
 

@@ -61,8 +61,8 @@ def backend(name: str) -> Backend:
 def share_memory_eagerly(arena_in_pieces: bool) -> None:
     """Has this process do with small memory what otherwise large memory is needed for: scratch
     stands in outputs, and arenas consist of pieces."""
-    from pygraph.capture.cuda import Cuda
-    from pygraph.capture.twin import Twin
+    from pygraph.capturing.cuda import Cuda
+    from pygraph.capturing.twin import Twin
 
     for device in (Cuda, Twin):
         device.smallest_loan = 1

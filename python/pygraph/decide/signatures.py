@@ -28,8 +28,8 @@ from typing import Any
 
 import torch
 
-from pygraph.capture import numbers
-from pygraph.capture.device import Device
+from pygraph.capturing import numbers
+from pygraph.capturing.device import Device
 from pygraph.decide import budget
 
 #: Programs of one compiled graph.

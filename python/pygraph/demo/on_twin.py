@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
-from pygraph.capture import proof
-from pygraph.capture.tensors import same_bits
+from pygraph.capturing import proof
+from pygraph.capturing.tensors import same_bits
 from pygraph.demo import small_models
 from pygraph.reporting import FALLBACK, GRAPHED, GraphReport
 from pygraph.reporting.text import as_bytes

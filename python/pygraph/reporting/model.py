@@ -57,6 +57,8 @@ class GraphReport:
     culprits: list[str] = field(default_factory=list)
     """Operators that it was compiled without, because captures had failed in them: they run between
     graphs, as "mylib::foo"."""
+    not_repeated: list[str] = field(default_factory=list)
+    """What the callable does besides computing, and a replay does not: "print()"."""
     compiled_again_s: float = 0.0
     """Seconds that compiling it once more took, without them; 0 if they were known beforehand."""
 

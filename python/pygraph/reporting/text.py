@@ -78,6 +78,8 @@ def graph_lines(graph: GraphReport) -> list[str]:
     lines += [f"  pass {each}" for each in graph.passes]
     if graph.culprits:
         lines.append(f"  {outside_line(graph)}")
+    if graph.not_repeated:
+        lines.append(f"  a replay does not repeat {' and '.join(graph.not_repeated)}")
     if graph.nodes:
         lines.append(
             f"  {graph.nodes} nodes ({graph.kernels} kernels, {graph.edges} edges"

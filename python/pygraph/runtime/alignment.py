@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pygraph.capture import tensors
+from pygraph.capturing import tensors
 from pygraph.decide.signatures import Signature, Signatures
 
 #: Programs that are linked for a signature only because arguments were less aligned: from 256 bytes

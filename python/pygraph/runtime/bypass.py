@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pygraph import _engine
-from pygraph.capture import tensors
+from pygraph.capturing import tensors
 from pygraph.decide.signatures import Signature, Signatures
 from pygraph.reporting import WARMING, GraphReport
 from pygraph.runtime.fallback import Fallback

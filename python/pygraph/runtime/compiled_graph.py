@@ -21,13 +21,13 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capture import pipeline, proof, reference, unsafe
-from pygraph.capture.attempts import attempts, ladder
-from pygraph.capture.cuda import device_of
-from pygraph.capture.device import Device, capture_lock
-from pygraph.capture.holdings import Holdings
-from pygraph.capture.outcome import Failure, LinkedProgram, Outcome
-from pygraph.capture.request import Request
+from pygraph.capturing import pipeline, proof, reference, unsafe
+from pygraph.capturing.attempts import attempts, ladder
+from pygraph.capturing.cuda import device_of
+from pygraph.capturing.device import Device, capture_lock
+from pygraph.capturing.holdings import Holdings
+from pygraph.capturing.outcome import Failure, LinkedProgram, Outcome
+from pygraph.capturing.request import Request
 from pygraph.decide.signatures import Signature, SignatureRules, Signatures
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, REPLACED, WARMING, GraphReport
 from pygraph.runtime.alignment import Alignment
@@ -85,6 +85,9 @@ class CompiledGraph:
         crossing: Crossing = NOTHING,
         refusal: Refusal | None = None,
         on_culprit: OnCulprit | None = None,
+        watched: Collection[int] = (),
+        seen: bool = False,
+        together: Callable[[], Collection[int]] | None = None,
     ) -> None:
         """`function` takes one list of arguments; `holdings` are what it holds. The arguments
         `constants` stay in place, `mutated` are known to be written. `paranoid`: repeat the proof
@@ -93,9 +96,14 @@ class CompiledGraph:
         compiled graph; None: all of it. `copied`: changing arguments are copied, not patched.
         `crossing`: arguments and results that callers have on the host, and the function has not.
         `refusal`: the error that is raised where a call runs without a graph for good; None: it
-        runs."""
+        runs. `watched`: constants that the function may write. `seen`: its first call is behind
+        it, in which no operator was found that must not be captured. `together`: results that die
+        at about the same time, asked after a call; None: a backward's gradients."""
         self.constants = frozenset(constants) - crossing.staged
         self.mutated = frozenset(mutated)
+        self._may_be_written = frozenset(watched)
+        self._together = together
+        self.written: frozenset[int] = frozenset()  #: arguments that it was seen to write
         self.device = device_of(device) if isinstance(device, int) else device
         self._tell_deployed: Deployed | None = None
         self._on_culprit = on_culprit
@@ -124,7 +132,7 @@ class CompiledGraph:
         self._retired: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self._threads = CallLock()
         self._held = 0
-        self._watched = False  #: the callable's first call has been seen
+        self._watched = seen  #: the callable's first call has been seen
         self._off = False  #: no program will ever be made again
         self._abandoned: str | None = None  #: why, in a forked child
         self._paranoid = paranoid
@@ -341,7 +349,8 @@ class CompiledGraph:
 
     def _shortage(self, arguments: Sequence[Any]) -> str | None:
         changing = self._changing(arguments)
-        return reference.shortage(arguments, changing, self.mutated, self.device)
+        written = self.mutated | self._may_be_written
+        return reference.shortage(arguments, changing, written, self.device)
 
     def _deploy(self, signature: Signature, arguments: list[Any]) -> Any:
         """Runs the callable once for the caller, and then tries to get a proven program."""
@@ -361,7 +370,7 @@ class CompiledGraph:
         with capture_lock:
             outcome = self._find_program(run)
             if outcome.linked is not None:
-                self._adopt(signature, outcome, outcome.linked, arguments)
+                self._adopt(signature, outcome, outcome.linked, arguments, run.mutated)
         if outcome.linked is not None:
             self._signatures.note_saving(run.seconds - _seconds_per_run(outcome))
             self._signatures.note_link(time.perf_counter() - started - run.seconds)
@@ -391,7 +400,7 @@ class CompiledGraph:
             holdings=self._holdings,
             reference=run,
             elsewhere=self.fallback.on_host,
-            gradients=self._member.gradients(len(run.outputs)),
+            gradients=self._results_together(len(run.outputs)),
             given=self._member.given(run.arguments),
             cut=self._member.role is not Role.INFERENCE,
             alignments=dict(self._alignment.least),
@@ -412,6 +421,10 @@ class CompiledGraph:
             self._note_failure(outcome.failure)
         return outcome
 
+    def _results_together(self, count: int) -> frozenset[int]:
+        own = self._member.gradients(count)
+        return own if self._together is None else frozenset(self._together())
+
     def _note_verdict(self, verdict: proof.Verdict) -> None:
         self.report.proof, self.report.proof_passed = str(verdict), verdict.passed
 
@@ -420,7 +433,8 @@ class CompiledGraph:
 
     def _run_for_real(self, arguments: Sequence[Any]) -> reference.Reference:
         changing = self._changing(arguments)
-        return reference.take(self.fallback, arguments, changing, self.mutated, self.device)
+        known, perhaps = self.mutated, self._may_be_written
+        return reference.take(self.fallback, arguments, changing, known, self.device, perhaps)
 
     def prove_again(self, arguments: list[Any]) -> Any:
         """Serves a call by the callable, and proves the program that would have served it once
@@ -458,6 +472,7 @@ class CompiledGraph:
         outcome: Outcome,
         linked: LinkedProgram,
         arguments: Sequence[Any],
+        written: frozenset[int],
     ) -> None:
         if signature.program is not None:
             self._replace(signature)
@@ -475,6 +490,7 @@ class CompiledGraph:
         constants = self._member.constants(arguments)
         report.constants = sum(torch.is_tensor(arguments[i]) for i in constants)
         report.inputs = sum(map(torch.is_tensor, arguments)) - report.constants
+        self.written |= written
         program.reset_statistics()  # the proof's runs are not the program's
         self._signatures.share_arena()
         self._member.adopt(program, arguments, any_offsets=not linked.attempt.keep_offsets)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pygraph._engine import Formula
-from pygraph.capture.device import Device
+from pygraph.capturing.device import Device
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capture import space
-from pygraph.capture.cuda import device_of
-from pygraph.capture.device import Device
+from pygraph.capturing import space
+from pygraph.capturing.cuda import device_of
+from pygraph.capturing.device import Device
 from pygraph.torch_private import support
 
 #: Why there are no graphs in a process that was forked.
@@ -32,6 +32,7 @@ class Platform:
     advice: Callable[[], str]  #: what to do where it cannot, or where no tensor is on it
     index: Callable[[Iterable[Any]], int | None]  #: of the device that some values are on
     device: Callable[[int], Device]
+    current: Callable[[], int]  #: the index of the device that is used where none is named
     on_host: Callable[[torch.Tensor], bool]  #: whether a tensor is not in the device's memory
 
 
@@ -71,7 +72,7 @@ def _twin_advice() -> str:
 
 
 def _twin_device(index: int) -> Device:
-    from pygraph.capture.twin import twin_device
+    from pygraph.capturing.twin import twin_device
 
     return twin_device()
 
@@ -81,7 +82,7 @@ def release() -> None:
     between host and device in; no capture and no call may be under way."""
     space.release()
     _engine.release_staging()
-    module = sys.modules.get("pygraph.capture.twin")
+    module = sys.modules.get("pygraph.capturing.twin")
     if module is not None:
         module.twin_device().release()
 
@@ -94,6 +95,7 @@ PLATFORMS = {
         advice=_cuda_advice,
         index=cuda_index,
         device=device_of,
+        current=torch.cuda.current_device,
         on_host=_not_on_cuda,
     ),
     "twin": Platform(
@@ -103,6 +105,7 @@ PLATFORMS = {
         advice=_twin_advice,
         index=_cpu_index,
         device=_twin_device,
+        current=lambda: 0,
         on_host=lambda tensor: False,
     ),
 }

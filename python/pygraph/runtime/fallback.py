@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from pygraph.capture import tensors
-from pygraph.capture.device import Device
+from pygraph.capturing import tensors
+from pygraph.capturing.device import Device
 from pygraph.runtime.crossing import NOTHING, Crossing
 
 

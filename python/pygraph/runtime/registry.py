@@ -40,9 +40,9 @@ def add(graph: CompiledGraph) -> None:
     _keep(graph.report)
 
 
-def add_fallback(name: str, reason: str, device: str) -> None:
+def add_fallback(name: str, reason: str, device: str, operator: str | None = None) -> None:
     """Notes a compiled graph that runs without any of our machinery."""
-    graph = GraphReport(name=name, state=FALLBACK, reason=reason, device=device)
+    graph = GraphReport(name, FALLBACK, device, reason, operator)
     if len(_plain) < _MAXIMUM_NOTES:
         _plain.append(graph)
     _keep(graph)

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from pygraph.capture import blocks, numbers, tensors
-from pygraph.capture.device import Device, is_strided
-from pygraph.capture.reference import Reference
+from pygraph.capturing import blocks, numbers, tensors
+from pygraph.capturing.device import Device, is_strided
+from pygraph.capturing.reference import Reference
 from pygraph.runtime import calling_thread
 from pygraph.runtime.partition import Partition, Position, graph_inputs, graph_outputs
 

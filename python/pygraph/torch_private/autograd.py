@@ -6,3 +6,4 @@ from pygraph.torch_private.names import bound
 
 is_multithreading_enabled = bound("torch._C:_is_multithreading_enabled")
 set_multithreading_enabled = bound("torch._C:_set_multithreading_enabled")
+count_up_versions = bound("torch._C:_increment_version")

@@ -25,6 +25,8 @@ _opname = attribute("_opname", torch.ops.aten.add.Tensor)
 
 tree_leaves = bound("torch.utils._pytree:tree_leaves")
 tree_map = bound("torch.utils._pytree:tree_map")
+tree_flatten = bound("torch.utils._pytree:tree_flatten")
+tree_unflatten = bound("torch.utils._pytree:tree_unflatten")
 
 
 def schema_if_any(target: Any) -> Any:

@@ -118,6 +118,11 @@ def _reads_refused() -> Iterator[None]:
 class _Recorder(TorchDispatchMode):
     supports_higher_order_operators = True
 
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Code that Dynamo has compiled runs under it as without."""
+        return True
+
     def __init__(
         self,
         inputs: Sequence[Any],

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from families.registry import Case
-from pygraph.capture import tensors
-from pygraph.capture.distance import distances
+from pygraph.capturing import tensors
+from pygraph.capturing.distance import distances
 
 #: Calls until a graph is deployed, calls with moved inputs after that, and how often a callable
 #: that is not deterministic is repeated to learn its spread.

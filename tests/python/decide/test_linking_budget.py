@@ -13,7 +13,7 @@ from sizes_support import later, scale, serve
 from training_support import fresh, reset
 
 import pygraph
-from pygraph.capture import proof
+from pygraph.capturing import proof
 from pygraph.decide import budget, signatures
 from pygraph.decide.signatures import SignatureRules
 from pygraph.reporting import Report, text

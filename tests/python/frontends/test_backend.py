@@ -11,7 +11,7 @@ import torch
 
 import pygraph
 from pygraph import _engine
-from pygraph.capture import hold
+from pygraph.capturing import hold
 from pygraph.frontends.compile import generated, sources
 from pygraph.torch_private import support
 

@@ -11,7 +11,7 @@ import torch
 
 import pygraph
 from pygraph import _engine
-from pygraph.capture import reference
+from pygraph.capturing import reference
 from pygraph.frontends.compile import compilations, generated
 from pygraph.planning import KINDS, Finding
 from pygraph.reporting import GraphReport

@@ -11,8 +11,8 @@ import torch
 
 import pygraph
 from pygraph import _engine
-from pygraph.capture import tensors
-from pygraph.capture.twin import twin_device
+from pygraph.capturing import tensors
+from pygraph.capturing.twin import twin_device
 from pygraph.demo import small_models
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.twin import faults

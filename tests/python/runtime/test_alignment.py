@@ -8,8 +8,8 @@ import pytest
 import torch
 from places import PLACES, Place, assert_bits
 
-from pygraph.capture import attempts, pipeline, proof
-from pygraph.capture.outcome import LinkedProgram
+from pygraph.capturing import attempts, pipeline, proof
+from pygraph.capturing.outcome import LinkedProgram
 from pygraph.decide.signatures import Signatures
 from pygraph.runtime import alignment
 from pygraph.runtime.compiled_graph import CompiledGraph

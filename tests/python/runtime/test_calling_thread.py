@@ -101,7 +101,7 @@ def test_an_option_leaves_it_to_autograd() -> None:
 def test_a_process_with_several_devices_leaves_it_to_autograd(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pygraph.capture.twin.Twin.alone", lambda _: False)
+    monkeypatch.setattr("pygraph.capturing.twin.Twin.alone", lambda _: False)
     train(compiled(network()))
     assert pygraph.report().graphs[0].replays and enabled()
 
@@ -110,7 +110,7 @@ def test_a_device_that_comes_later_gives_it_back(monkeypatch: pytest.MonkeyPatch
     function = compiled(network())
     train(function, 1)
     assert not enabled()
-    monkeypatch.setattr("pygraph.capture.twin.Twin.alone", lambda _: False)
+    monkeypatch.setattr("pygraph.capturing.twin.Twin.alone", lambda _: False)
     train(function)
     assert pygraph.report().graphs[0].replays and enabled()
 

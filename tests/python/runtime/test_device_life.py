@@ -301,7 +301,7 @@ def test_a_failing_replay_that_wrote_its_arguments_is_not_repeated() -> None:
 def test_an_operator_that_breaks_its_library_is_never_captured(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pygraph.capture import pipeline
+    from pygraph.capturing import pipeline
 
     def fail(*_: Any) -> None:
         raise AssertionError("it must not be captured")

@@ -8,7 +8,7 @@ import torch
 from places import Place, assert_bits
 
 import pygraph
-from pygraph.capture.twin import twin_device
+from pygraph.capturing.twin import twin_device
 from pygraph.runtime import registry
 from pygraph.runtime.fallback import Fallback
 

@@ -18,10 +18,10 @@ from places import Place, assert_bits
 from training_support import Compile, agree, fresh, role_of, serves
 
 from pygraph import _engine
-from pygraph.capture import pipeline
-from pygraph.capture.attempts import Attempt, Policy
-from pygraph.capture.outcome import LinkedProgram
-from pygraph.capture.request import Request
+from pygraph.capturing import pipeline
+from pygraph.capturing.attempts import Attempt, Policy
+from pygraph.capturing.outcome import LinkedProgram
+from pygraph.capturing.request import Request
 from pygraph.decide.signatures import MAXIMUM_FAILURES
 from pygraph.reporting import PARTLY, Report
 from pygraph.runtime.compiled_graph import CompiledGraph

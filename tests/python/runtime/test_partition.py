@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from pygraph.capture import blocks
-from pygraph.capture.blocks import GivenUp
-from pygraph.capture.cuda import Cuda
+from pygraph.capturing import blocks
+from pygraph.capturing.blocks import GivenUp
+from pygraph.capturing.cuda import Cuda
 from pygraph.runtime.partition import Partition, graph_inputs, graph_outputs
 from pygraph.runtime.training_pair import PairLayout, PairMember, Role, TrainingPair
 

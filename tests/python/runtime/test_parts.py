@@ -16,8 +16,8 @@ from places import Place, assert_bits
 
 import pygraph
 from pygraph import _engine
-from pygraph.capture import tensors
-from pygraph.capture.twin import Twin
+from pygraph.capturing import tensors
+from pygraph.capturing.twin import Twin
 from pygraph.reporting import GraphReport
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.runtime.training_pair import Role

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pygraph import _engine
-from pygraph.capture import tensors
+from pygraph.capturing import tensors
 from pygraph.twin import recorder
 
 N = 32

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pygraph
 from pygraph import _engine
-from pygraph.capture import hold, tensors
+from pygraph.capturing import hold, tensors
 from pygraph.twin import operations, predict
 from pygraph.twin.recorder import NotRecordable
 

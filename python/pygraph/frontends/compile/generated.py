@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pygraph.capture.holdings import Allocator, Holdings
+from pygraph.capturing.holdings import Allocator, Holdings
 
 _ALLOCATORS = ("empty_strided_cuda", "empty_strided_cuda_pinned", "alloc_from_pool")
 _SEARCH_DEPTH = 4

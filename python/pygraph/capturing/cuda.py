@@ -1,0 +1,309 @@
+"""Captures on a GPU: the driver's stream capture; torch's allocations go to phantom memory.
+
+It uses the driver's own stream capture and torch's public pool routing rather than
+torch.cuda.CUDAGraph, whose failed captures leave generators in capture mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import gc
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+from pygraph.capturing import random, reasons, space, tensors
+from pygraph.capturing.device import (
+    NEVER,
+    CaptureFailed,
+    Device,
+    Function,
+    Recording,
+    Segment,
+)
+from pygraph.capturing.hold import hold_buffers
+from pygraph.capturing.holdings import Allocator
+from pygraph.capturing.internal import Internal
+from pygraph.capturing.segments import SegmentIndex
+from pygraph.torch_private import cuda as private
+from pygraph.torch_private.dispatch import disable_current_modes
+
+#: About 10 ms of a GPU's clock.
+_DELAY_CYCLES = 20_000_000
+#: The share of all allocated memory that a backward's peak may be higher by.
+_PEAK_SHARE = 0.005
+
+
+class Cuda(Device):
+    """One GPU of this process."""
+
+    twin = False
+    alignment = 512
+    kind = "cuda"
+    private_scratch = True
+    smallest_loan = 1 << 20  #: less would save no segment of torch's allocator
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.is_cuda
+
+    def space(self) -> _engine.PhantomSpace:
+        return space.space_of(self.index)
+
+    def busy(self) -> bool:
+        return bool(torch.cuda.is_current_stream_capturing())
+
+    def idle(self) -> bool:
+        return bool(torch.cuda.current_stream(self.index).query())
+
+    def alone(self) -> bool:
+        others = [n for n in range(torch.cuda.device_count()) if n != self.index]
+        return not any(map(torch.cuda.memory_reserved, others))
+
+    def delay(self) -> None:
+        private.sleep(_DELAY_CYCLES)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.index)
+
+    def default_generator(self) -> torch.Generator:
+        return torch.cuda.default_generators[self.index]
+
+    def generator_state(self, generator: torch.Generator) -> Any:
+        return generator.initial_seed(), generator.get_offset()
+
+    def restore_generator(self, generator: torch.Generator, state: Any) -> None:
+        seed, offset = state
+        if generator.initial_seed() != seed:
+            generator.manual_seed(seed)
+        generator.set_offset(offset)
+
+    def draw(self, argument: int, regions: Sequence[int], before: Any, after: Any) -> _engine.Draw:
+        (seed, offset), (seed_after, offset_after) = before, after
+        if seed != seed_after or offset_after < offset:
+            raise CaptureFailed("it is given another seed, or is set back")
+        if len(regions) != random.PLACES:
+            raise CaptureFailed("it is drawn from, and no capture was made for that")
+        return _engine.Draw(
+            argument=argument,
+            seed_region=regions[0],
+            offset_region=regions[1],
+            increment=offset_after - offset,
+        )
+
+    def free_bytes(self) -> int:
+        reserve = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
+        return self.driver_free_bytes() + int(reserve)
+
+    def peak_slack(self) -> int:
+        """So little of all that is allocated that it does not matter, and a segment of torch's
+        allocator at least."""
+        return max(2 << 20, int(_PEAK_SHARE * torch.cuda.memory_allocated(self.index)))
+
+    def driver_free_bytes(self) -> int:
+        with torch.cuda.device(self.index):
+            _engine.set_capture_space(None)  # spaces that torch has let go of are freed first
+            return int(_engine.memory_info()[0])
+
+    def intact(self, poison: int) -> bool:
+        """On the GPU: the block need not travel to the host."""
+        phantom = self.space()
+        words = torch.empty(phantom.physical_bytes // 8, dtype=torch.int64, device="meta")
+        here = torch.device("cuda", self.index)
+        block = tensors.at_address(words, phantom.base, phantom.physical_bytes, here)
+        pattern = int.from_bytes(bytes([poison]) * 8, "little", signed=True)
+        return bool((block == pattern).all())
+
+    def record(
+        self,
+        function: Function,
+        inputs: list[Any],
+        *,
+        allocators: Iterable[Allocator],
+        private_pool: bool,
+        draws: Mapping[int, torch.Generator],
+    ) -> Recording:
+        if draws and private_pool:
+            raise CaptureFailed("random numbers are not served with a private pool")
+        phantom = self.space()
+        kept: list[Any] = []
+        stream = space.stream_of(self.index)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_no_garbage_collection())
+            stack.enter_context(torch.cuda.device(self.index))
+            events = stack.enter_context(_allocation_trace())
+            stack.enter_context(_own_cublas_workspace())
+            pool = stack.enter_context(
+                space.private_pool(self.index)
+                if private_pool
+                else space.phantom_pool(phantom, self.index)
+            )
+            places: random.Places = {}
+            if draws:
+                places = stack.enter_context(
+                    random.generators_in_capture(self.index, phantom, draws)
+                )
+            first_segment = phantom.allocated
+            stack.enter_context(torch.cuda.stream(stream))
+            # Whatever happens, phantom tensors die before their pool does.
+            stack.push(functools.partial(_forget_on_error, kept, inputs))
+            count = functools.partial(_engine.captured_nodes, stream.cuda_stream)
+            inside = Internal(phantom, self.index, stream.cuda_stream)
+            mode = stack.enter_context(hold_buffers(allocators, kept, count, inside))
+            stack.callback(inside.release)
+            graph, outputs = _capture(function, list(inputs), stream.cuda_stream, mode)
+            uses = events()
+            taken = frozenset(inside.places)
+            unwritten = frozenset(kept[index].data_ptr() for index in mode.unwritten)
+        segments = [
+            _segment(address, size, uses.get(address, []), address in taken)
+            for address, size in phantom.allocations_from(first_segment)
+        ]
+        _require_whole_segments(segments, uses)
+        return Recording(
+            graph=graph,
+            outputs=outputs,
+            segments=segments,
+            keep=kept,
+            pool=pool,
+            operators=mode.operators,
+            launched=mode.launched,
+            random=places,
+            unwritten=unwritten,
+        )
+
+
+@functools.cache
+def device_of(index: int) -> Cuda:
+    """The device with torch's index `index`."""
+    with contextlib.suppress(RuntimeError), disable_current_modes():
+        _load_kernels(torch.device("cuda", index))
+    return Cuda(index)
+
+
+def _load_kernels(device: torch.device) -> None:
+    """Those that results are compared with. CUDA would load them in the first call that is linked,
+    which would take 60 ms longer for it; while compiling nobody notices."""
+    if torch.cuda.is_current_stream_capturing():
+        return
+    for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
+        left, right = (torch.zeros(2, dtype=dtype, device=device) for _ in range(2))
+        tensors.differing([left, left], [right, right])
+
+
+def _forget_on_error(
+    kept: list[Any], inputs: list[Any], kind: type[BaseException] | None, *_: Any
+) -> None:
+    if kind is not None:
+        kept.clear()
+        inputs.clear()
+
+
+def _capture(
+    function: Function, inputs: list[Any], stream: int, mode: Any
+) -> tuple[_engine.CapturedGraph, list[Any]]:
+    _engine.begin_capture(stream)
+    try:
+        outputs = function(inputs)
+    except BaseException as error:
+        with contextlib.suppress(_engine.DriverError):
+            _engine.end_capture(stream)
+        if not isinstance(error, Exception):
+            raise
+        explained = reasons.explain(error, mode.under_way)
+        traceback.clear_frames(error.__traceback__)  # they hold phantom tensors
+        raise CaptureFailed(*explained) from None
+    try:
+        graph = _engine.end_capture(stream)
+    except _engine.DriverError as error:
+        raise CaptureFailed(*reasons.explain(error, mode.under_way)) from error
+    if not isinstance(outputs, (list, tuple)):
+        raise CaptureFailed(f"the compiled callable returned a {type(outputs).__name__}")
+    return graph, list(outputs)
+
+
+@dataclasses.dataclass
+class _Use:
+    """One allocation: its bytes, and when it was made and freed."""
+
+    bytes: int
+    allocated: int
+    freed: int = NEVER
+
+
+def _segment(address: int, size: int, uses: list[_Use], taken: bool) -> Segment:
+    """A segment whose allocations all begin at its start (the pool does not split). `taken`: the
+    last of them is internal.py's."""
+    uses = uses[:-1] if taken else uses
+    if not uses:
+        return Segment(address, size, size, 0)
+    used = min(size, max(use.bytes for use in uses))
+    return Segment(
+        address, size, used, len(uses), allocated=uses[0].allocated, freed=uses[-1].freed
+    )
+
+
+def _require_whole_segments(segments: list[Segment], uses: Mapping[int, list[_Use]]) -> None:
+    """Raises CaptureFailed if an allocation begins inside of a segment: how much of it is used, and
+    when, would not be known."""
+    index = SegmentIndex((each.address, each.bytes) for each in segments)
+    for address, made in uses.items():
+        segment = index.find(address)
+        if made and segment is not None and segments[segment].address != address:
+            raise CaptureFailed("torch's allocator has split a segment of the capture's pool")
+
+
+@contextlib.contextmanager
+def _allocation_trace() -> Iterator[Callable[[], dict[int, list[_Use]]]]:
+    """The allocations at each address while on. Without a trace (the user is recording one of their
+    own) nothing is known, and whole segments count as used."""
+    if private.is_history_enabled():
+        yield dict
+        return
+    private.record_memory_history("all", context=None)
+
+    def events() -> dict[int, list[_Use]]:
+        uses: dict[int, list[_Use]] = {}
+        for trace in private.memory_snapshot()["device_traces"]:
+            for time, event in enumerate(trace, start=1):
+                at_address = uses.setdefault(event["addr"], [])
+                if event["action"] == "alloc":
+                    at_address.append(_Use(event["size"], time))
+                elif event["action"] == "free_requested" and at_address:
+                    at_address[-1].freed = time
+        return uses
+
+    try:
+        yield events
+    finally:
+        private.record_memory_history(None)
+
+
+@contextlib.contextmanager
+def _own_cublas_workspace() -> Iterator[None]:
+    """Makes cuBLAS take its workspace from the capture's pool, and lets go of it afterwards: a
+    workspace that outlives the capture would be phantom memory in eager code's hands."""
+    private.clear_cublas_workspaces()
+    try:
+        yield
+    finally:
+        private.clear_cublas_workspaces()
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A collection during a capture could free something whose destructor the capture forbids."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,120 @@
+"""Holding every buffer of a capture until it ends, so that each has addresses of its own.
+
+Torch's allocator would hand a freed buffer's memory to the next one, and two tensors at one address
+can only move together. Phantom memory is free, so nothing need be reused: the functions that
+generated code takes its buffers from (holdings.py) are wrapped for the length of the capture, and
+results of operators are kept by a dispatch mode (which Triton launches do not pass through). What
+operators allocate and free inside themselves is held on a GPU (internal.py); where it is not, it
+stays correct, as a cell shared by several buffers in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from pygraph.capturing import separate
+from pygraph.capturing.attention import unwritten_states
+from pygraph.capturing.device import CaptureFailed
+from pygraph.capturing.holdings import Allocator
+from pygraph.capturing.internal import Internal
+from pygraph.capturing.unsafe import require_seeds_on_device
+from pygraph.torch_private.dispatch import TorchDispatchMode, called, tree_leaves
+
+
+class _KeepResults(TorchDispatchMode):
+    """Keeps every tensor that an operator returns. Records which nodes each operator launched, and
+    which operator is under way: the culprit, when a capture fails meanwhile.
+
+    A library may ignore that it has invalidated the capture; then only a later launch would fail,
+    and the wrong one would be blamed. So the capture is looked at behind each operator."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Code that Dynamo has compiled runs under it as without (torch/_dynamo/convert_frame.py
+        leaves frames alone under other modes)."""
+        return True
+
+    def __init__(
+        self, kept: list[Any], count_nodes: Callable[[], int], internal: Internal | None
+    ) -> None:
+        super().__init__()
+        self.kept = kept
+        self._internal = internal
+        self.under_way: str | None = None  #: an operator that has begun and did not end well
+        self.launched: list[tuple[int, int, str]] = []  #: as `operators`, of all, with their names
+        self.operators: list[tuple[int, int]] = []  #: nodes before and after, where it made several
+        self.unwritten: list[int] = []  #: which of `kept` nobody writes (attention.py)
+        self._count = count_nodes
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        require_seeds_on_device(func, args, kwargs)
+        apart = separate.calls_of(func, args, kwargs)
+        if apart:
+            return separate.joined([self._call(func, each, kwargs) for each in apart])
+        return self._call(func, args, kwargs)
+
+    def _call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        before = self._count()
+        if before < 0:
+            raise CaptureFailed("the capture was invalidated between operators", self.under_way)
+        name = self.under_way = str(called(func, args))
+        if self._internal is not None:
+            self._internal.enter()
+        result = func(*args, **kwargs)
+        after = self._count()
+        if after < 0:
+            raise CaptureFailed(f"{name} invalidated the capture", name)
+        if after > before:
+            self.launched.append((before, after, name))
+        if after > before + 1:
+            self.operators.append((before, after))
+        results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        unwritten = unwritten_states(func, args, kwargs, result)
+        for kept in results:
+            if any(kept is state for state in unwritten):
+                self.unwritten.append(len(self.kept))
+            self.kept.append(kept)
+        if self._internal is not None:
+            self._internal.leave(results)
+        self.under_way = None
+        return result
+
+
+@contextlib.contextmanager
+def hold_buffers(
+    allocators: Iterable[Allocator],
+    kept: list[Any],
+    count_nodes: Callable[[], int] = lambda: 0,
+    internal: Internal | None = None,
+) -> Iterator[_KeepResults]:
+    """While on, tensors that `allocators` and operators make are appended to `kept`. `count_nodes`
+    says how many nodes the capture has, -1 if it is invalid; `internal` holds what operators
+    allocate inside themselves."""
+    replaced: list[tuple[dict[str, Any], str, Any]] = []
+
+    def keeping(allocate: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(allocate)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            tensor = allocate(*args, **kwargs)
+            kept.append(tensor)
+            return tensor
+
+        return wrapper
+
+    for names, name in allocators:
+        replaced.append((names, name, names[name]))
+        names[name] = keeping(names[name])
+    try:
+        with _KeepResults(kept, count_nodes, internal) as mode:
+            yield mode
+    finally:
+        for names, name, original in replaced:
+            names[name] = original

@@ -1,0 +1,54 @@
+"""Operators that must not even be tried in a capture.
+
+A capture that fails is rolled back, but what a library does to its own state is beyond reach, in
+every later call of the process. So the first call of a callable, which runs for real, is watched
+for operators that are known to leave their library unusable. A seed on the host is watched for in
+the capture: uncaptured, some operators rightly have it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pygraph.capturing.device import CaptureFailed, Device
+from pygraph.operators import obstacles
+from pygraph.torch_private.dispatch import TorchDispatchMode
+
+
+class Watch(TorchDispatchMode):
+    """While on, notes the first such operator that works on the device."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.found: str | None = None
+        self._device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.found is None:
+            kind = obstacles.of_call(func, args, kwargs, on_host=self._on_host)
+            self.found = str(func) if kind == "library state" else None
+        return func(*args, **kwargs)
+
+    def _on_host(self, tensor: torch.Tensor) -> bool:
+        return not self._device.owns(tensor)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the callable must not be captured, if so."""
+        if self.found is None:
+            return None
+        return f"{self.found} leaves its library unusable when it is captured"
+
+
+def require_seeds_on_device(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises CaptureFailed for one on the host: its address would be read on the device, which ends
+    the process."""
+    # Most take none, and a call of theirs is not looked at: of_call() reads all that it is given.
+    if obstacles.seeds_of(operator) and obstacles.of_call(operator, args, kwargs) == "host seed":
+        raise CaptureFailed(f"{operator} reads a random seed on the host", str(operator))

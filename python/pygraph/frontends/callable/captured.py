@@ -1,0 +1,491 @@
+"""`pygraph.capture`: the life of a captured callable.
+
+The first call runs as it is, and the code that it runs is noted. From then on each call is compared
+with those before it (structure.py): calls that are made of the same share a CompiledGraph. The
+first of these runs as it is, too, and is watched; the second is linked and proven; later ones are
+replayed. All of that is in C++ then (src/callable/captured.h): the slow path below gets the calls
+that nothing serves yet.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import types
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+
+import torch
+
+from pygraph import _engine
+from pygraph.capturing.device import Device
+from pygraph.capturing.holdings import Holdings
+from pygraph.decide.signatures import EAGER, SignatureRules
+from pygraph.frontends.callable.lifting import (
+    Lifted,
+    arguments_of,
+    holds_one_of,
+    tensors_at,
+    touched,
+)
+from pygraph.frontends.callable.step import (
+    Step,
+    is_capturing,
+    run,
+    steps_on_host,
+    tensors_in,
+    without_spent_graphs,
+)
+from pygraph.frontends.callable.structure import (
+    NotDescribed,
+    Tree,
+    first_difference,
+    same,
+)
+from pygraph.frontends.callable.watching import Scope, Watched, variables_in, watching
+from pygraph.reporting import FALLBACK
+from pygraph.runtime import devices, registry
+from pygraph.runtime.compiled_graph import CompiledGraph
+from pygraph.runtime.warn import warn_once
+from pygraph.torch_private import modes
+from pygraph.torch_private.autograd import count_up_versions
+from pygraph.torch_private.tensors import object_of
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+#: Programs of one callable.
+PROGRAMS = 64
+#: Calls in a row that were made of something else each time, before fewer of them are looked at.
+_PATIENCE = 16
+#: Links of an entry that are tried again with more tensors lifted.
+_MOST_TRIES = 2
+#: Calls that a program has not taken, until it is given up.
+_MOST_REFUSED = 8
+#: Calls that changed what they read, until no further one is looked at.
+_MOST_CHANGES = 4
+#: Calls that are not looked at then, at most.
+_LONGEST_REST = 1024
+
+
+class Entry:
+    """The calls that are made of the same."""
+
+    def __init__(self, tree: Tree, same_modes: Callable[[], bool]) -> None:
+        self.tree = tree
+        self.same_modes = same_modes
+        self.watched = False  #: a call of it has been
+        self.reason: str | None = None  #: why it gets no program
+        self.chosen: set[int] = set()  #: leaves that are arguments of its graph
+        self.moving: set[int] = (
+            set()
+        )  #: leaves that calls get other tensors for: gradients, and such
+        self.more: set[int] = set()  #: leaves that kernels read past torch's operators
+        self.graph: CompiledGraph | None = None
+        self.step: Step | None = None
+        self.installed = False  #: in C++
+        self.tries = 0  #: links that came to nothing, for tensors that nobody had seen
+        self.refused = 0  #: calls that its program did not take since it was installed
+
+
+class Captured(Generic[Arguments, Result]):
+    """A callable that is replayed as a CUDA graph where it was proven to be one. Called like the
+    callable; from several threads at a time, too."""
+
+    def __init__(
+        self, function: Callable[Arguments, Result], platform: devices.Platform, programs: int
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._platform = platform
+        self._programs = programs
+        self._name = getattr(function, "__qualname__", type(function).__name__)
+        self._watched = Watched()
+        self._scope = Scope()
+        self._entries: list[Entry] = []  #: the one used last comes last
+        self._device: Device | None = None
+        self._rest = self._news = self._changes = 0
+        self._off = False
+        self._lock = threading.Lock()
+        self._calls = _engine.CapturedFunction(self._miss, count_up_versions)
+
+    def __call__(self, *positional: Arguments.args, **named: Arguments.kwargs) -> Result:
+        return cast(Result, self._calls(*positional, **named))
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: called with the instance in front."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __enter__(self) -> Captured[Arguments, Result]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Drops its graphs and their memory; calls run as they are from now on."""
+        self._off = True
+        self._drop(self._entries)
+
+    # ------------------------------------------------------------------ the slow path
+
+    def _miss(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        # One call at a time is watched or linked; what others call meanwhile runs as it is.
+        if self._runs_as_it_is() or not self._lock.acquire(blocking=False):
+            return self.function(*positional, **named)
+        try:
+            return self._look_at(positional, named)
+        finally:
+            self._lock.release()
+
+    def _look_at(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        device = self._find_device(positional, named)
+        if device is None or device.busy():
+            return self.function(*positional, **named)
+        if not self._watched.codes:
+            return self._watch(*positional, device=device, **named)
+        try:
+            tree = self._describe(self._scope, positional, named)
+        except NotDescribed as error:
+            return self._decline(str(error), positional, named)
+        entry = self._entry(tree)
+        if entry.reason is not None:
+            return self.function(*positional, **named)
+        if not entry.watched:
+            return self._first_call(entry, tree, positional, named, device)
+        return self._call(entry, tree, positional, named, device)
+
+    def _runs_as_it_is(self) -> bool:
+        if self._rest:
+            self._rest -= 1
+            return True
+        return self._off or is_capturing() or modes.foreign_modes() or torch.compiler.is_compiling()
+
+    def _find_device(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Device | None:
+        if self._device is None:
+            problem = self._platform.problem()
+            if problem is not None:
+                self._give_up(f"{problem}. {self._platform.advice()}")
+                return None
+            index = self._platform.index(tensors_in((positional, named)))
+            if index is None:  # it may have tensors of its own
+                index = self._platform.current()
+            self._device = self._platform.device(index)
+        return self._device
+
+    def _watch(self, *positional: Any, device: Device, **named: Any) -> Any:
+        """Runs a call as it is, and notes what it does."""
+        with watching(self._watched, device):
+            result = self.function(*positional, **named)
+        self._scope = self._watched.scope()
+        return without_spent_graphs(result, ())
+
+    def _describe(self, scope: Scope, positional: tuple[Any, ...], named: dict[str, Any]) -> Tree:
+        """What a call is made of at this moment. Raises NotDescribed."""
+        tree = Tree(scope.names)
+        tree.add_root("argument", positional)
+        tree.add_root("argument", named)
+        tree.add_root(self._name, self.function)
+        for variables, names in scope.variables:
+            tree.add_variables(variables, names)
+        if scope.names is None:
+            for function in tree.functions[:]:
+                known = variables_in(function.__code__) & function.__globals__.keys()
+                if known:
+                    tree.add_variables(function.__globals__, known)
+        tree.add_classes()
+        return tree
+
+    def _entry(self, tree: Tree) -> Entry:
+        for entry in reversed(self._entries):
+            if entry.same_modes() and same(entry.tree, tree):
+                self._entries.remove(entry)
+                self._entries.append(entry)
+                self._news = 0
+                return entry
+        self._note_new(tree)
+        entry = Entry(tree, modes.same_modes())
+        self._entries.append(entry)
+        while len(self._entries) > self._programs:
+            self._drop(self._entries[:1])
+        return entry
+
+    def _note_new(self, tree: Tree) -> None:
+        if self._entries:
+            alike = [entry.tree for entry in self._entries if entry.same_modes()]
+            differences = [first_difference(each, tree) for each in alike]
+            why = max(differences)[1] if differences else "torch's modes are others"
+            registry.note(f"capture of {self._name}: a call is made of something new: {why}")
+        self._news += 1
+        if self._news > _PATIENCE:
+            self._rest = min(2 ** (self._news - _PATIENCE), _LONGEST_REST)
+
+    def _first_call(
+        self,
+        entry: Entry,
+        tree: Tree,
+        positional: tuple[Any, ...],
+        named: dict[str, Any],
+        device: Device,
+    ) -> Any:
+        """Runs a call as it is, and looks at what it does."""
+        watched = functools.partial(self._watch, device=device)
+        scope = self._scope
+        try:
+            made = run(watched, positional, named, functools.partial(self._describe, scope), tree)
+        except NotDescribed as error:
+            return self._decline(str(error), positional, named)
+        if self._scope != scope:  # its code names more than the tree has: not this one, then
+            self._entries.remove(entry)
+            return made.value
+        entry.watched = made.change is None  # else: perhaps the next one changes nothing
+        given = range(sum(place < tree.first_of_root[2] for place in tree.leaf_places))
+        entry.chosen = {*given, *touched(tree.leaves, self._watched.touched)}
+        moving = {
+            p for p, owner in tree.owners.items() if owner.key == "grad"
+        } | made.rebound.keys()
+        entry.moving = {n for n, place in enumerate(tree.leaf_places) if place in moving}
+        problem = self._watched.reason or made.problem() or steps_on_host(tree.optimizers, device)
+        if made.change is not None:
+            self._changes += 1
+            if self._changes >= _MOST_CHANGES:
+                self._give_up(f"each call changes what it reads: {made.change}")
+        elif problem is not None:
+            self._refuse(entry, tree, problem, self._watched.operator)
+        tree.forget()
+        return made.value
+
+    def _call(
+        self,
+        entry: Entry,
+        tree: Tree,
+        positional: tuple[Any, ...],
+        named: dict[str, Any],
+        device: Device,
+    ) -> Any:
+        """Has the graph serve a call: links it, the first time."""
+        entry.refused += entry.installed
+        if entry.refused > _MOST_REFUSED:
+            self._refuse(entry, tree, "what must stay in place for its graph moves in each call")
+            return self.function(*positional, **named)
+        given = range(sum(place < tree.first_of_root[2] for place in tree.leaf_places))
+        lifted = arguments_of(tree.leaves, given, entry.chosen)
+        if entry.graph is None:
+            self._make_graph(entry, lifted, device)
+        graph, step = entry.graph, entry.step
+        assert graph is not None and step is not None
+        arguments = step.begin(positional, named, tree, lifted)
+        try:
+            results = cast(Sequence[Any], graph.dispatcher(list(arguments)))
+            if step.first is not None:
+                step.first.put()
+                value = step.first.value
+            else:
+                count_up_versions(tuple(tree.leaves[n] for n in _written(graph, lifted)))
+                value = _replayed(step, results, tree)
+        finally:
+            step.end()
+        self._after(entry, tree, lifted)
+        return value
+
+    def _make_graph(self, entry: Entry, lifted: Sequence[Lifted], device: Device) -> None:
+        entry.step = Step(self.function, functools.partial(self._describe, self._scope), device)
+        stays = [
+            number
+            for number, each in enumerate(lifted)
+            if not each.given and torch.is_tensor(each.value) and each.leaf not in entry.moving
+        ]
+        entry.graph = CompiledGraph(
+            entry.step,
+            name=registry.next_name(f"capture of {self._name}"),
+            holdings=Holdings(
+                allocators=self._watched.allocators,
+                visible=functools.partial(_visible, device),
+                against=functools.partial(self._against, entry, device),
+            ),
+            constants=stays,
+            watched=range(len(lifted)),
+            seen=True,
+            device=device,
+            sizes=SignatureRules(capture_at=1, at_once=len(self._entries) <= EAGER),
+            together=entry.step.gradients,
+        )
+        entry.graph.report.not_repeated = sorted(self._watched.not_repeated)
+        registry.add(entry.graph)
+
+    def _after(self, entry: Entry, tree: Tree, lifted: Sequence[Lifted]) -> None:
+        """Hands the entry to C++ if it has a program now."""
+        graph, step = entry.graph, entry.step
+        assert graph is not None and step is not None
+        if graph.report.state == FALLBACK:
+            self._refuse(entry, tree, graph.report.reason or "")
+        elif not entry.installed and graph.dispatcher.size and step.form is not None:
+            entry.installed = True
+            numbers = {place: n for n, place in enumerate(step.slots)}
+            rebound = _rebound(step, tree, entry.chosen)
+            unread = [step.slots[slot] for slot, _, gone in rebound if gone]
+            self._calls.add(
+                nodes=tree.nodes(numbers, unread),
+                roots=tuple(tree.roots[2:]),
+                same_modes=entry.same_modes,
+                arguments=[(each.leaf, each.inside) for each in lifted],
+                rebound=rebound,
+                written=_written(graph, lifted),
+                output=step.form.parts,
+                dispatcher=graph.dispatcher,
+                owner=entry,
+            )
+        tree.forget()
+
+    # ------------------------------------------------------------------ giving up
+
+    def _against(self, entry: Entry, device: Device, words: Sequence[int]) -> str | None:
+        """Why addresses that kernels took past torch's operators must not stay in the graph."""
+        assert entry.step is not None
+        leaves, missing = entry.step.leaves, ""
+        for each in tensors_at(words, device):
+            found = set(touched(leaves, {object_of(each.untyped_storage())}))
+            entry.more |= found
+            if not found or found - entry.chosen:
+                missing = (
+                    "a kernel that no operator of torch's launches reads a tensor of sizes "
+                    f"{list(each.shape)} that "
+                    + ("was not seen before" if found else "is in nothing that the callable reads")
+                )
+        return missing or None
+
+    def _refuse(self, entry: Entry, tree: Tree, reason: str, operator: str | None = None) -> None:
+        graph = entry.graph
+        again = entry.more - entry.chosen and entry.tries < _MOST_TRIES
+        if graph is not None and again:  # with these lifted
+            entry.chosen |= entry.more
+            entry.tries += 1
+            entry.graph = entry.step = None
+            graph.release()
+            return
+        entry.reason = reason
+        self._calls.remove(entry)
+        self._calls.add_as_it_is(
+            nodes=tree.nodes({}),
+            roots=tuple(tree.roots[2:]),
+            same_modes=entry.same_modes,
+            function=self.function,
+            owner=entry,
+        )
+        if graph is None or graph.report.state != FALLBACK:
+            name = registry.next_name(f"capture of {self._name}")
+            registry.add_fallback(name, reason, self._platform.name, operator)
+            warn_once(f"{self._name} runs without a CUDA graph: {reason}")
+        if graph is not None:
+            graph.release()
+
+    def _decline(self, reason: str, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Runs a call that cannot be described."""
+        self._news += 1
+        if self._news > _PATIENCE:
+            self._rest = min(2 ** (self._news - _PATIENCE), _LONGEST_REST)
+        registry.note(f"capture of {self._name}: a call runs as it is: {reason}")
+        return self.function(*positional, **named)
+
+    def _give_up(self, reason: str) -> None:
+        self._off = True
+        name = registry.next_name(f"capture of {self._name}")
+        registry.add_fallback(name, reason, self._platform.name)
+        warn_once(f"{self._name} runs without a CUDA graph: {reason}")
+
+    def _drop(self, entries: Sequence[Entry]) -> None:
+        for entry in list(entries):
+            self._entries.remove(entry)
+            self._calls.remove(entry)
+            if entry.graph is not None:
+                entry.graph.release()
+
+
+def _visible(device: Device, words: Sequence[int]) -> set[int]:
+    """Those of some addresses that lie in tensors of the program."""
+    return {
+        word for each in tensors_at(words, device) for word in words if holds_one_of(each, [word])
+    }
+
+
+def _rebound(step: Step, tree: Tree, chosen: Collection[int]) -> list[tuple[int, int, bool]]:
+    """(slot, result, whether what is there is given up) of what a call rebinds. A gradient that the
+    graph does not read is given up in front of the launch, which may have its memory then, as a
+    callable that begins with zero_grad() has."""
+    assert step.form is not None
+    returned = {part[1] for part in step.form.parts if part[0] is _engine.OutputKind.LEAF}
+    needed = {*chosen, *returned, *(-2 - number for number in step.form.bound)}
+    leaf_at = {place: leaf for leaf, place in enumerate(tree.leaf_places)}
+    found = []
+    for slot, (place, result) in enumerate(zip(step.slots, step.form.bound, strict=True)):
+        leaf = leaf_at.get(place, -1)
+        gone = leaf >= 0 and leaf not in needed and tree.owners[place].key == "grad"
+        found.append((slot, result, gone))
+    return found
+
+
+def _written(graph: CompiledGraph, lifted: Sequence[Lifted]) -> list[int]:
+    """The leaves that a graph writes."""
+    arguments = (lifted[number] for number in sorted(graph.written))
+    return [leaf for each in arguments for leaf in (each.leaf, *(i for i, _ in each.inside))]
+
+
+def _replayed(step: Step, results: Sequence[Any], tree: Tree) -> Any:
+    """What a call returns that a program has served on the slow path."""
+    assert step.form is not None
+    for place, value in zip(step.slots, step.form.bound_values(results, tree.leaves), strict=True):
+        tree.owners[place].put(value)
+    return step.form.build(results, tree.leaves)
+
+
+@overload
+def capture(
+    function: Callable[Arguments, Result], *, device: str = ..., max_programs: int = ...
+) -> Captured[Arguments, Result]: ...
+@overload
+def capture(
+    function: None = None, *, device: str = ..., max_programs: int = ...
+) -> Callable[[Callable[Arguments, Result]], Captured[Arguments, Result]]: ...
+def capture(
+    function: Callable[..., Any] | None = None,
+    *,
+    device: str = "cuda",
+    max_programs: int = PROGRAMS,
+) -> Any:
+    """Makes `function` a callable that is replayed as one CUDA graph: a model, a training step, a
+    decode step, with torch.compile inside or without.
+
+        step = pygraph.capture(step)
+
+        @pygraph.capture
+        def step(batch): ...
+
+        with pygraph.capture(step) as fast:  # graphs and their memory are dropped at the end
+            ...
+
+    Its first calls run as they are; then it is captured, proven, and replayed. Arguments are any
+    tree of containers, tensors, numbers and texts, new tensors in each call: nothing is copied, and
+    results may be kept. What the callable reads besides (parameters, buffers, attributes, optimizer
+    state, variables around it) is found by itself and compared in each call; what it writes or
+    rebinds (parameters, gradients, attributes that get new tensors) is written and rebound by a
+    replay, too. Calls that are made of something new (other shapes, other numbers, another mode)
+    get a program of their own, up to `max_programs`, of which the one used longest ago goes first.
+
+    What a replay cannot stand for runs as it is, and pygraph.report() says why: what waits for a
+    value of the device, changes Python's state, draws random numbers on the host, or returns a
+    tensor whose backward has not been called.
+
+    `device` is "cuda", or "twin" to try it on the CPU. Raises TypeError for what is no callable,
+    ValueError for a wrong option. May be called by several threads at a time; one call is watched
+    or linked at a time, and others run as they are meanwhile.
+    """
+    if function is None:
+        return functools.partial(capture, device=device, max_programs=max_programs)
+    if not callable(function):
+        raise TypeError(f"pygraph.capture takes a callable, found a {type(function).__name__}")
+    if device not in devices.PLATFORMS:
+        known = ", ".join(map(repr, devices.PLATFORMS))
+        raise ValueError(f"device is {device!r}; it must be one of {known}")
+    if max_programs < 1:
+        raise ValueError(f"max_programs is {max_programs}; it must be 1 or more")
+    return Captured(function, devices.PLATFORMS[device], max_programs)

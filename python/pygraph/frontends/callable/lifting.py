@@ -1,0 +1,192 @@
+"""From the tensors of a call to the arguments of a graph, and back while it is captured.
+
+Tensors that share memory are one argument: the range of memory that they cover together. Of what
+the callable was not given only what its operators have touched is lifted.
+
+While the callable is captured, arguments stand elsewhere. The callable still has its own tensors;
+each operator gets, in place of a tensor on an argument's memory, the same view of the memory that
+stands for it. Nothing of the caller's changes, so other threads may use it meanwhile. Kernels that
+are launched past torch's operators see the caller's addresses, which relocation then finds the same
+in both captures: foreign words (capturing/foreign.py).
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import gc
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from pygraph.capturing import tensors
+from pygraph.capturing.device import CaptureFailed, Device
+from pygraph.frontends.callable.structure import PLAIN_TENSORS
+from pygraph.operators.known import known
+from pygraph.operators.table import Property
+from pygraph.torch_private.dispatch import DisableDispatch, TorchDispatchMode, tree_map
+from pygraph.torch_private.tensors import object_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Lifted:
+    """One argument of the graph."""
+
+    value: Any  #: a tensor over all of its memory, or a generator
+    leaf: int  #: the leaf that it begins with
+    inside: list[tuple[int, int]]  #: leaves and their offsets in bytes
+    given: bool  #: a leaf among the callable's arguments is in it
+
+
+def touched(leaves: Sequence[Any], storages: Collection[int]) -> list[int]:
+    """The leaves on some storages (object_of())."""
+    return [
+        number
+        for number, leaf in enumerate(leaves)
+        if isinstance(leaf, torch.Tensor) and object_of(leaf.untyped_storage()) in storages
+    ]
+
+
+def holds_one_of(tensor: torch.Tensor, words: Sequence[int]) -> bool:
+    """Whether some of these addresses lie in a tensor's storage."""
+    storage = tensor.untyped_storage()
+    start = storage.data_ptr()
+    return any(start <= word < start + storage.nbytes() for word in words)
+
+
+def tensors_at(words: Sequence[int], device: Device) -> Iterator[torch.Tensor]:
+    """The tensors of the program, whoever has them, that hold some of these addresses."""
+    for each in gc.get_objects():
+        plain = type(each) in PLAIN_TENSORS and each.layout == torch.strided
+        if plain and device.owns(each) and holds_one_of(each, words):
+            yield each
+
+
+def arguments_of(
+    leaves: Sequence[Any], given: Collection[int], chosen: Collection[int]
+) -> list[Lifted]:
+    """The arguments of a graph that the leaves `chosen` become. `given`: leaves among the
+    callable's arguments."""
+    by_storage: dict[int, list[int]] = {}
+    found: list[Lifted] = []
+    for number in sorted(chosen):
+        leaf = leaves[number]
+        if isinstance(leaf, torch.Generator):
+            found.append(Lifted(leaf, number, [], number in given))
+        elif leaf.numel():
+            by_storage.setdefault(object_of(leaf.untyped_storage()), []).append(number)
+    for numbers in by_storage.values():
+        found += (_lifted(leaves, group, given) for group in _overlapping(leaves, numbers))
+    return sorted(found, key=lambda each: each.leaf)
+
+
+def _overlapping(leaves: Sequence[Any], numbers: Sequence[int]) -> list[list[int]]:
+    groups: list[list[int]] = []
+    end = 0
+    for number in sorted(numbers, key=lambda each: (leaves[each].data_ptr(), each)):
+        start = leaves[number].data_ptr()
+        if not groups or start >= end:
+            groups.append([])
+        groups[-1].append(number)
+        end = max(end, start + tensors.extent_bytes(leaves[number]))
+    return groups
+
+
+def _lifted(leaves: Sequence[Any], group: Sequence[int], given: Collection[int]) -> Lifted:
+    first = leaves[group[0]]
+    start = first.data_ptr()
+    end = max(leaves[each].data_ptr() + tensors.extent_bytes(leaves[each]) for each in group)
+    value = first
+    if end - start != tensors.extent_bytes(first):
+        value = _range(first, end - start, {leaves[each].dtype for each in group})
+    inside = [(each, leaves[each].data_ptr() - start) for each in group[1:]]
+    return Lifted(value, group[0], inside, any(each in given for each in group))
+
+
+def _range(first: torch.Tensor, nbytes: int, dtypes: set[torch.dtype]) -> torch.Tensor:
+    """So many bytes from a tensor's first element on."""
+    alone = len(dtypes) == 1 and nbytes % first.element_size() == 0
+    dtype = first.dtype if alone else torch.uint8
+    start = first.storage_offset() * first.element_size()
+    size = nbytes // dtype.itemsize
+    with torch.no_grad():
+        return torch.empty(0, dtype=dtype, device=first.device).set_(
+            first.untyped_storage(), start // dtype.itemsize, (size,), (1,)
+        )
+
+
+class Substitution(TorchDispatchMode):
+    """While on, operators of this thread get what stands for an argument in place of it."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Dynamo's code runs under it as without."""
+        return True
+
+    def __init__(self, originals: Sequence[Any], stand_ins: Sequence[Any], device: Device) -> None:
+        super().__init__()
+        self._device = device
+        self._own = device.space()
+        pairs = [
+            (each, other)
+            for each, other in zip(originals, stand_ins, strict=True)
+            if isinstance(each, torch.Tensor) and each.numel()
+        ]
+        pairs.sort(key=lambda pair: pair[0].data_ptr())
+        self._starts = [each.data_ptr() for each, _ in pairs]
+        self._pairs = pairs
+
+    def of(self, tensor: torch.Tensor, operator: Any = None) -> torch.Tensor:
+        """What stands for a tensor: itself, if it is none of the caller's. Raises CaptureFailed for
+        memory that nothing is known of."""
+        if not self._device.owns(tensor) or not tensor.numel():
+            return tensor
+        address = tensor.data_ptr()
+        if self._own.contains(address):
+            return tensor
+        number = bisect.bisect_right(self._starts, address) - 1
+        if number >= 0:
+            original, stand_in = self._pairs[number]
+            offset = address - self._starts[number]
+            end = offset + tensors.extent_bytes(tensor)
+            if end <= tensors.extent_bytes(original):
+                return _view(tensor, stand_in, offset)
+        if operator is not None and known(operator, Property.LIFTS):
+            return tensor  # a constant, which no operator has made
+        raise CaptureFailed(
+            f"{operator or 'the callable'} takes a tensor of sizes {list(tensor.shape)} that is "
+            "neither an argument nor found in what the callable reads",
+            None if operator is None else str(operator),
+        )
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given: dict[int, tuple[Any, Any]] = {}
+
+        def replaced(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+                return value
+            other = self.of(value, func)
+            if other is not value:
+                given[id(other)] = other, value
+            return other
+
+        result = func(*tree_map(replaced, args), **tree_map(replaced, kwargs or {}))
+        if not given:
+            return result
+
+        def original(value: Any) -> Any:  # of an operator that returns what it has written
+            return given[id(value)][1] if id(value) in given else value
+
+        return tree_map(original, result)
+
+
+def _view(like: torch.Tensor, stand_in: torch.Tensor, offset: int) -> torch.Tensor:
+    """The tensor that lies in `stand_in`, so many bytes from its start, as `like` lies."""
+    start = stand_in.storage_offset() * stand_in.element_size() + offset
+    with DisableDispatch():
+        return torch.empty(0, dtype=like.dtype, device=like.device).set_(
+            stand_in.untyped_storage(), start // like.element_size(), like.shape, like.stride()
+        )

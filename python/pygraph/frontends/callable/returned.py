@@ -1,0 +1,190 @@
+"""What a callable returns, taken apart: the tensors that a graph makes, and the form around
+them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pygraph._engine import OutputKind
+from pygraph.capturing.device import CaptureFailed
+from pygraph.frontends.callable.structure import is_atom
+from pygraph.torch_private.dispatch import tree_flatten, tree_unflatten
+
+#: (kind, index, children, object), see src/callable/captured.h.
+Part = tuple[OutputKind, int, int, Any]
+
+
+#: What torch says of a saved tensor that a backward has freed.
+_FREED = "already been freed"
+
+#: What a place is given, in place of the number of a result.
+NOTHING = -1
+
+
+@dataclasses.dataclass
+class Returned:
+    """What a run returned and rebound. Each tensor that is neither given to the callable nor read
+    by it stands in `tensors` once, detached."""
+
+    parts: list[Part] = dataclasses.field(default_factory=list)
+    tensors: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    count: int = 0  #: of these
+    #: What the rebound places are given, in their order: the number of a tensor; NOTHING: None;
+    #: below that: NOTHING - 1 - the number of a leaf.
+    bound: list[int] = dataclasses.field(default_factory=list)
+
+    def same_form(self, other: Returned) -> bool:
+        """Whether another run returned and rebound the same but for the tensors' values."""
+        return (
+            self.count == other.count
+            and self.bound == other.bound
+            and [part[:3] for part in self.parts] == [part[:3] for part in other.parts]
+            and all(_same(a[3], b[3]) for a, b in zip(self.parts, other.parts, strict=True))
+        )
+
+    def without_tensors(self) -> Returned:
+        return dataclasses.replace(self, tensors=[])
+
+    def build(self, results: Sequence[Any], leaves: Sequence[Any]) -> Any:
+        """What the callable returns, of a graph's results. (The engine does the same.)"""
+        parts = iter(self.parts)
+
+        def make() -> Any:
+            kind, index, children, value = next(parts)
+            if kind is OutputKind.RESULT:
+                return results[index]
+            if kind is OutputKind.LEAF:
+                return leaves[index]
+            if kind is OutputKind.CONSTANT:
+                return value
+            made = [make() for _ in range(children)]
+            if kind is OutputKind.TUPLE:
+                return tuple(made)
+            if kind is OutputKind.DICT:
+                return dict(zip(value, made, strict=True))
+            return value(made) if kind is OutputKind.MADE else made
+
+        return make()
+
+    def bound_values(self, results: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        """What the rebound places get, of a graph's results."""
+        return [
+            results[n] if n >= 0 else None if n == NOTHING else leaves[NOTHING - 1 - n]
+            for n in self.bound
+        ]
+
+
+def take_apart(value: Any, rebound: Sequence[Any], leaf_of: Mapping[int, int]) -> Returned:
+    """Of what a run returned, and what it gave the places that it rebound. `leaf_of`: tensors that
+    the callable was given or has read, by id(): the numbers of their leaves. Raises CaptureFailed
+    for what no replay can return."""
+    taker = _Taker(leaf_of)
+    taker.add(value)
+    taker.bind(rebound)
+    return taker.found
+
+
+class _Taker:
+    def __init__(self, leaf_of: Mapping[int, int]) -> None:
+        self.found = Returned()
+        self._leaf_of = leaf_of
+        self._numbers: dict[int, int] = {}
+
+    def add(self, value: Any) -> None:
+        parts = self.found.parts
+        if isinstance(value, torch.Tensor):
+            self._add_tensor(value)
+        elif is_atom(value):
+            parts.append((OutputKind.CONSTANT, 0, 0, value))
+        elif type(value) in (tuple, list):
+            kind = OutputKind.TUPLE if type(value) is tuple else OutputKind.LIST
+            parts.append((kind, 0, len(value), None))
+            self._add_all(value)
+        elif type(value) is dict and all(is_atom(key) for key in value):
+            parts.append((OutputKind.DICT, 0, len(value), tuple(value)))
+            self._add_all(value.values())
+        else:
+            children, form = tree_flatten(value)
+            if len(children) == 1 and children[0] is value:
+                raise CaptureFailed(
+                    f"it returns a {type(value).__name__}; a replay returns tensors, and numbers "
+                    "and texts that are the same in each call"
+                )
+            parts.append((OutputKind.MADE, 0, len(children), Unflatten(form)))
+            self._add_all(children)
+
+    def _add_all(self, values: Iterable[Any]) -> None:
+        for each in values:
+            self.add(each)
+
+    def _add_tensor(self, value: torch.Tensor) -> None:
+        leaf = self._leaf_of.get(id(value))
+        if leaf is not None:
+            self.found.parts.append((OutputKind.LEAF, leaf, 0, None))
+        else:
+            self.found.parts.append((OutputKind.RESULT, self._number(value), 0, None))
+
+    def bind(self, rebound: Sequence[Any]) -> None:
+        for value in rebound:
+            leaf = self._leaf_of.get(id(value))
+            if value is None:
+                self.found.bound.append(NOTHING)
+            elif leaf is not None:
+                self.found.bound.append(NOTHING - 1 - leaf)
+            else:
+                self.found.bound.append(self._number(value))
+
+    def _number(self, value: torch.Tensor) -> int:
+        number = self._numbers.get(id(value))
+        if number is None:
+            number = self._numbers[id(value)] = self.found.count
+            self.found.count += 1
+            self.found.tensors.append(detached(value))
+        return number
+
+
+@dataclasses.dataclass(frozen=True)
+class Unflatten:
+    """Makes a value of a registered class of its children."""
+
+    form: Any
+
+    def __call__(self, children: list[Any]) -> Any:
+        return tree_unflatten(children, self.form)
+
+
+def detached(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory without autograd's graph behind it."""
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
+def waits_for_backward(tensor: torch.Tensor) -> bool:
+    """Whether a backward from this tensor can still be run: nothing that was saved for it has been
+    freed."""
+    if not tensor.requires_grad:
+        return False
+    waiting, seen = [tensor.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                try:
+                    getattr(node, name)
+                except RuntimeError as error:
+                    if _FREED in str(error):  # else: it was written, which the backward will say
+                        return False
+        waiting += [before for before, _ in node.next_functions]
+    return True
+
+
+def _same(left: Any, right: Any) -> bool:
+    if isinstance(left, float) and isinstance(right, float):
+        return left.hex() == right.hex()
+    return type(left) is type(right) and bool(left == right)

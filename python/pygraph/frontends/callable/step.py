@@ -1,0 +1,249 @@
+"""A callable as the linker sees it: a function of one list of tensors, without side effects but for
+what it writes into them.
+
+Each run begins with the Python state that the call began with, and leaves that behind: what the
+callable rebinds (a gradient, an attribute that gets a new tensor) is among the results, and is put
+in its place once, by the call that all of this is for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+
+from pygraph.capturing.device import CaptureFailed, Device
+from pygraph.frontends.callable.lifting import Lifted, Substitution
+from pygraph.frontends.callable.returned import Returned, take_apart, waits_for_backward
+from pygraph.frontends.callable.structure import Tree, difference
+from pygraph.frontends.callable.watching import backwards_here
+from pygraph.torch_private.dispatch import tree_leaves, tree_map
+
+#: Makes the tree of a call with these positional and named arguments, at this moment.
+Describe = Callable[[tuple[Any, ...], dict[str, Any]], Tree]
+
+
+class _Capturing(threading.local):
+    """Of this thread."""
+
+    now = False
+
+
+_capturing = _Capturing()
+
+
+def is_capturing() -> bool:
+    """Whether this thread runs a callable in order to capture it."""
+    return _capturing.now
+
+
+@dataclasses.dataclass
+class FinishedRun:
+    """One run of a callable, and what it did to what it was made of."""
+
+    value: Any  #: what it returned
+    before: Tree
+    rebound: dict[int, Any]  #: what places of that tree were given
+    change: str | None  #: what else is not what it was; None: nothing
+
+    def put(self) -> None:
+        """Leaves everything as the callable has left it."""
+        for number, value in self.rebound.items():
+            self.before.owners[number].put(value)
+
+    def problem(self) -> str | None:
+        """Why no replay can stand for such a run; None: it can."""
+        if self.change is not None:
+            return f"it changes what a replay does not: {self.change}"
+        homeless = next((n for n in self.rebound if n not in self.before.owners), None)
+        if homeless is not None:
+            return f"it puts another tensor in {self.before.path(homeless)}"
+        own = set(map(id, self.before.leaves))
+        made = [t for t in tensors_in([self.value, *self.rebound.values()]) if id(t) not in own]
+        if any(map(waits_for_backward, made)):
+            return (
+                "it returns a tensor that a backward can be called on; call it under "
+                "torch.no_grad(), or let it call the backward itself"
+            )
+        return None
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors among what a callable returns."""
+    return [each for each in tree_leaves(value) if isinstance(each, torch.Tensor)]
+
+
+def run(
+    function: Callable[..., Any],
+    positional: tuple[Any, ...],
+    named: dict[str, Any],
+    describe: Describe,
+    before: Tree | None = None,
+) -> FinishedRun:
+    """Calls the function. Raises NotDescribed for what it leaves behind, and what it raises."""
+    before = before or describe(positional, named)
+    own = set(map(id, before.leaves))
+    value = without_spent_graphs(function(*positional, **named), own)
+    found = difference(before, after := describe(positional, named))
+    rebound = {one: without_spent_graphs(after.held[two], own) for one, two in found.rebound}
+    return FinishedRun(value, before, rebound, found.change)
+
+
+def without_spent_graphs(value: Any, own: Collection[int]) -> Any:
+    """What a callable returned, with tensors that stand in front of nothing in place of those that
+    no backward can be called on any more. `own`: tensors that are left as they are, by id().
+
+    What is left of autograd's graph would keep the nodes alive that accumulate gradients, which
+    know the stream that they were made for: a capture on another one fails in them (torch,
+    csrc/autograd/engine.cpp, evaluate_function)."""
+    known: dict[int, torch.Tensor] = {}
+
+    def replaced(each: Any) -> Any:
+        if not isinstance(each, torch.Tensor) or id(each) in own or not each.requires_grad:
+            return each
+        if id(each) not in known:
+            known[id(each)] = each if waits_for_backward(each) else each.detach()
+        return known[id(each)]
+
+    return tree_map(replaced, value)
+
+
+class Step:
+    """What a CompiledGraph calls. Its results are the tensors of what is returned and rebound."""
+
+    def __init__(self, function: Callable[..., Any], describe: Describe, device: Device) -> None:
+        self._function = function
+        self._describe = describe
+        self._device = device
+        self.form: Returned | None = None  #: of all runs
+        self.slots: list[int] = []  #: the places that are rebound
+        self._begun: tuple[tuple[Any, ...], dict[str, Any], Tree, Sequence[Lifted]] | None = None
+        self.first: FinishedRun | None = None  #: of the call that has begun
+        self._problem: CaptureFailed | None = None
+
+    def begin(
+        self,
+        positional: tuple[Any, ...],
+        named: dict[str, Any],
+        tree: Tree,
+        lifted: Sequence[Lifted],
+    ) -> list[Any]:
+        """A call begins, which is made of `tree`. Returns what this is to be called with."""
+        self._begun = positional, named, tree, lifted
+        self.first = self._problem = None
+        return [each.value for each in lifted]
+
+    def gradients(self) -> list[int]:
+        """The results that tensors get for gradients."""
+        if self.first is None or self.form is None:
+            return []
+        owners = self.first.before.owners
+        bound = zip(self.slots, self.form.bound, strict=True)
+        return [number for place, number in bound if number >= 0 and owners[place].key == "grad"]
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The tensors of the call that has begun."""
+        return [] if self._begun is None else self._begun[2].leaves
+
+    def end(self) -> None:
+        """It has ended."""
+        self._begun = self.first = None
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        assert self._begun is not None
+        originals = [each.value for each in self._begun[3]]
+        real = all(one is other for one, other in zip(arguments, originals, strict=True))
+        torch.clear_autocast_cache()
+        try:
+            with backwards_here():
+                return self._for_real() if real else self._captured(originals, arguments)
+        finally:
+            torch.clear_autocast_cache()
+
+    def _for_real(self) -> list[Any]:
+        assert self._begun is not None
+        positional, named, tree, _ = self._begun
+        first = self.first is None
+        made = run(self._function, positional, named, self._describe, tree if first else None)
+        tree.restore()
+        if not first:
+            return self._results(made)
+        self.first = made
+        try:
+            problem = made.problem()
+            if problem is not None:
+                raise CaptureFailed(problem)
+            return self._results(made)
+        except CaptureFailed as error:  # the caller has its result; a capture will say so
+            self._problem = error
+            return []
+
+    def _captured(self, originals: list[Any], stand_ins: list[Any]) -> list[Any]:
+        assert self._begun is not None
+        if self._problem is not None:
+            raise self._problem
+        positional, named, tree, _ = self._begun
+        mode = Substitution(originals, stand_ins, self._device)
+        given = tuple(_replaced(each, mode) for each in positional)
+        given_by_name = {name: _replaced(each, mode) for name, each in named.items()}
+        _capturing.now = True
+        try:
+            for optimizer in tree.optimizers:
+                switch_to_capturable(optimizer)  # restored with the tree
+            before = self._describe(given, given_by_name)
+            with mode:
+                made = run(self._function, given, given_by_name, self._describe, before)
+        finally:
+            _capturing.now = False
+            tree.restore()
+        return self._results(made)
+
+    def _results(self, made: FinishedRun) -> list[Any]:
+        leaf_of = {id(leaf): number for number, leaf in enumerate(made.before.leaves)}
+        returned = take_apart(made.value, list(made.rebound.values()), leaf_of)
+        if self.form is None:
+            self.form, self.slots = returned.without_tensors(), list(made.rebound)
+        elif made.change is not None:
+            raise CaptureFailed(f"it changes what a replay does not: {made.change}")
+        elif not self.form.same_form(returned) or self.slots != list(made.rebound):
+            raise CaptureFailed("two runs of the same call do not return or rebind the same")
+        return list(returned.tensors)
+
+
+def switch_to_capturable(optimizer: torch.optim.Optimizer) -> None:
+    """Where an optimizer's steps are fused, the device counts them whether they are to be captured
+    or not, but torch refuses to capture them if not (torch/optim/optimizer.py,
+    _cuda_graph_capture_health_check)."""
+    for group in optimizer.param_groups:
+        if group.get("fused") and group.get("capturable") is False:
+            group["capturable"] = True
+
+
+def steps_on_host(optimizers: Sequence[torch.optim.Optimizer], device: Device) -> str | None:
+    """Why a step of these optimizers cannot be captured, if they count their steps on the host."""
+    for each in optimizers:
+        counts = (state["step"] for state in each.state.values() if "step" in state)
+        if any(isinstance(count, torch.Tensor) and not device.owns(count) for count in counts):
+            return (
+                f"{type(each).__name__} counts its steps on the host; make it with fused=True or "
+                "capturable=True"
+            )
+    return None
+
+
+def _replaced(value: Any, mode: Substitution) -> Any:
+    """An argument with stand-ins in place of its tensors, as far as its containers are plain."""
+    if isinstance(value, torch.Tensor):
+        other = mode.of(value)
+        if other is not value and value.requires_grad:
+            other.requires_grad_(True)
+        return other
+    if type(value) in (tuple, list):
+        return type(value)(_replaced(each, mode) for each in value)
+    if type(value) is dict:
+        return {key: _replaced(each, mode) for key, each in value.items()}
+    return value

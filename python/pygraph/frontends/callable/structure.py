@@ -1,0 +1,558 @@
+"""What a call of a callable is made of: its arguments and what it reads besides, as one tree.
+
+The engine compares later calls with the tree (src/callable/structure.h says how); here it is made,
+compared with others place by place, and restored: a callable that is run once more begins with the
+Python state that it began with before.
+
+Which attributes belong to the tree is told by the code that ran (watching.py): what no code names
+is not read. Library objects are walked where programs keep state in them (modules, optimizers,
+gradient scalers), and are told by their identity elsewhere.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import functools
+import sys
+import types
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+from pygraph._engine import PlaceKind
+
+#: Places of a tree, at most: comparing so many takes a millisecond.
+MOST_PLACES = 100_000
+#: Bytes of an array of numbers that is compared, at most.
+_MOST_BYTES = 1 << 16
+
+_ATOMS = frozenset(
+    {
+        type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis),
+        torch.dtype, torch.device, torch.layout, torch.memory_format,
+    }
+)  # fmt: skip
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_COUNTED = (PlaceKind.TUPLE, PlaceKind.LIST, PlaceKind.DICT)
+#: Where a wrapper has what it wraps.
+_WRAPPED = ("_torchdynamo_orig_callable", "__wrapped__")
+#: Where torch keeps a program's state.
+_KEEPERS = (torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler)
+_NONE = type(None)
+
+
+class NotDescribed(Exception):
+    """Something that a call is made of cannot be compared with that of another call; the text says
+    what."""
+
+
+@dataclasses.dataclass(slots=True)
+class Place:
+    """One place of a tree (src/callable/structure.h)."""
+
+    kind: PlaceKind
+    label: str  #: how it is written behind its container: ".weight", "[0]"
+    above: int  #: the number of the place above; -1: a root
+    children: int = 0
+    end: int = 0  #: the number of the place behind those below this one
+    same: int = -1  #: SAME: the place that the object was met in first
+    object: Any = None
+    type: Any = None
+    key: Any = None
+    shape: Any = None  #: of a tensor: dtype, device, sizes, strides, whether it requires grad
+
+
+class Holder(enum.Enum):
+    """How a place is given something else."""
+
+    DICT = enum.auto()
+    LIST = enum.auto()
+    ATTRIBUTE = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """Of one place: what holds it, and where."""
+
+    holder: Holder
+    container: Any
+    key: Any
+
+    def put(self, value: Any) -> None:
+        if self.holder is Holder.ATTRIBUTE:
+            setattr(self.container, self.key, value)
+        else:
+            self.container[self.key] = value
+
+
+class Tree:
+    """What one call was found to be made of."""
+
+    def __init__(self, names: Collection[str] | None) -> None:
+        """`names`: those of the attributes that count; None: all."""
+        self.roots: list[Any] = []
+        self.places: list[Place] = []
+        self.leaves: list[Any] = []  #: tensors and generators
+        self.leaf_places: list[int] = []
+        #: What is in the places that a call may give another tensor, or None.
+        self.held: dict[int, Any] = {}
+        self.owners: dict[int, Owner] = {}
+        self.functions: list[types.FunctionType] = []
+        self.classes: list[type] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self._names = names
+        self._met: dict[int, int] = {}
+        self._alive: list[Any] = []  #: ids stay those of what was met
+        self._containers: list[tuple[Any, Any]] = []
+        self.first_of_root: list[int] = []
+
+    # ------------------------------------------------------------------ making it
+
+    def add_root(self, name: str, value: Any) -> None:
+        """Adds a tree. Raises NotDescribed, as those below do."""
+        self._root(value)
+        self._add(value, name, -1)
+
+    def add_variables(self, variables: dict[str, Any], names: Collection[str]) -> None:
+        """Adds the variables of a module that are called so."""
+        self._root(variables)
+        number = len(self.places)
+        place = Place(PlaceKind.NAMES, "", -1, children=len(names))
+        self.places.append(place)
+        for name in sorted(names):
+            key = sys.intern(name)
+            if name in variables:
+                owner = Owner(Holder.DICT, variables, name)
+                self._add(variables[name], name, number, owner, key)
+            else:
+                self._empty(name, number, key)
+        place.end = len(self.places)
+
+    def add_classes(self) -> None:
+        """Adds the data of the classes whose instances were met."""
+        for kind in self.classes:
+            names = [] if is_library(kind.__module__) else list(data_of_class(kind, self._names))
+            if names:
+                self._root(kind)
+                number = len(self.places)
+                place = Place(PlaceKind.ATTRIBUTES, kind.__name__, -1)
+                self.places.append(place)
+                self._attributes(kind, names, place, number)
+                place.end = len(self.places)
+
+    def _root(self, value: Any) -> None:
+        self.roots.append(value)
+        self.first_of_root.append(len(self.places))
+
+    def _add(
+        self, value: Any, label: str, above: int, owner: Owner | None = None, key: Any = None
+    ) -> None:
+        number = len(self.places)
+        if number >= MOST_PLACES:
+            raise NotDescribed(f"it reads more than {MOST_PLACES} values, at {self.path(above)}")
+        place = Place(PlaceKind.ANY, label, above, key=key)
+        self.places.append(place)
+        kind = type(value)
+        if kind in _ATOMS:
+            place.kind, place.object = PlaceKind.VALUE, value
+            if value is None:
+                self._hold(number, value, owner)
+        elif id(value) in self._met:
+            place.kind, place.same = PlaceKind.SAME, self._met[id(value)]
+            if isinstance(value, torch.Tensor):
+                self._hold(number, value, owner)
+        else:
+            self._met[id(value)] = number
+            self._alive.append(value)
+            self._describe(value, kind, place, number, owner)
+        place.end = len(self.places)
+
+    def _hold(self, number: int, value: Any, owner: Owner | None) -> None:
+        self.held[number] = value
+        if owner is not None:
+            self.owners[number] = owner
+
+    def _describe(
+        self, value: Any, kind: type, place: Place, number: int, owner: Owner | None
+    ) -> None:
+        if isinstance(value, torch.Tensor):
+            self._tensor(value, place, number, owner)
+        elif isinstance(value, torch.Generator):
+            place.kind, place.type = PlaceKind.GENERATOR, kind
+            self._leaf(value, number)
+        elif isinstance(value, tuple):
+            self._elements(value, PlaceKind.TUPLE, place, number)
+        elif isinstance(value, list):
+            self._containers.append((value, list(value)))
+            self._elements(value, PlaceKind.LIST, place, number)
+        elif isinstance(value, dict):
+            self._items(value, PlaceKind.DICT, place, number)
+            place.type = kind
+        elif isinstance(value, (set, frozenset, collections.deque)):
+            self._values(value, place, number)
+        elif isinstance(value, types.FunctionType):
+            self._function(value, place, number)
+        elif isinstance(value, types.MethodType):
+            self._attributes(value, ("__func__", "__self__"), place, number)
+        elif isinstance(value, functools.partial):
+            self._attributes(value, ("func", "args", "keywords"), place, number)
+        elif isinstance(value, types.ModuleType):
+            self._module(value, place, number)
+        elif _is_array(value):
+            self._array(value, place, number)
+        elif isinstance(value, (type, enum.Enum)) or not _is_walked(kind):
+            place.kind, place.object = PlaceKind.IS, value
+        else:
+            self._instance(value, kind, place, number)
+
+    def _leaf(self, value: Any, number: int) -> None:
+        self.leaves.append(value)
+        self.leaf_places.append(number)
+
+    def _tensor(self, value: torch.Tensor, place: Place, number: int, owner: Owner | None) -> None:
+        if type(value) not in PLAIN_TENSORS or value.layout != torch.strided or value.is_quantized:
+            what = f"{str(value.layout).removeprefix('torch.')} {type(value).__name__}"
+            raise NotDescribed(f"{self.path(number)} is a {what}; needed: plain strided tensors")
+        if value.is_conj() or value.is_neg():
+            raise NotDescribed(f"{self.path(number)} is a conjugated or negated tensor")
+        place.kind, place.type = PlaceKind.TENSOR, type(value)
+        sizes, strides = tuple(value.shape), tuple(value.stride())
+        place.shape = value.dtype, value.device, sizes, strides, value.requires_grad
+        self._hold(number, value, owner)
+        self._leaf(value, number)
+        # A parameter whose gradients are switched off in between has them all the same.
+        may_have = value.requires_grad or isinstance(value, torch.nn.Parameter)
+        if may_have and value.is_leaf and self._counts("grad"):
+            place.children = 1
+            gradient = Owner(Holder.ATTRIBUTE, value, "grad")
+            self._add(value.grad, ".grad", number, gradient)
+
+    def _elements(self, value: Any, kind: PlaceKind, place: Place, number: int) -> None:
+        place.kind, place.type, place.children = kind, type(value), len(value)
+        for index, element in enumerate(value):
+            owner = Owner(Holder.LIST, value, index) if kind is PlaceKind.LIST else None
+            self._add(element, f"[{index}]", number, owner)
+
+    def _items(
+        self,
+        value: dict[Any, Any],
+        kind: PlaceKind,
+        place: Place,
+        number: int,
+        attributes: bool = False,
+    ) -> None:
+        place.kind = kind
+        self._containers.append((value, dict(value)))
+        for key, item in list(value.items()):
+            known = type(key) in _ATOMS
+            label = f".{key}" if attributes else f"[{key!r}]" if known else "[...]"
+            if not known:
+                place.children += 1
+                self._add(key, "'s key", number)
+            place.children += 1
+            own = key if known else None
+            if attributes and not self._counts(key):
+                end = len(self.places) + 1
+                self.places.append(Place(PlaceKind.ANY, label, number, key=own, end=end))
+                continue
+            self._add(item, label, number, Owner(Holder.DICT, value, key), key=own)
+
+    def _counts(self, name: str) -> bool:
+        return self._names is None or name in self._names
+
+    def _values(self, value: Any, place: Place, number: int) -> None:
+        """A set or a deque, which is compared as a whole."""
+        if any(type(each) not in _ATOMS for each in value):
+            if isinstance(value, collections.deque):
+                raise NotDescribed(f"{self.path(number)} is a deque of {_kinds(value)}")
+            place.kind, place.object = PlaceKind.IS, value
+            return
+        place.kind, place.type, place.object = PlaceKind.VALUE, type(value), value.copy()
+
+    def _array(self, value: Any, place: Place, number: int) -> None:
+        if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
+            raise NotDescribed(
+                f"{self.path(number)} is an array of {value.nbytes} bytes; "
+                f"at most {_MOST_BYTES} are compared: give it as a tensor"
+            )
+        place.kind, place.type = PlaceKind.BYTES, type(value)
+        place.object = value.tobytes()
+        place.shape = str(value.dtype), value.shape
+
+    def _function(self, value: types.FunctionType, place: Place, number: int) -> None:
+        if is_library(value.__globals__.get("__name__") or ""):  # a wrapper around a program's
+            inner = [name for name in _WRAPPED if hasattr(value, name)][:1]
+            if inner:
+                self._attributes(value, inner, place, number)
+            else:
+                place.kind, place.object = PlaceKind.IS, value
+            return
+        place.kind, place.object = PlaceKind.FUNCTION, value.__code__
+        self.functions.append(value)
+        cells = value.__closure__ or ()
+        place.children = len(cells) + 2
+        for name, cell in zip(value.__code__.co_freevars, cells, strict=True):
+            owner = Owner(Holder.ATTRIBUTE, cell, "cell_contents")
+            try:
+                content = cell.cell_contents
+            except ValueError:
+                self._empty(f"'s {name}", number)
+            else:
+                self._add(content, f"'s {name}", number, owner)
+        self._add(value.__defaults__, "'s defaults", number)
+        self._add(value.__kwdefaults__, "'s defaults", number)
+
+    def _empty(self, label: str, above: int, key: Any = None) -> None:
+        end = len(self.places) + 1
+        self.places.append(Place(PlaceKind.EMPTY, label, above, key=key, end=end))
+
+    def _attributes(self, value: Any, names: Sequence[str], place: Place, number: int) -> None:
+        place.kind, place.type, place.children = PlaceKind.ATTRIBUTES, type(value), len(names)
+        for name in names:
+            owner = Owner(Holder.ATTRIBUTE, value, name)
+            self._add(getattr(value, name), f".{name}", number, owner, key=sys.intern(name))
+
+    def _module(self, value: types.ModuleType, place: Place, number: int) -> None:
+        if is_library(value.__name__):
+            place.kind, place.object = PlaceKind.IS, value
+            return
+        names = () if self._names is None else sorted(self._names & vars(value).keys())
+        self._attributes(value, names, place, number)
+
+    def _instance(self, value: Any, kind: type, place: Place, number: int) -> None:
+        if kind not in self.classes:
+            self.classes.append(kind)
+        if isinstance(value, torch.optim.Optimizer):
+            self.optimizers.append(value)
+        if not hasattr(value, "__dict__"):
+            slots = [name for name in _slots(kind) if self._counts(name) and hasattr(value, name)]
+            self._attributes(value, slots, place, number)
+            return
+        self._items(vars(value), PlaceKind.INSTANCE, place, number, attributes=True)
+        place.type = kind
+
+    # ------------------------------------------------------------------ reading it
+
+    def path(self, number: int) -> str:
+        """How a program would write a place."""
+        labels: list[str] = []
+        while number >= 0:
+            labels.append(self.places[number].label)
+            number = self.places[number].above
+        text = "".join(reversed(labels))
+        for plumbing in ("._modules[", "._parameters[", "._buffers["):
+            while plumbing in text:  # a module's attributes are written as such
+                before, _, rest = text.partition(plumbing)
+                name, _, behind = rest.partition("]")
+                text = f"{before}.{name.strip(chr(39))}{behind}"
+        return text.replace(".__self__", "").replace(".__func__", "")
+
+    def nodes(self, slots: Mapping[int, int], unread: Collection[int] = ()) -> list[_engine.Place]:
+        """The tree for the engine. `slots`: of places that a call gives something else, their
+        numbers among those. `unread`: gradients that it does not look at."""
+        met_again = {place.same for place in self.places if place.same >= 0}
+        likes = dict(zip(self.leaf_places, self.leaves, strict=True))
+        return [
+            _engine.Place(
+                PlaceKind.UNREAD if number in unread else place.kind,
+                children=place.children,
+                number=place.same if place.same >= 0 else number if number in met_again else -1,
+                slot=slots.get(number, -1),
+                object=place.object,
+                type=place.type,
+                key=place.key,
+                like=likes[number] if place.kind is PlaceKind.TENSOR else None,
+            )
+            for number, place in enumerate(self.places)
+        ]
+
+    def restore(self) -> None:
+        """Gives every container, and every gradient, what it held when this was made."""
+        for container, before in self._containers:
+            if isinstance(container, list):
+                if not _alike(container, before):
+                    container[:] = before
+            elif not _alike([*container, *container.values()], [*before, *before.values()]):
+                container.clear()
+                container.update(before)
+        for number, owner in self.owners.items():
+            held = self.held[number]
+            attribute = owner.holder is Holder.ATTRIBUTE
+            if attribute and getattr(owner.container, owner.key, None) is not held:
+                owner.put(held)
+
+    def forget(self) -> None:
+        """Lets go of all that was found; what it looked like stays."""
+        self.leaves, self._alive, self._containers = [], [], []
+        self.held, self.owners, self.functions = {}, {}, []
+        self.roots, self.classes, self.optimizers = [], [], []
+
+
+@dataclasses.dataclass
+class Difference:
+    """How a call has left what it was made of."""
+
+    rebound: list[tuple[int, int]]  #: places with another tensor or None: before, and after
+    change: str | None = None  #: what else is not what it was; None: nothing
+
+
+def same(one: Tree, other: Tree) -> bool:
+    """Whether two calls are made of the same."""
+    return len(one.places) == len(other.places) and all(
+        _same_place(left, right) and left.same == right.same
+        for left, right in zip(one.places, other.places, strict=True)
+    )
+
+
+def first_difference(one: Tree, other: Tree) -> tuple[int, str]:
+    """Where two calls that are not made of the same differ: the place, and in words."""
+    number = 0
+    for number, (left, right) in enumerate(zip(one.places, other.places, strict=False)):
+        if not _same_place(left, right) or left.same != right.same:
+            return number, f"{other.path(number)} is {_what(right)}, and was {_what(left)}"
+    return number, "it reads other objects"
+
+
+def difference(before: Tree, after: Tree) -> Difference:
+    """What one call did to what it was made of, as seen before it and after."""
+    found = Difference([])
+    places: dict[int, int] = {}  #: before to after
+
+    def compare(one: int, other: int) -> bool:
+        places[one] = other
+        left, right = before.places[one], after.places[other]
+        if one in before.held and other in after.held:
+            was, now = before.held[one], after.held[other]
+            if was is not now:
+                found.rebound.append((one, other))
+                return True
+            if left.kind is PlaceKind.TENSOR and left.shape != right.shape:
+                found.change = f"{before.path(one)} was {_what(left)} and is {_what(right)} now"
+                return False
+        elif not _same_place(left, right) or places.get(left.same, -1) != right.same:
+            found.change = f"{before.path(one)} was {_what(left)} and is {_what(right)} now"
+            return False
+        return children(one, other)
+
+    def children(one: int, other: int) -> bool:
+        left, right = before.places[one], after.places[other]
+        if left.children != right.children:
+            found.change = f"{before.path(one)} was {_what(left)} and is {_what(right)} now"
+            return False
+        one, other = one + 1, other + 1
+        for _ in range(left.children):
+            if not compare(one, other):
+                return False
+            one, other = before.places[one].end, after.places[other].end
+        return True
+
+    for one, other in zip(before.first_of_root, after.first_of_root, strict=True):
+        if not compare(one, other):
+            break
+    return found
+
+
+def _same_place(left: Place, right: Place) -> bool:
+    if left.kind is not right.kind or left.children != right.children or left.key != right.key:
+        return False
+    if left.kind is PlaceKind.VALUE:
+        return _same_value(left.object, right.object)
+    if left.kind is PlaceKind.BYTES:
+        return bool(left.object == right.object and left.shape == right.shape)
+    return left.object is right.object and left.type is right.type and left.shape == right.shape
+
+
+def _same_value(left: Any, right: Any) -> bool:
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, float):
+        return left.hex() == right.hex()
+    return bool(left == right)
+
+
+def _what(place: Place) -> str:
+    if place.kind is PlaceKind.TENSOR:
+        dtype, device, sizes, strides, requires_grad = place.shape
+        name = str(dtype).removeprefix("torch.")
+        grad = ", requires grad" if requires_grad else ""
+        return f"a {name} tensor {list(sizes)} of strides {list(strides)} on {device}{grad}"
+    if place.kind is PlaceKind.VALUE:
+        text = repr(place.object)
+        return text if len(text) < 60 else f"{text[:57]}..."
+    if place.kind is PlaceKind.EMPTY:
+        return "not there"
+    if place.kind is PlaceKind.SAME:
+        return "an object that stands elsewhere, too"
+    counted = f" of {place.children}" if place.kind in _COUNTED else ""
+    named = getattr(place.type, "__name__", None) or _called(place.object)
+    return f"a {named}{counted}"
+
+
+def _called(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return f"function {value.co_name}"
+    return f"certain {type(value).__name__}"
+
+
+def _kinds(values: Any) -> str:
+    return ", ".join(sorted({type(each).__name__ for each in values}))
+
+
+def _alike(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
+
+
+def is_atom(value: Any) -> bool:
+    """Whether a value is told by what it is equal to, and nobody can change it."""
+    return type(value) in _ATOMS
+
+
+def is_library(module: str) -> bool:
+    """Whether a module's variables are no program's state."""
+    top = module.partition(".")[0]
+    return (top in sys.stdlib_module_names and top != "__main__") or top in (
+        "torch",
+        "pygraph",
+        "numpy",
+    )
+
+
+def _is_array(value: Any) -> bool:
+    return (
+        type(value).__module__ == "numpy"
+        and hasattr(value, "tobytes")
+        and hasattr(value, "shape")
+        and bool(getattr(value, "ndim", 0))
+    )
+
+
+def _is_walked(kind: type) -> bool:
+    module = getattr(kind, "__module__", "") or ""
+    if kind is types.SimpleNamespace or issubclass(kind, _KEEPERS):
+        return True
+    return not is_library(module)
+
+
+def _slots(kind: type) -> list[str]:
+    found: list[str] = []
+    for each in kind.__mro__:
+        listed = vars(each).get("__slots__", ())
+        found += [listed] if isinstance(listed, str) else list(listed)
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
+
+
+def data_of_class(kind: type, names: Collection[str] | None) -> Iterator[str]:
+    """The attributes of a class that are data, of those that count."""
+    for name, value in vars(kind).items():
+        counts = names is None or name in names
+        if (
+            counts
+            and not name.startswith("__")
+            and not callable(value)
+            and not hasattr(value, "__get__")
+        ):
+            yield name

@@ -1,0 +1,196 @@
+"""Watching a call that runs as it is: which code runs, what it reads, and what a replay would not
+repeat.
+
+A profile function sees each function of Python's that is entered; what these name is what they can
+read. A dispatch mode sees each operator; the tensors that it is given are what it reads and writes.
+Code that Dynamo has compiled is one function to the profile function, whatever it was made of:
+where such code runs, all names count.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import dataclasses
+import dis
+import functools
+import gc
+import random
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from pygraph.capturing.device import Device
+from pygraph.capturing.holdings import Allocator
+from pygraph.capturing.unsafe import Watch
+from pygraph.frames import is_programs
+from pygraph.frontends.callable.structure import is_library
+from pygraph.torch_private import autograd
+from pygraph.torch_private.dispatch import tree_leaves
+from pygraph.torch_private.tensors import object_of
+
+#: What Inductor's generated code calls the functions that it takes buffers from.
+ALLOCATORS = ("empty_strided_cuda", "empty_strided_cuda_pinned", "alloc_from_pool")
+#: Dynamo's way in.
+_COMPILER = "torch/_dynamo/convert_frame.py"
+#: What it calls the functions that it compiles, in code that it puts in place of a frame's.
+_COMPILED = ("__compiled_fn", "__resume_at", "___")
+#: Functions whose effect a replay does not repeat, and that change nothing it computes.
+_NOT_REPEATED = {builtins.print: "print()"}
+
+
+@dataclasses.dataclass
+class Watched:
+    """What was seen in one call, and in those before."""
+
+    codes: dict[types.CodeType, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    compiled: bool = False  #: Dynamo's code ran
+    #: storages that the last call's operators were given, as object_of()
+    touched: set[int] = dataclasses.field(default_factory=set)
+    not_repeated: set[str] = dataclasses.field(default_factory=set)
+    #: Why the callable must not be captured.
+    reason: str | None = None
+    operator: str | None = None
+
+    def allocators(self) -> list[Allocator]:
+        """What Inductor's code takes its buffers from."""
+        found = {id(each): each for each in self.codes.values()}
+        return [(each, name) for each in found.values() for name in ALLOCATORS if name in each]
+
+    def scope(self) -> Scope:
+        """What the code that was seen so far can read."""
+        names = frozenset(name for code in self.codes for name in names_in(code))
+        found: dict[int, tuple[dict[str, Any], set[str]]] = {}
+        for code, variables in self.codes.items():
+            module = variables.get("__name__") or ""
+            ours = is_programs(code.co_filename) and not is_library(module)
+            if ours or module == "__main__":
+                _, known = found.setdefault(id(variables), (variables, set()))
+                known.update(name for name in variables_in(code) if name in variables)
+        return Scope(
+            None if self.compiled else names,
+            [(variables, frozenset(known)) for variables, known in found.values()],
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Scope:
+    """What some code can read, by the names in it."""
+
+    names: frozenset[str] | None = frozenset()  #: of attributes; None: any
+    #: the variables of the program's modules, with the names of those that count
+    variables: Sequence[tuple[dict[str, Any], frozenset[str]]] = ()
+
+
+def names_in(code: types.CodeType) -> Iterator[str]:
+    """What a function names: attributes, variables of its module, and texts that may be either."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from names_in(constant)
+        elif isinstance(constant, str) and constant.isidentifier():
+            yield constant
+        elif isinstance(constant, tuple):
+            yield from (each for each in constant if isinstance(each, str))
+
+
+_OF_VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME", "DELETE_GLOBAL")
+
+
+@functools.cache
+def variables_in(code: types.CodeType) -> frozenset[str]:
+    """The variables of its module that a function names, and those within it."""
+    found = {each.argval for each in dis.get_instructions(code) if each.opname in _OF_VARIABLES}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= variables_in(constant)
+    return frozenset(found)
+
+
+class _Operators(Watch):
+    """Notes the storages of the tensors that operators are given."""
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Dynamo's code runs under it as without."""
+        return True
+
+    def __init__(self, device: Device, watched: Watched) -> None:
+        super().__init__(device)
+        self._watched = watched
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for each in tree_leaves((args, kwargs)):
+            if isinstance(each, torch.Tensor) and each.layout == torch.strided:
+                self._watched.touched.add(object_of(each.untyped_storage()))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+@contextlib.contextmanager
+def watching(watched: Watched, device: Device) -> Iterator[None]:
+    """Notes in `watched` what runs meanwhile on this thread, backwards included."""
+    watched.touched.clear()
+    before = random.getstate(), _numpy_state()
+    mode = _Operators(device, watched)
+    with backwards_here(), _nothing_collected(), _profiled(watched), mode:
+        yield
+    watched.operator, watched.reason = mode.found, mode.reason
+    if (random.getstate(), _numpy_state()) != before:
+        watched.reason = "it draws from Python's or NumPy's random numbers, which a graph does not"
+
+
+@contextlib.contextmanager
+def backwards_here() -> Iterator[None]:
+    """Backwards run on the thread that calls them."""
+    before = autograd.is_multithreading_enabled()
+    autograd.set_multithreading_enabled(False)
+    try:
+        yield
+    finally:
+        autograd.set_multithreading_enabled(before)
+
+
+@contextlib.contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """What a collection calls, finalizers and gc.callbacks, is not the callable's code."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _profiled(watched: Watched) -> Iterator[None]:
+    codes, compiling = watched.codes, 0
+
+    def see(frame: types.FrameType, event: str, argument: Any) -> None:
+        nonlocal compiling
+        code = frame.f_code
+        if code.co_filename.endswith(_COMPILER):  # which runs much, and nothing of the program
+            compiling += {"call": 1, "return": -1}.get(event, 0)
+        elif compiling:
+            return
+        elif event == "call":
+            if code not in codes:
+                codes[code] = frame.f_globals
+                watched.compiled |= any(name.startswith(_COMPILED) for name in code.co_names)
+        elif event == "c_call" and argument in _NOT_REPEATED and is_programs(code.co_filename):
+            watched.not_repeated.add(_NOT_REPEATED[argument])
+
+    outer = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        yield
+    finally:
+        sys.setprofile(outer)
+
+
+def _numpy_state() -> Any:
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else numpy.random.get_state(legacy=False)["state"]["pos"]

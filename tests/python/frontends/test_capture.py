@@ -1,0 +1,677 @@
+"""pygraph.capture: any callable, its arguments, what it reads besides, and what it returns."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import functools
+import gc
+import threading
+import weakref
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from callable_support import UNGRAPHED, Program, agree, runs_as_it_is
+from places import Place, assert_bits
+from torch import nn
+
+import pygraph
+from pygraph.reporting import GRAPHED
+
+SCALE = 2.0
+
+
+def graphed() -> Any:
+    graphs = pygraph.report().graphs
+    assert len(graphs) == 1, str(pygraph.report())
+    assert graphs[0].state == GRAPHED, str(pygraph.report())
+    return graphs[0]
+
+
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+    scale: float
+    more: dict[str, Any]
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+def test_arguments_are_any_tree_and_results_may_be_kept(place: Place) -> None:
+    def function(first: Any, *rest: Any, batch: Batch, flag: bool, name: str) -> Any:
+        x = first["a"][0] + batch.x * batch.scale + batch.more["y"]
+        for each in rest:
+            x = x + each.left - each.right if isinstance(each, Pair) else x
+        return {"sum": x, "all": [x * 2, (None, name, x)], "first": first["a"][0]}
+
+    def inputs(number: int) -> Any:
+        make = functools.partial(place.randn, 3, 4)
+        return ({"a": [make()], "n": None}, Pair(make(), make()), None)
+
+    def build() -> Program:
+        def step(*args: Any) -> Any:
+            return function(*args[:-1], batch=args[-1], flag=True, name="n")
+
+        def given(number: int) -> Any:
+            batch = Batch(place.randn(3, 4), 0.5, {"y": place.randn(4)})
+            return (*inputs(number), batch)
+
+        return Program(step, lambda: [], given)
+
+    report = agree(place, build)
+    assert report.inputs == 5
+    assert report.bytes_copied == 0
+
+
+def test_a_result_that_is_an_argument_is_that_very_object(place: Place) -> None:
+    weight = place.randn(4)
+
+    @pygraph.capture(device=place.name)
+    def function(x: torch.Tensor) -> Any:
+        return x, weight, x + weight, x.view(2, 2)
+
+    for _ in range(6):
+        x = place.randn(4)
+        first, second, total, view = function(x)
+        assert first is x
+        assert second is weight
+        assert torch.equal(total, x + weight)
+        assert view.data_ptr() == x.data_ptr()
+    assert graphed().replays == 6 - UNGRAPHED
+
+
+def test_each_structure_has_a_program_and_each_miss_is_explained(place: Place) -> None:
+    @pygraph.capture(device=place.name)
+    def function(x: torch.Tensor, power: int = 2, *, negative: bool = False) -> torch.Tensor:
+        y = x.pow(power)
+        return -y if negative else y
+
+    with torch.no_grad():
+        for _ in range(5):
+            for arguments, named in (
+                ((place.randn(4),), {}),
+                ((place.randn(8),), {}),
+                ((place.randn(4), 3), {}),
+                ((place.randn(4),), {"negative": True}),
+                ((place.randn(4).double(),), {}),
+                ((place.randn(8)[::2],), {}),
+            ):
+                found = function(*arguments, **named)
+                assert_bits([found], [function.function(*arguments, **named)])
+    report = pygraph.report()
+    assert len(report.graphs) == 6
+    assert all(graph.state == GRAPHED for graph in report.graphs)
+    assert sum(graph.replays for graph in report.graphs) >= 6 * 2
+    told = " ".join(report.events)
+    assert "argument[0] is a float64 tensor [4]" in told, told
+    assert "argument is a dict of 0, and was a dict of 1" in told, told
+
+
+def test_programs_are_bounded(place: Place) -> None:
+    captured = pygraph.capture(lambda x: x * 2, device=place.name, max_programs=2)
+    for size in range(1, 6):
+        for _ in range(4):
+            x = place.randn(size)
+            assert torch.equal(captured(x), x * 2)
+    assert len(captured._entries) == 2
+    assert len(pygraph.report().graphs) >= 2
+
+
+@pytest.mark.parametrize("mode", ["grad", "autocast", "training"])
+def test_modes_have_programs_of_their_own(place: Place, mode: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).to(place.torch)
+    captured = pygraph.capture(model, device=place.name)
+    kind = place.torch.type
+    for number in range(12):
+        on = bool(number % 2)
+        model.train(mode == "training" and on)
+        x = place.randn(2, 4)
+        with (
+            torch.set_grad_enabled(False),
+            torch.autocast(kind, dtype=torch.bfloat16, enabled=mode == "autocast" and on),
+        ):
+            torch.manual_seed(number)
+            expected = model(x)
+            torch.manual_seed(number)
+            found = captured(x)
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
+
+
+class Counter(nn.Module):
+    """Reads a global, a class attribute, a buffer and attributes of its own."""
+
+    factor = 1.5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("shift", torch.ones(4))
+        self.settings = {"scale": 0.5, "on": True}
+        self.calls = 0
+        self.unrelated = [1, 2, 3]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x) * self.settings["scale"] * self.factor * SCALE + self.shift
+        return y if self.settings["on"] else -y
+
+
+def test_state_that_is_read_is_compared_in_each_call(place: Place) -> None:
+    model = Counter().to(place.torch)
+    captured = pygraph.capture(model, device=place.name)
+
+    def check(calls: int = 4) -> int:
+        before = sum(graph.replays for graph in pygraph.report().graphs)
+        with torch.no_grad():
+            for _ in range(calls):
+                x = place.randn(2, 4)
+                assert_bits([captured(x)], [model(x)])
+        return sum(graph.replays for graph in pygraph.report().graphs) - before
+
+    global SCALE
+    check()
+    assert check() == 4
+    model.settings["scale"] = 0.25
+    assert check() == 2
+    model.settings = {"scale": 0.25, "on": True}
+    assert check() == 4  # an equal dictionary
+    model.settings["on"] = False
+    assert check() == 2
+    Counter.factor = 3.0
+    assert check() == 2
+    Counter.factor = 1.5
+    SCALE = 4.0
+    try:
+        assert check() == 2
+    finally:
+        SCALE = 2.0
+    model.linear = nn.Linear(4, 4).to(place.torch)
+    model.settings["on"] = True
+    model.settings["scale"] = 0.5
+    assert check() == 4  # other weights of the same shape: bound anew
+    model.shift = torch.zeros(4, device=place.torch)
+    assert check() == 4
+    with torch.no_grad():
+        model.linear.weight.data = place.randn(4, 4)
+    assert check() == 4
+    model.unrelated.append(4)
+    model.calls += 1
+    assert check() == 4
+    model.linear.register_forward_hook(lambda module, args, out: out * 2)
+    assert check() == 1  # watched once more, for the hook's own names
+
+
+def test_tensors_swapped_behind_a_graph_are_seen(place: Place) -> None:
+    tensors = {"a": place.randn(4), "b": place.randn(4)}
+    captured = pygraph.capture(lambda x: x * tensors["a"] - tensors["b"], device=place.name)
+    for number in range(8):
+        if number == 5:
+            tensors["a"], tensors["b"] = tensors["b"], tensors["a"]
+        x = place.randn(4)
+        assert torch.equal(captured(x), x * tensors["a"] - tensors["b"])
+    assert graphed().replays == 8 - UNGRAPHED
+
+
+def test_a_tensor_that_died_is_not_read(place: Place) -> None:
+    class Holder:
+        pass
+
+    holder: Any = Holder()
+    holder.weight = place.randn(1000)
+    captured = pygraph.capture(lambda x: x + holder.weight, device=place.name)
+    for _ in range(5):
+        captured(place.randn(1000))
+    gone = weakref.ref(holder.weight)
+    holder.weight = place.randn(1000)
+    gc.collect()
+    assert gone() is None, "the graph keeps it"
+    x = place.randn(1000)
+    assert torch.equal(captured(x), x + holder.weight)
+    assert graphed().replays == 3
+
+
+def test_attributes_that_get_new_tensors(place: Place) -> None:
+    class Cell:
+        def __init__(self) -> None:
+            self.hidden = torch.zeros(3, device=place.torch)
+            self.cell = {"c": torch.zeros(3, device=place.torch)}
+            self.history = [torch.zeros(3, device=place.torch)]
+
+        def step(self, x: torch.Tensor) -> torch.Tensor:
+            self.hidden = torch.tanh(self.hidden + x)
+            self.cell["c"], self.history[0] = self.hidden * 2, self.cell["c"]
+            return self.hidden
+
+    def build() -> Program:
+        cell = Cell()
+        return Program(
+            cell.step,
+            lambda: [cell.hidden, cell.cell["c"], cell.history[0]],
+            lambda number: (torch.full((3,), number / 10, device=place.torch),),
+        )
+
+    agree(place, build)
+
+
+def test_variables_that_get_new_tensors(place: Place) -> None:
+    def build() -> Program:
+        total = torch.zeros(3, device=place.torch)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            nonlocal total
+            total = total + x
+            return total * 2
+
+        return Program(step, lambda: [total], lambda number: (place.randn(3),))
+
+    agree(place, build)
+
+
+def test_arguments_that_are_written(place: Place) -> None:
+    def build() -> Program:
+        buffer = torch.zeros(4, device=place.torch)
+
+        def step(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+            out.add_(x)
+            buffer.mul_(0.5).add_(out)
+            return buffer.sum()
+
+        outs = [torch.ones(4, device=place.torch) for _ in range(3)]
+        return Program(
+            step, lambda: [buffer, *outs], lambda number: (place.randn(4), outs[number % 3])
+        )
+
+    agree(place, build)
+
+
+def test_tensors_that_share_memory(place: Place) -> None:
+    flat = place.randn(12)
+    left, right, middle = flat[:6], flat[6:], flat[3:9]
+
+    @pygraph.capture(device=place.name)
+    def function(x: torch.Tensor) -> torch.Tensor:
+        left.add_(x)
+        right.mul_(0.5)
+        return middle * 2 + flat.sum()
+
+    expected = flat.clone()
+    for _ in range(6):
+        x = place.randn(6)
+        found = function(x)
+        expected[:6] += x
+        expected[6:] *= 0.5
+        assert torch.equal(flat, expected)
+        assert torch.equal(found, expected[3:9] * 2 + expected.sum())
+    assert graphed().replays == 6 - UNGRAPHED
+
+
+def test_methods_partials_and_callable_objects(place: Place) -> None:
+    class Model:
+        def __init__(self, scale: float) -> None:
+            self.weight = place.randn(4) * scale
+
+        @pygraph.capture(device=place.name)
+        def method(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.weight
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.weight
+
+    one, two = Model(1.0), Model(2.0)
+    added = pygraph.capture(one, device=place.name)
+    partial = pygraph.capture(functools.partial(torch.add, alpha=2), device=place.name)
+    for _ in range(6):
+        x = place.randn(4)
+        for model in (one, two):
+            assert torch.equal(model.method(x), x * model.weight)
+        assert torch.equal(added(x), x + one.weight)
+        assert torch.equal(partial(x, x), torch.add(x, x, alpha=2))
+    assert Model.method.__name__ == "method"
+    assert all(graph.state == GRAPHED for graph in pygraph.report().graphs), str(pygraph.report())
+
+
+def test_a_context_that_drops_its_graphs(place: Place) -> None:
+    with pygraph.capture(lambda x: x * 3, device=place.name) as fast:
+        for _ in range(5):
+            x = place.randn(4)
+            assert torch.equal(fast(x), x * 3)
+        assert graphed().replays == 2
+    assert torch.equal(fast(x), x * 3)
+    assert graphed().replays == 2
+    assert fast._entries == []
+
+
+def counting(place: Place) -> Program:
+    class Agent:
+        def __init__(self) -> None:
+            self.steps = 3
+            self.weight = place.randn(4)
+
+        def step(self, x: torch.Tensor) -> torch.Tensor:
+            self.steps += 1
+            return x * self.weight * self.steps
+
+    agent = Agent()
+    return Program(agent.step, lambda: [agent.steps], lambda number: (place.randn(4),))
+
+
+def listing(place: Place) -> Program:
+    log: list[Any] = []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        log.append(x)
+        return x * len(log)
+
+    return Program(step, lambda: [*log], lambda number: (place.randn(4),))
+
+
+def drawing(place: Place) -> Program:
+    import random
+
+    random.seed(1)
+    return Program(lambda x: x * random.random(), lambda: [], lambda number: (place.randn(4),))
+
+
+def reading(place: Place) -> Program:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if float(x.sum()) > 0 else x * 3
+
+    return Program(step, lambda: [], lambda number: (place.randn(4),))
+
+
+def returning_numbers(place: Place) -> Program:
+    return Program(lambda x: (x, x.sum().item()), lambda: [], lambda number: (place.randn(4),))
+
+
+def shaped_by_data(place: Place) -> Program:
+    return Program(lambda x: x[x > 0], lambda: [], lambda number: (place.randn(8),))
+
+
+def returning_objects(place: Place) -> Program:
+    return Program(lambda x: iter([x]), lambda: [], lambda number: (place.randn(8),))
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (counting, r"each call changes what it reads: .*\.steps was \d and is \d now"),
+        (listing, "was a list"),
+        (drawing, "random numbers"),
+        (reading, "aten._local_scalar_dense|Tensor.item|synchronisation"),
+        (returning_numbers, "aten._local_scalar_dense|Tensor.item|synchronisation"),
+        (shaped_by_data, "aten|synchronisation"),
+    ],
+)
+def test_what_a_replay_cannot_stand_for_runs_as_it_is(place: Place, build: Any, why: str) -> None:
+    import re
+
+    reason = runs_as_it_is(place, functools.partial(build, place))
+    assert re.search(why, reason), reason
+
+
+def test_what_cannot_be_returned_runs_as_it_is(place: Place) -> None:
+    captured = pygraph.capture(lambda x: iter([x]), device=place.name)
+    for _ in range(5):
+        x = place.randn(4)
+        assert next(captured(x)) is x
+    assert "list_iterator" in str(pygraph.report())
+
+
+def test_a_print_is_told(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    @pygraph.capture(device=place.name)
+    def function(x: torch.Tensor) -> torch.Tensor:
+        print("here")
+        return x * 2
+
+    for _ in range(5):
+        function(place.randn(4))
+    assert graphed().not_repeated == ["print()"]
+    assert "print()" in str(pygraph.report())
+
+
+def test_an_error_comes_to_the_caller_and_nothing_is_left(place: Place) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.weight = place.randn(4)
+            self.fail = False
+
+        def step(self, x: torch.Tensor) -> torch.Tensor:
+            self.weight.add_(1)
+            if self.fail:
+                raise ValueError("as asked")
+            return x * self.weight
+
+    model = Model()
+    captured = pygraph.capture(model.step, device=place.name)
+    for number in range(12):
+        model.fail = number in (1, 2, 5, 9)
+        before = model.weight.clone()
+        if model.fail:
+            with pytest.raises(ValueError, match="as asked"):
+                captured(place.randn(4))
+        else:
+            x = place.randn(4)
+            assert torch.equal(captured(x), x * (before + 1))
+        assert torch.equal(model.weight, before + 1)
+
+
+def test_a_failed_capture_leaves_no_trace(place: Place) -> None:
+    model = nn.Linear(4, 1).to(place.torch)
+    log: list[int] = []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        if float(loss) > 1e9:  # read on the host
+            log.append(1)
+        return loss
+
+    captured = pygraph.capture(step, device=place.name)
+    twin = copy.deepcopy(model)
+    for _ in range(6):
+        x = place.randn(2, 4)
+        captured(x)
+        twin.zero_grad()
+        twin(x).sum().backward()
+        with torch.no_grad():
+            for each in twin.parameters():
+                each -= 0.1 * each.grad
+        for left, right in zip(model.parameters(), twin.parameters(), strict=True):
+            assert torch.allclose(left, right)
+            assert torch.allclose(left.grad, right.grad)
+    assert not log
+    assert sum(graph.replays for graph in pygraph.report().graphs) == 0
+
+
+def test_a_result_that_waits_for_its_backward_runs_as_it_is(place: Place) -> None:
+    model = nn.Linear(4, 1).to(place.torch)
+    captured = pygraph.capture(model, device=place.name)
+    for _ in range(5):
+        captured(place.randn(2, 4)).sum().backward()
+    assert model.weight.grad is not None
+    assert "backward" in str(pygraph.report())
+    with torch.no_grad():
+        for _ in range(5):
+            x = place.randn(2, 4)
+            assert torch.equal(captured(x), model(x))
+    assert sum(graph.replays for graph in pygraph.report().graphs) >= 2
+
+
+def test_captured_within_captured(place: Place) -> None:
+    inner = pygraph.capture(lambda x: x * 2, device=place.name)
+    outer = pygraph.capture(lambda x: inner(x) + 1, device=place.name)
+    for _ in range(8):
+        x = place.randn(4)
+        assert torch.equal(outer(x), x * 2 + 1)
+    assert sum(graph.replays for graph in pygraph.report().graphs) >= 4
+
+
+def test_torch_compile_inside(place: Place) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)).to(place.torch)
+    compiled = torch.compile(model, backend="aot_eager")
+    captured = pygraph.capture(lambda x: compiled(x).sum(0), device=place.name)
+    with torch.no_grad():
+        for _ in range(7):
+            x = place.randn(3, 4)
+            assert torch.equal(captured(x), model(x).sum(0))
+        model[0].bias.data = place.randn(8)
+        x = place.randn(3, 4)
+        assert torch.equal(captured(x), model(x).sum(0))
+    assert graphed().replays >= 3
+
+
+def test_threads_share_a_captured_callable(place: Place) -> None:
+    weight = place.randn(16, 16)
+    captured = pygraph.capture(lambda x: torch.tanh(x @ weight), device=place.name)
+    problems: list[Any] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator(place.torch).manual_seed(seed)
+        for _ in range(30):
+            x = torch.randn(8, 16, device=place.torch, generator=generator)
+            if not torch.equal(captured(x), torch.tanh(x @ weight)):
+                problems.append(seed)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(TypeError, match="takes a callable, found a int"):
+        pygraph.capture(3)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="device is 'gpu'; it must be one of 'cuda', 'twin'"):
+        pygraph.capture(len, device="gpu")
+    with pytest.raises(ValueError, match="max_programs is 0"):
+        pygraph.capture(len, max_programs=0)
+
+
+def test_containers_of_every_kind(place: Place) -> None:
+    Point = collections.namedtuple("Point", "x y")
+    state = collections.OrderedDict(a=place.randn(2))
+    numbers = collections.defaultdict(int, a=1)
+    tags = {"one", "two"}
+    queue = collections.deque([1, 2], maxlen=3)
+
+    def function(p: Any) -> Any:
+        return Point(p.x * len(tags) + numbers["a"], state["a"] + queue[0])
+
+    captured = pygraph.capture(function, device=place.name)
+    for number in range(14):
+        if number == 5:
+            tags.add("three")
+        if number == 8:
+            queue.append(7)
+        if number == 11:
+            numbers["a"] = 5
+        p = Point(place.randn(2), place.randn(2))
+        found = captured(p)
+        assert type(found) is Point
+        assert_bits(list(found), list(function(p)))
+    assert len([g for g in pygraph.report().graphs if g.state == GRAPHED]) >= 1
+
+
+def test_both_comparisons_of_a_call_agree(place: Place) -> None:
+    """What Python finds to be made of the same, the engine does, and stops where that differs."""
+    from pygraph.frontends.callable.structure import same
+
+    model = Counter().to(place.torch)
+    captured = pygraph.capture(model, device=place.name)
+    with torch.no_grad():
+        for _ in range(5):
+            captured(place.randn(2, 4))
+        entry = captured._entries[-1]
+        assert entry.installed
+        call: Any = ((place.randn(2, 4),), {})
+
+        def difference() -> str | None:
+            tree = captured._describe(captured._scope, *call)
+            stopped = captured._calls.first_mismatch(entry, *call)
+            assert same(entry.tree, tree) == (stopped is None)
+            return None if stopped is None else tree.path(stopped)
+
+        assert difference() is None
+        model.settings["scale"] = 0.125
+        assert str(difference()).endswith(".settings['scale']")
+        model.settings["scale"] = 0.5
+        model.shift.requires_grad_(True)
+        assert str(difference()).endswith(".shift")
+        model.shift.requires_grad_(False)
+        call = ((place.randn(2, 4).t().contiguous().t(),), {})
+        assert difference() == "argument[0]"
+        call = ((place.randn(2, 4), 1), {})
+        assert difference() == "argument"
+
+
+def test_a_result_whose_saved_tensors_were_written_still_waits(place: Place) -> None:
+    """Its backward says what is wrong; cut off, a loss with other parts would lose a gradient."""
+    weight = nn.Parameter(place.randn(3))
+    other = nn.Parameter(place.randn(3))
+    captured = pygraph.capture(lambda x: (x * 2).exp() * weight, device=place.name)
+    for _ in range(5):
+        out = captured(place.randn(3))
+        assert out.requires_grad
+        (out.sum() + other.sum()).backward()
+    saved = place.randn(3)
+
+    @pygraph.capture(device=place.name)
+    def written() -> torch.Tensor:
+        result = weight * saved
+        saved.add_(1)
+        return result
+
+    for _ in range(5):
+        assert written().requires_grad
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            written().sum().backward()
+
+
+def test_what_a_replay_writes_counts_as_written(place: Place) -> None:
+    """Autograd tells a graph that has saved the tensor."""
+    state = nn.Parameter(place.randn(3), requires_grad=False)
+    captured = pygraph.capture(lambda x: state.add_(x).sum(), device=place.name)
+    for _ in range(6):
+        weight = place.randn(3, requires_grad=True)
+        out = (weight * state).sum()
+        captured(place.randn(3))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.backward()
+    assert graphed().replays == 6 - UNGRAPHED
+
+
+COLLECTIONS = 0.0
+
+
+def note_collection(phase: str, info: dict[str, int]) -> None:
+    global COLLECTIONS
+    COLLECTIONS += 0.25
+
+
+def test_what_a_collection_calls_is_not_the_callables(place: Place) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        cycles: list[Any] = [[] for _ in range(1000)]
+        for each in cycles:
+            each.append(each)
+        return x * 2
+
+    captured = pygraph.capture(step, device=place.name)
+    gc.callbacks.append(note_collection)
+    try:
+        for _ in range(6):
+            x = place.randn(4)
+            assert torch.equal(captured(x), x * 2)
+    finally:
+        gc.callbacks.remove(note_collection)
+    assert COLLECTIONS
+    assert graphed().replays == 6 - UNGRAPHED
