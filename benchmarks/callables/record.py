@@ -72,10 +72,6 @@ class Record(Timed):
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def timed(self) -> bool:
-        return self.correct and self.latency_us is not None
-
-    @property
     def jitter(self) -> float | None:
         """The 99th percentile over the median."""
         if self.latency_p99_us is None or not self.latency_us:
@@ -130,18 +126,15 @@ def beyond_eager(modes: Mapping[str, Record], mode: str) -> dict[str, float] | N
     return {kind: own - eager for kind, (own, eager) in pairs.items()}
 
 
-class Document(record.Document):
+class Document(record.OneMachine):
     """The file. What it has of rows that are not measured again is kept."""
 
     def __init__(self, path: Path, command: str, measured: Collection[str]) -> None:
         """`measured`: the rows that are measured now."""
-        self.command, self.measured = command, measured
-        self.env: dict[str, Any] = {}
+        self.measured = measured
         self.rows: dict[str, dict[str, Any]] = {}
         self.records: list[Record] = []
-        self.errors: list[dict[str, Any]] = []
-        self.seconds: dict[str, float] = {}
-        super().__init__(path, SETTINGS)
+        super().__init__(path, command, SETTINGS)
 
     def load(self, content: Mapping[str, Any]) -> None:
         known = [record.restored(Record, each) for each in content.get("records", [])]
@@ -150,19 +143,9 @@ class Document(record.Document):
         self.rows = {name: each for name, each in content.get("rows", {}).items() if name in kept}
         self.env = dict(content.get("env", {})) if kept else {}
 
-    def take_environment(self, found: Mapping[str, Any]) -> None:
-        """ValueError where figures that are kept come from another machine or other versions."""
-        if self.env:
-            self.require_same(self.env, found)
-        else:
-            self.env = dict(found)
-
     def content(self, targets: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         return {
-            "env": self.env,
-            "command": self.command,
-            "settings": self.settings,
-            "seconds": {name: round(value, 1) for name, value in self.seconds.items()},
+            **self.head(),
             "rows": self.rows,
             "records": [asdict(each) for each in self.records],
             "targets": list(targets),

@@ -61,10 +61,6 @@ class Record(Timed):
     """Largest difference between two runs of the default mode."""
     extra: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def timed(self) -> bool:
-        return self.correct and self.latency_us is not None
-
 
 def _ratios(records: Sequence[Record], field_name: str, models: set[str]) -> dict[str, Any]:
     values = {

@@ -113,3 +113,30 @@ class Document:
         beside = self.path.with_suffix(".part")
         write(beside, self.content(targets))
         beside.replace(self.path)
+
+
+class OneMachine(Document):
+    """A file whose figures are all of one machine and of the same versions."""
+
+    def __init__(self, path: Path, command: str, settings: Mapping[str, Any]) -> None:
+        self.command = command
+        self.env: dict[str, Any] = {}
+        self.seconds: dict[str, float] = {}
+        self.errors: list[dict[str, Any]] = []
+        super().__init__(path, settings)
+
+    def take_environment(self, found: Mapping[str, Any]) -> None:
+        """ValueError where the file's figures come from another machine or other versions."""
+        if self.env:
+            self.require_same(self.env, found)
+        else:
+            self.env = dict(found)
+
+    def head(self) -> dict[str, Any]:
+        """How it was measured, and on what."""
+        return {
+            "env": self.env,
+            "command": self.command,
+            "settings": self.settings,
+            "seconds": {name: round(value, 1) for name, value in self.seconds.items()},
+        }

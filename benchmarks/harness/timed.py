@@ -26,6 +26,10 @@ class Timed:
     pipelined_us: float | None = None
     samples: int = 0
 
+    @property
+    def timed(self) -> bool:
+        return self.correct and self.latency_us is not None
+
     def take(self, samples: Samples) -> None:
         """Condense the samples of the clocks."""
         self.samples = len(samples.latency)

@@ -47,10 +47,6 @@ class Record(Timed):
     """pygraph and clean: [{graph, reason}] of compiled graphs that do not run as CUDA graphs."""
     extra: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def timed(self) -> bool:
-        return self.correct and self.latency_us is not None
-
     def take(self, samples: Samples) -> None:
         super().take(samples)
         self.latency_p99_us = percentile(samples.latency, 99)

@@ -73,20 +73,16 @@ class Weight:
     error: str | None = None
 
 
-class Document(record.Document):
+class Document(record.OneMachine):
     """The file."""
 
     def __init__(self, path: Path, command: str) -> None:
-        self.command = command
-        self.env: dict[str, Any] = {}
-        self.seconds: dict[str, float] = {}
         self.models: dict[str, dict[str, Any]] = {}
         self.results: list[Result] = []
         self.weights: list[Weight] = []
-        self.errors: list[dict[str, Any]] = []
         self.failed: set[str] = set()
         """Models that were tried before, and are to be tried again."""
-        super().__init__(path, SETTINGS)
+        super().__init__(path, command, SETTINGS)
 
     def load(self, content: Mapping[str, Any]) -> None:
         self.env = dict(content.get("env", {}))
@@ -110,13 +106,6 @@ class Document(record.Document):
         if "memory" in parts:
             self.weights = [each for each in self.weights if each.workload not in models]
 
-    def take_environment(self, found: Mapping[str, Any]) -> None:
-        """ValueError where the file's figures come from another machine or other versions."""
-        if self.env:
-            self.require_same(self.env, found)
-        else:
-            self.env = dict(found)
-
     def timed(self, model: str) -> bool:
         return any(each.workload == model for each in self.results)
 
@@ -125,10 +114,7 @@ class Document(record.Document):
 
     def content(self, targets: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         return {
-            "env": self.env,
-            "command": self.command,
-            "settings": self.settings,
-            "seconds": {name: round(value, 1) for name, value in self.seconds.items()},
+            **self.head(),
             "models": self.models,
             "records": [asdict(each) for each in self.results],
             "memory": {"records": [asdict(each) for each in self.weights]},

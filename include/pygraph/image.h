@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <utility>
@@ -60,6 +61,14 @@ struct Node {
 
   /// The 8-byte word at byte `offset` of the block.
   [[nodiscard]] std::uint64_t word(std::uint32_t offset) const noexcept;
+
+  /// The block of a copy or fill, as the driver's struct that it holds.
+  template <typename Struct>
+  [[nodiscard]] Struct as() const noexcept {
+    Struct params;
+    std::memcpy(&params, block.data(), sizeof params);
+    return params;
+  }
 };
 
 /// A graph that cannot be read: names the node and what is not supported.

@@ -4,18 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 
 namespace pygraph {
 namespace {
-
-template <typename Struct>
-Struct as(const Node& node) {
-  Struct params;
-  std::memcpy(&params, node.block.data(), sizeof params);
-  return params;
-}
 
 /// The bytes that a node reads or writes at one of its addresses, counted from there. Empty: none,
 /// or the node does not say.
@@ -38,7 +30,7 @@ struct CopySide {
 };
 
 Extent extent_of_copy(const Node& node, std::uint32_t offset) {
-  const auto copy = as<CUDA_MEMCPY3D>(node);
+  const auto copy = node.as<CUDA_MEMCPY3D>();
   if (copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) {
     return {};
   }
@@ -50,7 +42,7 @@ Extent extent_of_copy(const Node& node, std::uint32_t offset) {
 }
 
 Extent extent_of_fill(const Node& node) {
-  const auto fill = as<CUDA_MEMSET_NODE_PARAMS>(node);
+  const auto fill = node.as<CUDA_MEMSET_NODE_PARAMS>();
   if (fill.width == 0 || fill.height == 0) {
     return {};
   }

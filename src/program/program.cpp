@@ -210,8 +210,7 @@ CUresult Program::push(Slot& slot, Into into) {
     case NodeKind::kMemcpy:
       return push_copy(node, into);
     case NodeKind::kMemset: {
-      CUDA_MEMSET_NODE_PARAMS fill;
-      std::memcpy(&fill, node.block.data(), sizeof fill);
+      const auto fill = node.as<CUDA_MEMSET_NODE_PARAMS>();
       return into == Into::kGraph
                  ? api.cuGraphMemsetNodeSetParams(node.handle, &fill)
                  : api.cuGraphExecMemsetNodeSetParams(exec_.get(), node.handle, &fill, context_);
@@ -237,8 +236,7 @@ CUmemorytype Program::kind_at(CUdeviceptr address) const {
 // kind than it was captured with. An end captured on the host is looked up every time; one captured
 // on the device, the usual case, only when the driver refuses the copy as it stands.
 CUresult Program::push_copy(const Node& node, Into into) {
-  CUDA_MEMCPY3D copy;
-  std::memcpy(&copy, node.block.data(), sizeof copy);
+  auto copy = node.as<CUDA_MEMCPY3D>();
   const auto push_as = [&] {
     const DriverApi& api = driver_->api;
     return into == Into::kGraph

@@ -83,13 +83,6 @@ class RegionIndex {
   std::vector<std::uint32_t> order_;
 };
 
-template <typename Struct>
-Struct as(const Node& node) {
-  Struct params;
-  std::memcpy(&params, node.block.data(), sizeof params);
-  return params;
-}
-
 // Only what the driver uses is compared: the unused fields of its structs (host pointers, arrays)
 // need not agree.
 struct CopyPlace {
@@ -103,8 +96,8 @@ bool same_place(const CopyPlace& a, const CopyPlace& b, bool rows, bool slices) 
 }
 
 bool same_extent(const Node& left, const Node& right) {
-  const auto a = as<CUDA_MEMCPY3D>(left);
-  const auto b = as<CUDA_MEMCPY3D>(right);
+  const auto a = left.as<CUDA_MEMCPY3D>();
+  const auto b = right.as<CUDA_MEMCPY3D>();
   if (a.WidthInBytes != b.WidthInBytes || a.Height != b.Height || a.Depth != b.Depth ||
       a.srcMemoryType != b.srcMemoryType || a.dstMemoryType != b.dstMemoryType ||
       a.srcY != b.srcY || a.srcZ != b.srcZ || a.dstY != b.dstY || a.dstZ != b.dstZ) {
@@ -121,8 +114,8 @@ bool same_extent(const Node& left, const Node& right) {
 }
 
 bool same_fill(const Node& left, const Node& right) {
-  const auto a = as<CUDA_MEMSET_NODE_PARAMS>(left);
-  const auto b = as<CUDA_MEMSET_NODE_PARAMS>(right);
+  const auto a = left.as<CUDA_MEMSET_NODE_PARAMS>();
+  const auto b = right.as<CUDA_MEMSET_NODE_PARAMS>();
   return a.width == b.width && a.height == b.height && (a.height <= 1 || a.pitch == b.pitch) &&
          a.elementSize == b.elementSize && a.value == b.value;
 }
@@ -134,7 +127,7 @@ bool reads(std::uint32_t offset) { return offset < offsetof(CUDA_MEMCPY3D, dstXI
 enum class CopyEnd : std::uint8_t { kDevice, kHost, kUnified };
 
 CopyEnd copy_end(const Node& node, std::uint32_t offset) {
-  const auto copy = as<CUDA_MEMCPY3D>(node);
+  const auto copy = node.as<CUDA_MEMCPY3D>();
   switch (reads(offset) ? copy.srcMemoryType : copy.dstMemoryType) {
     case CU_MEMORYTYPE_HOST:
       return CopyEnd::kHost;
