@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.harness.device import Device
 from benchmarks.harness.modes import Runner, Tensors
+from pygraph.capturing.collection import nothing_collected
 
 ENOUGH = 50
 """Samples that a median should rest on."""
@@ -106,13 +107,8 @@ def geomean(values: Sequence[float]) -> float | None:
 def _no_collector() -> Iterator[None]:
     """Garbage is collected when `_sweep` is called, and at no other time."""
     gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
+    with nothing_collected():
         yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _sweep() -> None:

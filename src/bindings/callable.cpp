@@ -213,8 +213,7 @@ void bind_callable(nb::module_& module) {
           },
           nb::arg("owner"), nb::arg("positional"), nb::arg("named"),
           "The first place of the tree of `owner`'s entry that a call does not have, by number; "
-          "None: it is admitted.")
-      .def("clear", &CapturedFunction::clear);
+          "None: it is admitted.");
 }
 
 }  // namespace pygraph::bindings

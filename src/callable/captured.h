@@ -77,7 +77,6 @@ class CapturedFunction {
   CapturedFunction(PyObject* miss, PyObject* count_up);
 
   void add(std::shared_ptr<const Entry> entry);
-  void clear() noexcept { entries_.clear(); }
   /// Takes out the entries of `owner`.
   void remove(PyObject* owner) noexcept;
 

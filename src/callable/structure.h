@@ -99,7 +99,6 @@ class Structure {
   /// Python error set.
   [[nodiscard]] bool admits(const std::vector<PyObject*>& roots, Found& found) const;
 
-  [[nodiscard]] std::size_t leaves() const noexcept { return leaves_; }
   int traverse(visitproc visit, void* arg) const;
 
  private:

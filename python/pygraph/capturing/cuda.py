@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import gc
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 
 from pygraph import _engine
 from pygraph.capturing import random, reasons, space, tensors
+from pygraph.capturing.collection import nothing_collected
 from pygraph.capturing.device import (
     NEVER,
     CaptureFailed,
@@ -136,7 +136,8 @@ class Cuda(Device):
         kept: list[Any] = []
         stream = space.stream_of(self.index)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_no_garbage_collection())
+            # It could free something whose destructor the capture forbids.
+            stack.enter_context(nothing_collected())
             stack.enter_context(torch.cuda.device(self.index))
             events = stack.enter_context(_allocation_trace())
             stack.enter_context(_own_cublas_workspace())
@@ -295,15 +296,3 @@ def _own_cublas_workspace() -> Iterator[None]:
         yield
     finally:
         private.clear_cublas_workspaces()
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """A collection during a capture could free something whose destructor the capture forbids."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -23,23 +23,15 @@ from pygraph.capturing.device import CaptureFailed
 from pygraph.capturing.holdings import Allocator
 from pygraph.capturing.internal import Internal
 from pygraph.capturing.unsafe import require_seeds_on_device
-from pygraph.torch_private.dispatch import TorchDispatchMode, called, tree_leaves
+from pygraph.torch_private.dispatch import UnseenByDynamo, called, tree_leaves
 
 
-class _KeepResults(TorchDispatchMode):
+class _KeepResults(UnseenByDynamo):
     """Keeps every tensor that an operator returns. Records which nodes each operator launched, and
     which operator is under way: the culprit, when a capture fails meanwhile.
 
     A library may ignore that it has invalidated the capture; then only a later launch would fail,
     and the wrong one would be blamed. So the capture is looked at behind each operator."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Code that Dynamo has compiled runs under it as without (torch/_dynamo/convert_frame.py
-        leaves frames alone under other modes)."""
-        return True
 
     def __init__(
         self, kept: list[Any], count_nodes: Callable[[], int], internal: Internal | None

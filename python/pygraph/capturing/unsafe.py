@@ -15,13 +15,11 @@ import torch
 
 from pygraph.capturing.device import CaptureFailed, Device
 from pygraph.operators import obstacles
-from pygraph.torch_private.dispatch import TorchDispatchMode
+from pygraph.torch_private.dispatch import UnseenByDynamo
 
 
-class Watch(TorchDispatchMode):
+class Watch(UnseenByDynamo):
     """While on, notes the first such operator that works on the device."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, device: Device) -> None:
         super().__init__()

@@ -29,6 +29,17 @@ tree_flatten = bound("torch.utils._pytree:tree_flatten")
 tree_unflatten = bound("torch.utils._pytree:tree_unflatten")
 
 
+class UnseenByDynamo(TorchDispatchMode):  # type: ignore[misc, valid-type]
+    """A mode under which code that Dynamo has compiled runs as without; under others frames that it
+    has not seen yet are left alone (torch/_dynamo/convert_frame.py)."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return True
+
+
 def schema_if_any(target: Any) -> Any:
     """The schema of what a node calls; None if it has none, as a higher-order operator."""
     return schema(target) if hasattr(target, "_schema") else None

@@ -12,6 +12,12 @@ from typing import Any, cast
 from pygraph.torch_private.names import Missing, place, private
 
 LOGGERS = ("torch._dynamo", "torch._functorch")
+WAY_IN = "torch/_dynamo/convert_frame.py"
+"""The file through which Dynamo is asked to compile a frame."""
+COMPILED = ("__compiled_fn", "__resume_at", "___")
+"""How the functions are called that code names which stands in place of a frame's."""
+ORIGINAL = "_torchdynamo_orig_callable"
+"""Where what torch.compile returns for a function has that function."""
 _FILE = "torch/_dynamo/eval_frame.py"
 _FRAMES = 8
 """From the graph of a compiled callable to the frame that runs the callable, at most."""

@@ -10,6 +10,9 @@ from typing import Any
 from pygraph.torch_private.dispatch import calls_one_of
 from pygraph.torch_private.names import place, private
 
+ALLOCATORS = ("empty_strided_cuda", "empty_strided_cuda_pinned", "alloc_from_pool")
+"""What generated code calls the functions that it takes buffers from."""
+
 _PARTITIONED_AT = "custom_should_partition_ops"
 """What the setting is called."""
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.torch_private.dispatch import DisableFunction, TorchDispatchMode
+from pygraph.torch_private.dispatch import DisableFunction, UnseenByDynamo
 from pygraph.torch_private.tensors import object_of
 from pygraph.twin import faults, generator_state, layouts, operations
 from pygraph.twin.layouts import TensorLayout
@@ -115,14 +115,7 @@ def _reads_refused() -> Iterator[None]:
                     delattr(torch.Tensor, name)
 
 
-class _Recorder(TorchDispatchMode):
-    supports_higher_order_operators = True
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Code that Dynamo has compiled runs under it as without."""
-        return True
-
+class _Recorder(UnseenByDynamo):
     def __init__(
         self,
         inputs: Sequence[Any],

@@ -24,11 +24,12 @@ from pygraph.decide.signatures import EAGER, SignatureRules
 from pygraph.frontends.callable.lifting import (
     Lifted,
     arguments_of,
-    holds_one_of,
     tensors_at,
     touched,
+    visible,
 )
 from pygraph.frontends.callable.step import (
+    Call,
     Step,
     is_capturing,
     run,
@@ -77,9 +78,8 @@ class Entry:
         self.watched = False  #: a call of it has been
         self.reason: str | None = None  #: why it gets no program
         self.chosen: set[int] = set()  #: leaves that are arguments of its graph
-        self.moving: set[int] = (
-            set()
-        )  #: leaves that calls get other tensors for: gradients, and such
+        #: leaves that calls get other tensors for: gradients, and what they rebind
+        self.moving: set[int] = set()
         self.more: set[int] = set()  #: leaves that kernels read past torch's operators
         self.graph: CompiledGraph | None = None
         self.step: Step | None = None
@@ -151,9 +151,9 @@ class Captured(Generic[Arguments, Result]):
         entry = self._entry(tree)
         if entry.reason is not None:
             return self.function(*positional, **named)
-        if not entry.watched:
-            return self._first_call(entry, tree, positional, named, device)
-        return self._call(entry, tree, positional, named, device)
+        call = Call(positional, named, tree)
+        serve = self._call if entry.watched else self._first_call
+        return serve(entry, call, device)
 
     def _runs_as_it_is(self) -> bool:
         if self._rest:
@@ -216,35 +216,31 @@ class Captured(Generic[Arguments, Result]):
             differences = [first_difference(each, tree) for each in alike]
             why = max(differences)[1] if differences else "torch's modes are others"
             registry.note(f"capture of {self._name}: a call is made of something new: {why}")
+        self._rest_after_news()
+
+    def _rest_after_news(self) -> None:
+        """Where nothing comes back, fewer and fewer calls are looked at."""
         self._news += 1
         if self._news > _PATIENCE:
             self._rest = min(2 ** (self._news - _PATIENCE), _LONGEST_REST)
 
-    def _first_call(
-        self,
-        entry: Entry,
-        tree: Tree,
-        positional: tuple[Any, ...],
-        named: dict[str, Any],
-        device: Device,
-    ) -> Any:
+    def _first_call(self, entry: Entry, call: Call, device: Device) -> Any:
         """Runs a call as it is, and looks at what it does."""
         watched = functools.partial(self._watch, device=device)
-        scope = self._scope
+        scope, tree = self._scope, call.tree
+        describe = functools.partial(self._describe, scope)
         try:
-            made = run(watched, positional, named, functools.partial(self._describe, scope), tree)
+            made = run(watched, call.positional, call.named, describe, tree)
         except NotDescribed as error:
-            return self._decline(str(error), positional, named)
+            return self._decline(str(error), call.positional, call.named)
         if self._scope != scope:  # its code names more than the tree has: not this one, then
             self._entries.remove(entry)
             return made.value
         entry.watched = made.change is None  # else: perhaps the next one changes nothing
-        given = range(sum(place < tree.first_of_root[2] for place in tree.leaf_places))
-        entry.chosen = {*given, *touched(tree.leaves, self._watched.touched)}
-        moving = {
-            p for p, owner in tree.owners.items() if owner.key == "grad"
-        } | made.rebound.keys()
-        entry.moving = {n for n, place in enumerate(tree.leaf_places) if place in moving}
+        entry.chosen = {*tree.given, *touched(tree.leaves, self._watched.touched)}
+        gradients = {place for place, owner in tree.owners.items() if owner.key == "grad"}
+        moving = gradients | made.rebound.keys()
+        entry.moving = {leaf for leaf, place in enumerate(tree.leaf_places) if place in moving}
         problem = self._watched.reason or made.problem() or steps_on_host(tree.optimizers, device)
         if made.change is not None:
             self._changes += 1
@@ -255,30 +251,23 @@ class Captured(Generic[Arguments, Result]):
         tree.forget()
         return made.value
 
-    def _call(
-        self,
-        entry: Entry,
-        tree: Tree,
-        positional: tuple[Any, ...],
-        named: dict[str, Any],
-        device: Device,
-    ) -> Any:
+    def _call(self, entry: Entry, call: Call, device: Device) -> Any:
         """Has the graph serve a call: links it, the first time."""
+        tree = call.tree
         entry.refused += entry.installed
         if entry.refused > _MOST_REFUSED:
             self._refuse(entry, tree, "what must stay in place for its graph moves in each call")
-            return self.function(*positional, **named)
-        given = range(sum(place < tree.first_of_root[2] for place in tree.leaf_places))
-        lifted = arguments_of(tree.leaves, given, entry.chosen)
+            return self.function(*call.positional, **call.named)
+        lifted = arguments_of(tree.leaves, tree.given, entry.chosen)
         if entry.graph is None:
             self._make_graph(entry, lifted, device)
         graph, step = entry.graph, entry.step
         assert graph is not None and step is not None
-        arguments = step.begin(positional, named, tree, lifted)
+        arguments = step.begin(call, lifted)
         try:
-            results = cast(Sequence[Any], graph.dispatcher(list(arguments)))
+            results = cast(Sequence[Any], graph.dispatcher(arguments))
             if step.first is not None:
-                step.first.put()
+                tree.put(step.first.rebound)
                 value = step.first.value
             else:
                 count_up_versions(tuple(tree.leaves[n] for n in _written(graph, lifted)))
@@ -300,7 +289,7 @@ class Captured(Generic[Arguments, Result]):
             name=registry.next_name(f"capture of {self._name}"),
             holdings=Holdings(
                 allocators=self._watched.allocators,
-                visible=functools.partial(_visible, device),
+                visible=functools.partial(visible, device),
                 against=functools.partial(self._against, entry, device),
             ),
             constants=stays,
@@ -343,7 +332,7 @@ class Captured(Generic[Arguments, Result]):
         """Why addresses that kernels took past torch's operators must not stay in the graph."""
         assert entry.step is not None
         leaves, missing = entry.step.leaves, ""
-        for each in tensors_at(words, device):
+        for each, _ in tensors_at(words, device):
             found = set(touched(leaves, {object_of(each.untyped_storage())}))
             entry.more |= found
             if not found or found - entry.chosen:
@@ -373,24 +362,24 @@ class Captured(Generic[Arguments, Result]):
             owner=entry,
         )
         if graph is None or graph.report.state != FALLBACK:
-            name = registry.next_name(f"capture of {self._name}")
-            registry.add_fallback(name, reason, self._platform.name, operator)
-            warn_once(f"{self._name} runs without a CUDA graph: {reason}")
+            self._tell(reason, operator)
         if graph is not None:
             graph.release()
 
     def _decline(self, reason: str, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Runs a call that cannot be described."""
-        self._news += 1
-        if self._news > _PATIENCE:
-            self._rest = min(2 ** (self._news - _PATIENCE), _LONGEST_REST)
+        self._rest_after_news()
         registry.note(f"capture of {self._name}: a call runs as it is: {reason}")
         return self.function(*positional, **named)
 
     def _give_up(self, reason: str) -> None:
         self._off = True
+        self._tell(reason)
+
+    def _tell(self, reason: str, operator: str | None = None) -> None:
+        """Of calls that get no graph, and have no report of one."""
         name = registry.next_name(f"capture of {self._name}")
-        registry.add_fallback(name, reason, self._platform.name)
+        registry.add_fallback(name, reason, self._platform.name, operator)
         warn_once(f"{self._name} runs without a CUDA graph: {reason}")
 
     def _drop(self, entries: Sequence[Entry]) -> None:
@@ -401,20 +390,13 @@ class Captured(Generic[Arguments, Result]):
                 entry.graph.release()
 
 
-def _visible(device: Device, words: Sequence[int]) -> set[int]:
-    """Those of some addresses that lie in tensors of the program."""
-    return {
-        word for each in tensors_at(words, device) for word in words if holds_one_of(each, [word])
-    }
-
-
 def _rebound(step: Step, tree: Tree, chosen: Collection[int]) -> list[tuple[int, int, bool]]:
     """(slot, result, whether what is there is given up) of what a call rebinds. A gradient that the
     graph does not read is given up in front of the launch, which may have its memory then, as a
     callable that begins with zero_grad() has."""
     assert step.form is not None
     returned = {part[1] for part in step.form.parts if part[0] is _engine.OutputKind.LEAF}
-    needed = {*chosen, *returned, *(-2 - number for number in step.form.bound)}
+    needed = {*chosen, *returned, *step.form.bound_leaves}
     leaf_at = {place: leaf for leaf, place in enumerate(tree.leaf_places)}
     found = []
     for slot, (place, result) in enumerate(zip(step.slots, step.form.bound, strict=True)):
@@ -433,8 +415,8 @@ def _written(graph: CompiledGraph, lifted: Sequence[Lifted]) -> list[int]:
 def _replayed(step: Step, results: Sequence[Any], tree: Tree) -> Any:
     """What a call returns that a program has served on the slow path."""
     assert step.form is not None
-    for place, value in zip(step.slots, step.form.bound_values(results, tree.leaves), strict=True):
-        tree.owners[place].put(value)
+    values = step.form.bound_values(results, tree.leaves)
+    tree.put(dict(zip(step.slots, values, strict=True)))
     return step.form.build(results, tree.leaves)
 
 

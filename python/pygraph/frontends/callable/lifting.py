@@ -25,7 +25,7 @@ from pygraph.capturing.device import CaptureFailed, Device
 from pygraph.frontends.callable.structure import PLAIN_TENSORS
 from pygraph.operators.known import known
 from pygraph.operators.table import Property
-from pygraph.torch_private.dispatch import DisableDispatch, TorchDispatchMode, tree_map
+from pygraph.torch_private.dispatch import DisableDispatch, UnseenByDynamo, tree_map
 from pygraph.torch_private.tensors import object_of
 
 
@@ -48,19 +48,21 @@ def touched(leaves: Sequence[Any], storages: Collection[int]) -> list[int]:
     ]
 
 
-def holds_one_of(tensor: torch.Tensor, words: Sequence[int]) -> bool:
-    """Whether some of these addresses lie in a tensor's storage."""
-    storage = tensor.untyped_storage()
-    start = storage.data_ptr()
-    return any(start <= word < start + storage.nbytes() for word in words)
-
-
-def tensors_at(words: Sequence[int], device: Device) -> Iterator[torch.Tensor]:
-    """The tensors of the program, whoever has them, that hold some of these addresses."""
+def tensors_at(words: Sequence[int], device: Device) -> Iterator[tuple[torch.Tensor, set[int]]]:
+    """The tensors of the program, whoever has them, whose storages hold some of these addresses,
+    and which."""
     for each in gc.get_objects():
-        plain = type(each) in PLAIN_TENSORS and each.layout == torch.strided
-        if plain and device.owns(each) and holds_one_of(each, words):
-            yield each
+        if type(each) in PLAIN_TENSORS and each.layout == torch.strided and device.owns(each):
+            storage = each.untyped_storage()
+            start = storage.data_ptr()
+            inside = {word for word in words if start <= word < start + storage.nbytes()}
+            if inside:
+                yield each, inside
+
+
+def visible(device: Device, words: Sequence[int]) -> set[int]:
+    """Those of some addresses that lie in tensors of the program."""
+    return {word for _, inside in tensors_at(words, device) for word in inside}
 
 
 def arguments_of(
@@ -116,15 +118,8 @@ def _range(first: torch.Tensor, nbytes: int, dtypes: set[torch.dtype]) -> torch.
         )
 
 
-class Substitution(TorchDispatchMode):
+class Substitution(UnseenByDynamo):
     """While on, operators of this thread get what stands for an argument in place of it."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Dynamo's code runs under it as without."""
-        return True
 
     def __init__(self, originals: Sequence[Any], stand_ins: Sequence[Any], device: Device) -> None:
         super().__init__()

@@ -70,11 +70,15 @@ class Returned:
 
         return make()
 
+    @property
+    def bound_leaves(self) -> set[int]:
+        """The leaves among them."""
+        return {_leaf(number) for number in self.bound if number < NOTHING}
+
     def bound_values(self, results: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         """What the rebound places get, of a graph's results."""
         return [
-            results[n] if n >= 0 else None if n == NOTHING else leaves[NOTHING - 1 - n]
-            for n in self.bound
+            results[n] if n >= 0 else None if n == NOTHING else leaves[_leaf(n)] for n in self.bound
         ]
 
 
@@ -134,7 +138,7 @@ class _Taker:
             if value is None:
                 self.found.bound.append(NOTHING)
             elif leaf is not None:
-                self.found.bound.append(NOTHING - 1 - leaf)
+                self.found.bound.append(_leaf(leaf))
             else:
                 self.found.bound.append(self._number(value))
 
@@ -155,6 +159,11 @@ class Unflatten:
 
     def __call__(self, children: list[Any]) -> Any:
         return tree_unflatten(children, self.form)
+
+
+def _leaf(number: int) -> int:
+    """From the number of a leaf to what a place is given, and back."""
+    return NOTHING - 1 - number
 
 
 def detached(tensor: torch.Tensor) -> torch.Tensor:

@@ -26,6 +26,15 @@ from pygraph.torch_private.dispatch import tree_leaves, tree_map
 Describe = Callable[[tuple[Any, ...], dict[str, Any]], Tree]
 
 
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of a callable."""
+
+    positional: tuple[Any, ...]
+    named: dict[str, Any]
+    tree: Tree  #: what it is made of, before it runs
+
+
 class _Capturing(threading.local):
     """Of this thread."""
 
@@ -48,11 +57,6 @@ class FinishedRun:
     before: Tree
     rebound: dict[int, Any]  #: what places of that tree were given
     change: str | None  #: what else is not what it was; None: nothing
-
-    def put(self) -> None:
-        """Leaves everything as the callable has left it."""
-        for number, value in self.rebound.items():
-            self.before.owners[number].put(value)
 
     def problem(self) -> str | None:
         """Why no replay can stand for such a run; None: it can."""
@@ -120,21 +124,16 @@ class Step:
         self._device = device
         self.form: Returned | None = None  #: of all runs
         self.slots: list[int] = []  #: the places that are rebound
-        self._begun: tuple[tuple[Any, ...], dict[str, Any], Tree, Sequence[Lifted]] | None = None
+        self._call: Call | None = None  #: that has begun
+        self._originals: list[Any] = []  #: what a run for real is given
         self.first: FinishedRun | None = None  #: of the call that has begun
         self._problem: CaptureFailed | None = None
 
-    def begin(
-        self,
-        positional: tuple[Any, ...],
-        named: dict[str, Any],
-        tree: Tree,
-        lifted: Sequence[Lifted],
-    ) -> list[Any]:
-        """A call begins, which is made of `tree`. Returns what this is to be called with."""
-        self._begun = positional, named, tree, lifted
+    def begin(self, call: Call, lifted: Sequence[Lifted]) -> list[Any]:
+        """A call begins. Returns what this is to be called with."""
+        self._call, self._originals = call, [each.value for each in lifted]
         self.first = self._problem = None
-        return [each.value for each in lifted]
+        return list(self._originals)
 
     def gradients(self) -> list[int]:
         """The results that tensors get for gradients."""
@@ -147,29 +146,30 @@ class Step:
     @property
     def leaves(self) -> list[Any]:
         """The tensors of the call that has begun."""
-        return [] if self._begun is None else self._begun[2].leaves
+        return [] if self._call is None else self._call.tree.leaves
 
     def end(self) -> None:
         """It has ended."""
-        self._begun = self.first = None
+        self._call = self.first = None
+        self._originals = []
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
-        assert self._begun is not None
-        originals = [each.value for each in self._begun[3]]
-        real = all(one is other for one, other in zip(arguments, originals, strict=True))
+        assert self._call is not None
+        real = all(one is other for one, other in zip(arguments, self._originals, strict=True))
         torch.clear_autocast_cache()
         try:
             with backwards_here():
-                return self._for_real() if real else self._captured(originals, arguments)
+                if real:
+                    return self._for_real(self._call)
+                return self._captured(self._call, arguments)
         finally:
             torch.clear_autocast_cache()
 
-    def _for_real(self) -> list[Any]:
-        assert self._begun is not None
-        positional, named, tree, _ = self._begun
+    def _for_real(self, call: Call) -> list[Any]:
         first = self.first is None
-        made = run(self._function, positional, named, self._describe, tree if first else None)
-        tree.restore()
+        before = call.tree if first else None
+        made = run(self._function, call.positional, call.named, self._describe, before)
+        call.tree.restore()
         if not first:
             return self._results(made)
         self.first = made
@@ -182,24 +182,21 @@ class Step:
             self._problem = error
             return []
 
-    def _captured(self, originals: list[Any], stand_ins: list[Any]) -> list[Any]:
-        assert self._begun is not None
+    def _captured(self, call: Call, stand_ins: list[Any]) -> list[Any]:
         if self._problem is not None:
             raise self._problem
-        positional, named, tree, _ = self._begun
-        mode = Substitution(originals, stand_ins, self._device)
-        given = tuple(_replaced(each, mode) for each in positional)
-        given_by_name = {name: _replaced(each, mode) for name, each in named.items()}
+        mode = Substitution(self._originals, stand_ins, self._device)
+        given, given_by_name = _replaced(call.positional, mode), _replaced(call.named, mode)
         _capturing.now = True
         try:
-            for optimizer in tree.optimizers:
+            for optimizer in call.tree.optimizers:
                 switch_to_capturable(optimizer)  # restored with the tree
             before = self._describe(given, given_by_name)
             with mode:
                 made = run(self._function, given, given_by_name, self._describe, before)
         finally:
             _capturing.now = False
-            tree.restore()
+            call.tree.restore()
         return self._results(made)
 
     def _results(self, made: FinishedRun) -> list[Any]:

@@ -11,6 +11,7 @@ gradient scalers), and are told by their identity elsewhere.
 
 from __future__ import annotations
 
+import bisect
 import collections
 import dataclasses
 import enum
@@ -24,6 +25,7 @@ import torch
 
 from pygraph import _engine
 from pygraph._engine import PlaceKind
+from pygraph.torch_private.dynamo import ORIGINAL
 
 #: Places of a tree, at most: comparing so many takes a millisecond.
 MOST_PLACES = 100_000
@@ -39,10 +41,9 @@ _ATOMS = frozenset(
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _COUNTED = (PlaceKind.TUPLE, PlaceKind.LIST, PlaceKind.DICT)
 #: Where a wrapper has what it wraps.
-_WRAPPED = ("_torchdynamo_orig_callable", "__wrapped__")
+_WRAPPED = (ORIGINAL, "__wrapped__")
 #: Where torch keeps a program's state.
 _KEEPERS = (torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler)
-_NONE = type(None)
 
 
 class NotDescribed(Exception):
@@ -370,6 +371,16 @@ class Tree:
             for number, place in enumerate(self.places)
         ]
 
+    @property
+    def given(self) -> range:
+        """The leaves among the callable's arguments: those of the first two roots."""
+        return range(bisect.bisect_left(self.leaf_places, self.first_of_root[2]))
+
+    def put(self, values: Mapping[int, Any]) -> None:
+        """Gives places other values."""
+        for number, value in values.items():
+            self.owners[number].put(value)
+
     def restore(self) -> None:
         """Gives every container, and every gradient, what it held when this was made."""
         for container, before in self._containers:
@@ -422,29 +433,30 @@ def difference(before: Tree, after: Tree) -> Difference:
     found = Difference([])
     places: dict[int, int] = {}  #: before to after
 
+    def changed(one: int, other: int) -> bool:
+        was, now = _what(before.places[one]), _what(after.places[other])
+        found.change = f"{before.path(one)} was {was} and is {now} now"
+        return False
+
     def compare(one: int, other: int) -> bool:
         places[one] = other
         left, right = before.places[one], after.places[other]
         if one in before.held and other in after.held:
-            was, now = before.held[one], after.held[other]
-            if was is not now:
+            if before.held[one] is not after.held[other]:
                 found.rebound.append((one, other))
                 return True
             if left.kind is PlaceKind.TENSOR and left.shape != right.shape:
-                found.change = f"{before.path(one)} was {_what(left)} and is {_what(right)} now"
-                return False
+                return changed(one, other)
         elif not _same_place(left, right) or places.get(left.same, -1) != right.same:
-            found.change = f"{before.path(one)} was {_what(left)} and is {_what(right)} now"
-            return False
+            return changed(one, other)
         return children(one, other)
 
     def children(one: int, other: int) -> bool:
-        left, right = before.places[one], after.places[other]
-        if left.children != right.children:
-            found.change = f"{before.path(one)} was {_what(left)} and is {_what(right)} now"
-            return False
+        count = before.places[one].children
+        if count != after.places[other].children:
+            return changed(one, other)
         one, other = one + 1, other + 1
-        for _ in range(left.children):
+        for _ in range(count):
             if not compare(one, other):
                 return False
             one, other = before.places[one].end, after.places[other].end

@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import dis
 import functools
-import gc
 import random
 import sys
 import types
@@ -23,21 +22,17 @@ from typing import Any
 
 import torch
 
+from pygraph.capturing.collection import nothing_collected
 from pygraph.capturing.device import Device
 from pygraph.capturing.holdings import Allocator
 from pygraph.capturing.unsafe import Watch
 from pygraph.frames import is_programs
 from pygraph.frontends.callable.structure import is_library
-from pygraph.torch_private import autograd
+from pygraph.torch_private import autograd, dynamo
 from pygraph.torch_private.dispatch import tree_leaves
+from pygraph.torch_private.inductor import ALLOCATORS
 from pygraph.torch_private.tensors import object_of
 
-#: What Inductor's generated code calls the functions that it takes buffers from.
-ALLOCATORS = ("empty_strided_cuda", "empty_strided_cuda_pinned", "alloc_from_pool")
-#: Dynamo's way in.
-_COMPILER = "torch/_dynamo/convert_frame.py"
-#: What it calls the functions that it compiles, in code that it puts in place of a frame's.
-_COMPILED = ("__compiled_fn", "__resume_at", "___")
 #: Functions whose effect a replay does not repeat, and that change nothing it computes.
 _NOT_REPEATED = {builtins.print: "print()"}
 
@@ -113,11 +108,6 @@ def variables_in(code: types.CodeType) -> frozenset[str]:
 class _Operators(Watch):
     """Notes the storages of the tensors that operators are given."""
 
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Dynamo's code runs under it as without."""
-        return True
-
     def __init__(self, device: Device, watched: Watched) -> None:
         super().__init__(device)
         self._watched = watched
@@ -135,7 +125,8 @@ def watching(watched: Watched, device: Device) -> Iterator[None]:
     watched.touched.clear()
     before = random.getstate(), _numpy_state()
     mode = _Operators(device, watched)
-    with backwards_here(), _nothing_collected(), _profiled(watched), mode:
+    # Finalizers and gc.callbacks are not the callable's code.
+    with backwards_here(), nothing_collected(), _profiled(watched), mode:
         yield
     watched.operator, watched.reason = mode.found, mode.reason
     if (random.getstate(), _numpy_state()) != before:
@@ -154,32 +145,20 @@ def backwards_here() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """What a collection calls, finalizers and gc.callbacks, is not the callable's code."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@contextlib.contextmanager
 def _profiled(watched: Watched) -> Iterator[None]:
     codes, compiling = watched.codes, 0
 
     def see(frame: types.FrameType, event: str, argument: Any) -> None:
         nonlocal compiling
         code = frame.f_code
-        if code.co_filename.endswith(_COMPILER):  # which runs much, and nothing of the program
+        if code.co_filename.endswith(dynamo.WAY_IN):  # which runs much, and nothing of the program
             compiling += {"call": 1, "return": -1}.get(event, 0)
         elif compiling:
             return
         elif event == "call":
             if code not in codes:
                 codes[code] = frame.f_globals
-                watched.compiled |= any(name.startswith(_COMPILED) for name in code.co_names)
+                watched.compiled |= any(name.startswith(dynamo.COMPILED) for name in code.co_names)
         elif event == "c_call" and argument in _NOT_REPEATED and is_programs(code.co_filename):
             watched.not_repeated.add(_NOT_REPEATED[argument])
 

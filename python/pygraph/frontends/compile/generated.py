@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from pygraph.capturing.holdings import Allocator, Holdings
+from pygraph.torch_private.inductor import ALLOCATORS
 
-_ALLOCATORS = ("empty_strided_cuda", "empty_strided_cuda_pinned", "alloc_from_pool")
 _SEARCH_DEPTH = 4
 #: How calls begin and end by which generated code computes or copies.
 _WORK = ("aten.", "cpp_fused_", "extern_kernels.", "torch.ops.")
@@ -62,7 +62,7 @@ def generated_functions(function: Any, depth: int = _SEARCH_DEPTH) -> list[Any]:
     found: list[Any] = []
     for item in callables_behind(function, depth):
         names: Any = getattr(item, "__globals__", None)
-        generated = isinstance(names, dict) and any(name in names for name in _ALLOCATORS)
+        generated = isinstance(names, dict) and any(name in names for name in ALLOCATORS)
         if generated and all(names is not other.__globals__ for other in found):
             found.append(item)
     return found
@@ -132,7 +132,7 @@ def _works(call: ast.Call) -> bool:
 
 def _allocators_of(function: Any) -> Iterator[Allocator]:
     for names in generated_globals(function):
-        yield from ((names, name) for name in _ALLOCATORS if name in names)
+        yield from ((names, name) for name in ALLOCATORS if name in names)
 
 
 def _tensors_of(function: Any) -> Iterator[torch.Tensor]:
