@@ -675,3 +675,20 @@ def test_what_a_collection_calls_is_not_the_callables(place: Place) -> None:
         gc.callbacks.remove(note_collection)
     assert COLLECTIONS
     assert graphed().replays == 6 - UNGRAPHED
+
+
+def test_a_program_that_takes_no_calls_is_given_up(place: Place) -> None:
+    """And one that misses some, while another thread's call is served, is not."""
+    captured = pygraph.capture(lambda x: x * 2, device=place.name)
+    for _ in range(5):
+        captured(place.randn(4))
+    entry = captured._entries[-1]
+    for _ in range(20):
+        for call in (captured, lambda x: captured._miss((x,), {})):
+            x = place.randn(4)
+            assert torch.equal(call(x), x * 2)
+    assert entry.reason is None
+    for _ in range(20):
+        x = place.randn(4)
+        assert torch.equal(captured._miss((x,), {}), x * 2)
+    assert entry.reason == "what must stay in place for its graph moves in each call"

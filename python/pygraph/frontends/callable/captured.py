@@ -85,7 +85,8 @@ class Entry:
         self.step: Step | None = None
         self.installed = False  #: in C++
         self.tries = 0  #: links that came to nothing, for tensors that nobody had seen
-        self.refused = 0  #: calls that its program did not take since it was installed
+        self.refused = 0  #: calls in a row that its program did not take since it was installed
+        self.replays = 0  #: calls that its program had taken by the last of these
 
 
 class Captured(Generic[Arguments, Result]):
@@ -254,8 +255,7 @@ class Captured(Generic[Arguments, Result]):
     def _call(self, entry: Entry, call: Call, device: Device) -> Any:
         """Has the graph serve a call: links it, the first time."""
         tree = call.tree
-        entry.refused += entry.installed
-        if entry.refused > _MOST_REFUSED:
+        if self._takes_none(entry):
             self._refuse(entry, tree, "what must stay in place for its graph moves in each call")
             return self.function(*call.positional, **call.named)
         lifted = arguments_of(tree.leaves, tree.given, entry.chosen)
@@ -274,8 +274,19 @@ class Captured(Generic[Arguments, Result]):
                 value = _replayed(step, results, tree)
         finally:
             step.end()
+        entry.replays = graph.dispatcher.replays
         self._after(entry, tree, lifted)
         return value
+
+    @staticmethod
+    def _takes_none(entry: Entry) -> bool:
+        """Whether the program of an entry has not taken a call for long, though they look alike.
+        One now and then is what comes while another thread's is served."""
+        if not entry.installed or entry.graph is None:
+            return False
+        served = entry.graph.dispatcher.replays > entry.replays
+        entry.refused = 1 if served else entry.refused + 1
+        return entry.refused > _MOST_REFUSED
 
     def _make_graph(self, entry: Entry, lifted: Sequence[Lifted], device: Device) -> None:
         entry.step = Step(self.function, functools.partial(self._describe, self._scope), device)
