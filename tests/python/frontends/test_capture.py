@@ -143,6 +143,17 @@ def test_modes_have_programs_of_their_own(place: Place, mode: str) -> None:
         assert torch.equal(found, expected)
 
 
+def test_one_region_of_autocast_around_calls(place: Place) -> None:
+    """It keeps the weights that it has cast until its end: none of a capture's."""
+    model = nn.Linear(4, 4).to(place.torch)
+    captured = pygraph.capture(lambda x: model(x), device=place.name)
+    with torch.no_grad(), torch.autocast(place.torch.type, dtype=torch.bfloat16):
+        for _ in range(6):
+            x = place.randn(2, 4)
+            assert torch.equal(captured(x), model(x))
+    assert graphed().replays == 6 - UNGRAPHED
+
+
 class Counter(nn.Module):
     """Reads a global, a class attribute, a buffer and attributes of its own."""
 
@@ -528,6 +539,68 @@ def test_torch_compile_inside(place: Place) -> None:
     assert graphed().replays >= 3
 
 
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.factor = 2.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.factor
+
+
+def test_what_compiled_code_reads_is_compared(place: Place) -> None:
+    """No frame of the module's is seen to run: Dynamo has put one function in place of all."""
+    model = nn.Sequential(Scaled(), nn.ReLU()).to(place.torch)
+    compiled = torch.compile(model, backend="aot_eager")
+    captured = pygraph.capture(lambda x: compiled(x), device=place.name)
+    with torch.no_grad():
+        for factor in (2.0, 3.0):
+            model[0].factor = factor
+            for _ in range(6):
+                x = place.randn(3, 4)
+                assert torch.equal(captured(x), model(x))
+    assert sum(graph.replays for graph in pygraph.report().graphs) >= 4
+
+
+def test_state_that_changes_when_it_is_linked(place: Place) -> None:
+    calls = iter(range(100))
+    state = {"seen": 0}
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        number = next(calls)
+        if number == UNGRAPHED - 1:
+            state["seen"] = number
+        return x * 2
+
+    captured = pygraph.capture(step, device=place.name)
+    for _ in range(6):
+        x = place.randn(4)
+        assert torch.equal(captured(x), x * 2)
+    assert state == {"seen": UNGRAPHED - 1}
+    assert "changes what a replay does not" in str(pygraph.report())
+
+
+@pytest.mark.parametrize("when", [1, 2], ids=["watched", "linked"])
+def test_state_that_cannot_be_described_any_more(place: Place, when: int) -> None:
+    """The callable has run once, and its caller has the result."""
+    state: dict[str, Any] = {"last": place.randn(2), "runs": place.randn(1).zero_()}
+    calls = iter(range(100))
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        state["runs"] += 1
+        if next(calls) == when:
+            state["last"] = x.to_sparse()
+        return x * 2
+
+    captured = pygraph.capture(step, device=place.name)
+    for number in range(6):
+        x = place.randn(4)
+        assert torch.equal(captured(x), x * 2)
+        assert state["runs"].item() == number + 1
+        assert state["last"].is_sparse == (number >= when)
+
+
 def test_threads_share_a_captured_callable(place: Place) -> None:
     weight = place.randn(16, 16)
     captured = pygraph.capture(lambda x: torch.tanh(x @ weight), device=place.name)
@@ -648,6 +721,11 @@ def test_what_a_replay_writes_counts_as_written(place: Place) -> None:
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             out.backward()
     assert graphed().replays == 6 - UNGRAPHED
+    out = (place.randn(3, requires_grad=True) * state).sum()
+    captured._miss((place.randn(3),), {})  # served on the slow path
+    assert graphed().replays == 7 - UNGRAPHED
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()
 
 
 COLLECTIONS = 0.0

@@ -362,6 +362,30 @@ def test_mixed_precision(place: Place) -> None:
     agree(place, build, calls=14)
 
 
+@pytest.mark.parametrize("what", ["read", "moved"])
+def test_gradients_of_the_step_before(place: Place, what: str) -> None:
+    """Are read before they are dropped, or given to other parameters."""
+
+    def build() -> Program:
+        net = nn.Linear(8, 8, bias=False).to(place.torch)
+        other = nn.Linear(8, 8, bias=False).to(place.torch)
+        for each in (net, other):
+            each.weight.grad = torch.ones_like(each.weight)
+
+        def step(x: torch.Tensor) -> Any:
+            before = net.weight.grad.norm() if what == "read" else None
+            if what == "moved":
+                other.weight.grad = net.weight.grad
+            net.weight.grad = None
+            net(x).square().mean().backward()
+            return before
+
+        return Program(step, lambda: state_of(net, other), lambda number: (place.randn(4, 8),))
+
+    # One that the engine does not take is given up before the end.
+    agree(place, build, calls=20)
+
+
 def test_a_host_that_counts_is_told_of(place: Place) -> None:
     """Adam without `capturable` counts its steps on the host."""
     make = functools.partial(torch.optim.Adam, lr=0.05)

@@ -31,7 +31,6 @@ from pygraph.frontends.callable.lifting import (
 from pygraph.frontends.callable.step import (
     Call,
     Step,
-    is_capturing,
     run,
     steps_on_host,
     tensors_in,
@@ -160,7 +159,8 @@ class Captured(Generic[Arguments, Result]):
         if self._rest:
             self._rest -= 1
             return True
-        return self._off or is_capturing() or modes.foreign_modes() or torch.compiler.is_compiling()
+        # A capture, of a callable that calls this one, is a mode like others.
+        return self._off or modes.foreign_modes() or torch.compiler.is_compiling()
 
     def _find_device(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Device | None:
         if self._device is None:
@@ -230,10 +230,7 @@ class Captured(Generic[Arguments, Result]):
         watched = functools.partial(self._watch, device=device)
         scope, tree = self._scope, call.tree
         describe = functools.partial(self._describe, scope)
-        try:
-            made = run(watched, call.positional, call.named, describe, tree)
-        except NotDescribed as error:
-            return self._decline(str(error), call.positional, call.named)
+        made = run(watched, call.positional, call.named, describe, tree)
         if self._scope != scope:  # its code names more than the tree has: not this one, then
             self._entries.remove(entry)
             return made.value

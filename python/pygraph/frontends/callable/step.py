@@ -9,7 +9,6 @@ in its place once, by the call that all of this is for.
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -18,8 +17,8 @@ import torch
 from pygraph.capturing.device import CaptureFailed, Device
 from pygraph.frontends.callable.lifting import Lifted, Substitution
 from pygraph.frontends.callable.returned import Returned, take_apart, waits_for_backward
-from pygraph.frontends.callable.structure import Tree, difference
-from pygraph.frontends.callable.watching import backwards_here
+from pygraph.frontends.callable.structure import NotDescribed, Tree, difference
+from pygraph.frontends.callable.watching import backwards_here, casts_anew
 from pygraph.torch_private.dispatch import tree_leaves, tree_map
 
 #: Makes the tree of a call with these positional and named arguments, at this moment.
@@ -33,20 +32,6 @@ class Call:
     positional: tuple[Any, ...]
     named: dict[str, Any]
     tree: Tree  #: what it is made of, before it runs
-
-
-class _Capturing(threading.local):
-    """Of this thread."""
-
-    now = False
-
-
-_capturing = _Capturing()
-
-
-def is_capturing() -> bool:
-    """Whether this thread runs a callable in order to capture it."""
-    return _capturing.now
 
 
 @dataclasses.dataclass
@@ -87,11 +72,15 @@ def run(
     describe: Describe,
     before: Tree | None = None,
 ) -> FinishedRun:
-    """Calls the function. Raises NotDescribed for what it leaves behind, and what it raises."""
+    """Calls the function, once. Raises what it raises."""
     before = before or describe(positional, named)
     own = set(map(id, before.leaves))
     value = without_spent_graphs(function(*positional, **named), own)
-    found = difference(before, after := describe(positional, named))
+    try:
+        after = describe(positional, named)
+    except NotDescribed as error:
+        return FinishedRun(value, before, {}, str(error))
+    found = difference(before, after)
     rebound = {one: without_spent_graphs(after.held[two], own) for one, two in found.rebound}
     return FinishedRun(value, before, rebound, found.change)
 
@@ -156,29 +145,30 @@ class Step:
     def __call__(self, arguments: list[Any]) -> list[Any]:
         assert self._call is not None
         real = all(one is other for one, other in zip(arguments, self._originals, strict=True))
-        torch.clear_autocast_cache()
-        try:
-            with backwards_here():
-                if real:
-                    return self._for_real(self._call)
-                return self._captured(self._call, arguments)
-        finally:
-            torch.clear_autocast_cache()
+        with backwards_here(), casts_anew():
+            if real:
+                return self._for_real(self._call)
+            return self._captured(self._call, arguments)
 
     def _for_real(self, call: Call) -> list[Any]:
         first = self.first is None
         before = call.tree if first else None
-        made = run(self._function, call.positional, call.named, self._describe, before)
-        call.tree.restore()
+        try:
+            made = run(self._function, call.positional, call.named, self._describe, before)
+        finally:
+            if not first:
+                call.tree.restore()
         if not first:
             return self._results(made)
-        self.first = made
+        # The caller has its result; a capture will say what is wrong with it.
+        self.first, problem = made, made.problem()
+        if problem is not None:  # what it has changed stays changed
+            self._problem = CaptureFailed(problem)
+            return []
+        call.tree.restore()
         try:
-            problem = made.problem()
-            if problem is not None:
-                raise CaptureFailed(problem)
             return self._results(made)
-        except CaptureFailed as error:  # the caller has its result; a capture will say so
+        except CaptureFailed as error:
             self._problem = error
             return []
 
@@ -187,7 +177,6 @@ class Step:
             raise self._problem
         mode = Substitution(self._originals, stand_ins, self._device)
         given, given_by_name = _replaced(call.positional, mode), _replaced(call.named, mode)
-        _capturing.now = True
         try:
             for optimizer in call.tree.optimizers:
                 switch_to_capturable(optimizer)  # restored with the tree
@@ -195,7 +184,6 @@ class Step:
             with mode:
                 made = run(self._function, given, given_by_name, self._describe, before)
         finally:
-            _capturing.now = False
             call.tree.restore()
         return self._results(made)
 

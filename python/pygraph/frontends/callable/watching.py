@@ -126,7 +126,7 @@ def watching(watched: Watched, device: Device) -> Iterator[None]:
     before = random.getstate(), _numpy_state()
     mode = _Operators(device, watched)
     # Finalizers and gc.callbacks are not the callable's code.
-    with backwards_here(), nothing_collected(), _profiled(watched), mode:
+    with backwards_here(), casts_anew(), nothing_collected(), _profiled(watched), mode:
         yield
     watched.operator, watched.reason = mode.found, mode.reason
     if (random.getstate(), _numpy_state()) != before:
@@ -142,6 +142,17 @@ def backwards_here() -> Iterator[None]:
         yield
     finally:
         autograd.set_multithreading_enabled(before)
+
+
+@contextlib.contextmanager
+def casts_anew() -> Iterator[None]:
+    """What a region of autocast around it has cast before is cast again, and what is cast here is
+    not kept: a run reads the weights themselves, and a capture's casts are none for others."""
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
 
 
 @contextlib.contextmanager
