@@ -89,7 +89,14 @@ void bind_structure(nb::module_& module) {
       .value("EMPTY", Place::Kind::kEmpty)
       .value("TENSOR", Place::Kind::kTensor)
       .value("UNREAD", Place::Kind::kUnread)
-      .value("GENERATOR", Place::Kind::kGenerator);
+      .value("GENERATOR", Place::Kind::kGenerator)
+      .value("NUMBER", Place::Kind::kNumber);
+  module.def(
+      "may_stand_in",
+      [](const nb::object& one, const nb::object& other) {
+        return torch_bridge::callable::may_stand_in(one.ptr(), other.ptr());
+      },
+      nb::arg("one").none(), nb::arg("other").none(), "See structure.h.");
   nb::class_<Place>(module, "Place", "See structure.h.")
       .def(
           "__init__",

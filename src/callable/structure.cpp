@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -125,7 +127,38 @@ bool has_shape(PyObject* tensor, const TensorShape& shape) noexcept {
          (shape.empty || api.data(tensor) != nullptr);
 }
 
+/// A number's value, if it is one of those that may_stand_in() speaks of.
+std::optional<double> unremarkable(PyObject* object) noexcept {
+  double value = 0;
+  if (PyFloat_CheckExact(object)) {
+    value = PyFloat_AS_DOUBLE(object);
+  } else if (PyLong_CheckExact(object)) {
+    int overflow = 0;
+    const long long whole = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow != 0) {
+      return std::nullopt;
+    }
+    value = static_cast<double>(whole);
+  } else {
+    return std::nullopt;
+  }
+  constexpr double kLargestRemarkable = 4;
+  const bool remarkable =
+      std::abs(value) <= kLargestRemarkable && std::trunc(2 * value) == 2 * value;
+  return std::isfinite(value) && !remarkable ? std::optional(value) : std::nullopt;
+}
+
 }  // namespace
+
+bool may_stand_in(PyObject* one, PyObject* other) noexcept {
+  if (Py_TYPE(one) != Py_TYPE(other)) {
+    return false;
+  }
+  const std::optional<double> left = unremarkable(one);
+  const std::optional<double> right = unremarkable(other);
+  return left && right && std::signbit(*left) == std::signbit(*right) &&
+         (std::abs(*left) < 1) == (std::abs(*right) < 1);
+}
 
 bool Slot::set(PyObject* value) const {
   switch (owner) {
@@ -194,6 +227,9 @@ class Structure::Walk {
       case Place::Kind::kGenerator:
         found_.leaves.push_back(PythonRef::to(object));
         return is_of(node, object);
+      case Place::Kind::kNumber:
+        found_.leaves.push_back(PythonRef::to(object));
+        return may_stand_in(node.object.get(), object);
     }
     return false;
   }
@@ -372,11 +408,11 @@ Structure::Structure(std::vector<Place> nodes) : nodes_(std::move(nodes)) {
     numbers_ = std::max(numbers_, static_cast<std::size_t>(node.number + 1));
     slots_ = std::max(slots_, static_cast<std::size_t>(node.slot + 1));
     const bool leaf = node.kind == Place::Kind::kTensor || node.kind == Place::Kind::kUnread ||
-                      node.kind == Place::Kind::kGenerator;
+                      node.kind == Place::Kind::kGenerator || node.kind == Place::Kind::kNumber;
     leaves_ += leaf ? 1 : 0;
     const bool needs_object = node.kind == Place::Kind::kValue || node.kind == Place::Kind::kIs ||
                               node.kind == Place::Kind::kFunction ||
-                              node.kind == Place::Kind::kBytes;
+                              node.kind == Place::Kind::kBytes || node.kind == Place::Kind::kNumber;
     if (node.kind == Place::Kind::kTensor && node.shape == nullptr) {
       throw std::invalid_argument("a place of a structure does not say which tensor must be there");
     }

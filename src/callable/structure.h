@@ -12,6 +12,9 @@
 // An object that is met again counts as the one that was met first, so cycles end, and what was
 // shared must be shared again.
 //
+// A Python number that differs from call to call may have a place of its own kind, which admits
+// others in place of it: those are collected like tensors.
+//
 // What this does not do: say what differs. A call that does not match takes the slow path, which
 // walks it anew and compares the trees.
 #pragma once
@@ -59,6 +62,7 @@ struct Place {
     kTensor,     ///< a tensor of the type `type`; a child: its gradient
     kUnread,     ///< a gradient that nobody reads: a leaf that is left out
     kGenerator,  ///< a random generator
+    kNumber,     ///< a number that may stand in for `object`; a leaf
   };
   Kind kind = Kind::kAny;
   std::uint32_t children = 0;
@@ -84,10 +88,16 @@ struct Slot {
 
 /// What a call was found to be made of.
 struct Found {
-  std::vector<PythonRef> leaves;  ///< tensors and generators, in the order of the tree
+  std::vector<PythonRef> leaves;  ///< tensors, generators, numbers, in the order of the tree
   std::vector<Slot> slots;        ///< by Place::slot
   std::size_t places = 0;         ///< of the tree, that were looked at
 };
+
+/// Whether code that takes `one` for a decision may be expected to decide the same of `other`: both
+/// are exactly floats, or exactly ints of 64 bits, and on the same side of 0, of 1 and of -1. False
+/// for numbers that code likes to compare with, and is written another way for: the multiples of
+/// one half up to 4, and those that are not finite.
+bool may_stand_in(PyObject* one, PyObject* other) noexcept;
 
 /// Immutable. Guarded by the GIL.
 class Structure {
