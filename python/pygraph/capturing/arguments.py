@@ -23,6 +23,7 @@ def require_served(request: Request) -> None:
     for index, argument in enumerate(request.arguments):
         known = argument is None or isinstance(argument, (int, torch.Tensor))
         known = known or generators.is_generator(argument, device)
+        known = known or index in request.numbers.arguments
         if not known or isinstance(argument, bool):
             raise CaptureFailed(
                 f"argument {index} is a {type(argument).__name__}; "
@@ -64,6 +65,10 @@ def specifications(
     for index, argument in enumerate(request.arguments):
         if numbers.is_number(argument, request.device):
             specs.append(numbers.argument_spec(capture.inputs[index]))
+            continue
+        if index in request.numbers.arguments:
+            floating = isinstance(argument, float)
+            specs.append(_engine.ArgumentSpec(kind=kinds.HOST_NUMBER, floating=floating))
             continue
         if isinstance(argument, torch.Generator):
             specs.append(generators.argument_spec(request.arguments, index, request.device))

@@ -22,6 +22,7 @@ from pygraph.capturing import (
     blocks,
     foreign,
     generators,
+    host_numbers,
     numbers,
     outputs,
     proof,
@@ -30,6 +31,7 @@ from pygraph.capturing import (
 )
 from pygraph.capturing.attempts import Attempt, Setback
 from pygraph.capturing.device import CaptureFailed, is_strided
+from pygraph.capturing.host_numbers import Computed
 from pygraph.capturing.outcome import Failure, LinkedProgram, Outcome, Tried
 from pygraph.capturing.record import Capture
 from pygraph.capturing.regions import Regions, name_regions
@@ -85,7 +87,8 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
 
     # Read both graphs, compare them, relocate what moved, lay out the scratch, cut where memory
     # changes hands (src/link/link.cpp has these passes).
-    linked = _link(a, b, request, attempt, regions, planned)
+    computed = host_numbers.pairs(a.computed, b.computed)
+    linked = _link(a, b, request, attempt, regions, planned, computed=computed)
     _require_same_nodes(a, linked)
     taken = free - device.driver_free_bytes()
     compared = time.perf_counter()
@@ -118,6 +121,7 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
         results=planned.results,
         fetched=outputs.fetched(a.outputs, request.fetched),
         draws=draws,
+        numbers=[number.source for number, _ in computed],
         generator=device.default_generator() if drawn_from else None,
         unwritten=_unwritten(a, planned, regions, linked, explained=not unknown),
     )
@@ -138,6 +142,8 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
     # the callable computes. Phantom memory that the program does not need is given back before.
     del a, b, planned, regions, linked
     verdict = proof.prove(program, request.reference)
+    if verdict.passed and request.numbers.arguments:
+        _prove_with_other_numbers(program, request)
     proven = time.perf_counter()
     return LinkedProgram(
         program=program,
@@ -244,6 +250,8 @@ def _link(
     attempt: Attempt,
     regions: Regions,
     planned: outputs.Outputs,
+    *,
+    computed: Sequence[tuple[Computed, Computed]] = (),
 ) -> _engine.Linked:
     device, phantom = request.device, request.device.space()
     try:
@@ -259,11 +267,25 @@ def _link(
             arena_in_pieces=attempt.arena_in_pieces,
             smallest_loan=device.smallest_loan,
             **({"peak_slack": device.peak_slack()} if request.cut else {}),
-            numbers=[],
+            numbers=list(map(host_numbers.of_engine, computed)),
             twin=device.twin,
         )
     except _engine.UnsupportedGraph as error:
         raise CaptureFailed(str(error), _operator_of(a, str(error))) from error
+
+
+def _prove_with_other_numbers(program: _engine.TensorProgram, request: Request) -> None:
+    """Raises CaptureFailed where the program does not compute the same as the callable of others:
+    what the callable computes of its numbers where nobody sees it has no formula."""
+    others = request.numbers.in_proof(request.arguments)
+    try:
+        verdict = proof.prove_with_others(program, request.reference, others)
+    except (torch.OutOfMemoryError, MemoryError, _engine.DriverError):
+        raise
+    except Exception as error:
+        raise CaptureFailed(f"with other numbers it raises {error!r}") from error
+    if not verdict.passed:
+        raise CaptureFailed(f"with other numbers a proof failed: {verdict}")
 
 
 def _operator_of(a: Capture, problem: str) -> str | None:

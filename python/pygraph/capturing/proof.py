@@ -26,7 +26,8 @@ import torch
 from pygraph import _engine
 from pygraph.capturing import tensors
 from pygraph.capturing.distance import distances
-from pygraph.capturing.reference import Reference, candidates
+from pygraph.capturing.host_numbers import Number
+from pygraph.capturing.reference import Reference, candidates, take
 
 #: A graph whose callable is not deterministic may differ by this much of the callable's own spread.
 _SPREAD_FACTOR = 4.0
@@ -150,6 +151,29 @@ def prove(program: _engine.TensorProgram, reference: Reference) -> Verdict:
     finally:
         reference.finish()
     return dataclasses.replace(verdict, runs_ms=runs_ms)
+
+
+def prove_with_others(
+    program: _engine.TensorProgram, reference: Reference, numbers: Mapping[int, Number]
+) -> Verdict:
+    """The same for a call with other `numbers` among its arguments, from the same state."""
+    arguments = [numbers.get(n, each) for n, each in enumerate(reference.arguments)]
+    reference.rewind()
+    try:
+        other = take(
+            reference.function,
+            arguments,
+            reference.changing,
+            reference.mutated,
+            reference.device,
+            watched=range(len(arguments)),
+        )
+        if other.mutated == reference.mutated:
+            return prove(program, other)
+        other.rewind()
+        return failed("the uncaptured callable writes other arguments")
+    finally:
+        reference.finish()
 
 
 def _judge(

@@ -24,6 +24,7 @@ from pygraph import _engine
 from pygraph.capturing import generators, numbers, tensors
 from pygraph.capturing.attempts import Attempt
 from pygraph.capturing.device import DEFAULT, CaptureFailed, Segment, is_strided
+from pygraph.capturing.host_numbers import Computed
 from pygraph.capturing.request import Request
 from pygraph.capturing.segments import SegmentIndex
 
@@ -49,6 +50,7 @@ class Capture:
     random: dict[int, list[tuple[int, int]]]
     drew_on_host: bool  #: random numbers, from torch's CPU generator
     unwritten: frozenset[int]  #: addresses of results that nobody writes (attention.py)
+    computed: Sequence[Computed] = ()  #: host numbers
 
     def operator_of(self, node: int) -> str | None:
         """The operator that launched a node; None: none did, or it is not known."""
@@ -89,7 +91,8 @@ def record(
     arguments, device = request.arguments, request.device
     phantom = device.space()
     phantom.begin(placement)
-    shifted = placement == _engine.Placement.B and not attempt.keep_offsets
+    in_probe = placement == _engine.Placement.B
+    shifted = in_probe and not attempt.keep_offsets
     copies = numbers.stand_ins(arguments, device)
     places, inputs = _place(
         request,
@@ -101,6 +104,9 @@ def record(
     )
     for index, generator in generators.stand_ins(arguments, device).items():
         inputs[index] = generator
+    if in_probe:
+        for index, number in request.numbers.in_probe(arguments).items():
+            inputs[index] = number
     drawn = {
         source: device.default_generator() if source == DEFAULT else inputs[source]
         for source in request.reference.draws
@@ -127,6 +133,7 @@ def record(
         random=made.random,
         drew_on_host=not torch.equal(host, torch.get_rng_state()),
         unwritten=made.unwritten,
+        computed=request.numbers.computed(),
     )
 
 

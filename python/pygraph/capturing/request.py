@@ -9,6 +9,7 @@ from typing import Any
 from pygraph._engine import Formula
 from pygraph.capturing.device import Device, Function
 from pygraph.capturing.holdings import Holdings
+from pygraph.capturing.host_numbers import HostNumbers
 from pygraph.capturing.reference import Reference
 
 
@@ -31,6 +32,7 @@ class Request:
     cut: bool = False  #: the graph may be launched in parts, for the sake of its peak memory
     #: bytes that other calls' arguments are known to be aligned to, by index, where it may be less
     alignments: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    numbers: HostNumbers = dataclasses.field(default_factory=HostNumbers)
 
     @property
     def device(self) -> Device:

@@ -26,6 +26,7 @@ from pygraph.capturing.attempts import attempts, ladder
 from pygraph.capturing.cuda import device_of
 from pygraph.capturing.device import Device, capture_lock
 from pygraph.capturing.holdings import Holdings
+from pygraph.capturing.host_numbers import HostNumbers
 from pygraph.capturing.outcome import Failure, LinkedProgram, Outcome
 from pygraph.capturing.request import Request
 from pygraph.decide.signatures import Signature, SignatureRules, Signatures
@@ -88,6 +89,7 @@ class CompiledGraph:
         watched: Collection[int] = (),
         seen: bool = False,
         together: Callable[[], Collection[int]] | None = None,
+        numbers: HostNumbers | None = None,
     ) -> None:
         """`function` takes one list of arguments; `holdings` are what it holds. The arguments
         `constants` stay in place, `mutated` are known to be written. `paranoid`: repeat the proof
@@ -98,7 +100,9 @@ class CompiledGraph:
         `refusal`: the error that is raised where a call runs without a graph for good; None: it
         runs. `watched`: constants that the function may write. `seen`: its first call is behind
         it, in which no operator was found that must not be captured. `together`: results that die
-        at about the same time, asked after a call; None: a backward's gradients."""
+        at about the same time, asked after a call; None: a backward's gradients. `numbers`: Python
+        numbers among the arguments, of which each call may have others."""
+        self._numbers = numbers or HostNumbers()
         self.constants = frozenset(constants) - crossing.staged
         self.mutated = frozenset(mutated)
         self._may_be_written = frozenset(watched)
@@ -274,6 +278,7 @@ class CompiledGraph:
 
     def _signature(self, arguments: list[Any]) -> Signature:
         elsewhere = self.fallback.on_host | self.fallback.crossing.staged
+        elsewhere |= frozenset(self._numbers.arguments)
         return self._signatures.of(arguments, elsewhere)
 
     def _link(self, signature: Signature, arguments: list[Any]) -> Any:
@@ -404,6 +409,7 @@ class CompiledGraph:
             given=self._member.given(run.arguments),
             cut=self._member.role is not Role.INFERENCE,
             alignments=dict(self._alignment.least),
+            numbers=self._numbers,
         )
         todo = attempts(
             self._policies,
