@@ -59,6 +59,8 @@ class GraphReport:
     graphs, as "mylib::foo"."""
     not_repeated: list[str] = field(default_factory=list)
     """What the callable does besides computing, and a replay does not: "print()"."""
+    host_numbers: list[str] = field(default_factory=list)
+    """Python numbers of which each call may have others: "optimizer.param_groups[0]['lr']"."""
     compiled_again_s: float = 0.0
     """Seconds that compiling it once more took, without them; 0 if they were known beforehand."""
 

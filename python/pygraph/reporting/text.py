@@ -80,6 +80,10 @@ def graph_lines(graph: GraphReport) -> list[str]:
         lines.append(f"  {outside_line(graph)}")
     if graph.not_repeated:
         lines.append(f"  a replay does not repeat {' and '.join(graph.not_repeated)}")
+    if graph.host_numbers:
+        count = len(graph.host_numbers)
+        plural = "s" if count > 1 else ""
+        lines.append(f"  {count} host number{plural}: {', '.join(graph.host_numbers)}")
     if graph.nodes:
         lines.append(
             f"  {graph.nodes} nodes ({graph.kernels} kernels, {graph.edges} edges"

@@ -20,6 +20,7 @@ import torch
 from pygraph import _engine
 from pygraph.capturing.device import Device
 from pygraph.capturing.holdings import Holdings
+from pygraph.capturing.host_numbers import HostNumbers
 from pygraph.decide.signatures import EAGER, SignatureRules
 from pygraph.frontends.callable.lifting import (
     Lifted,
@@ -39,6 +40,7 @@ from pygraph.frontends.callable.step import (
 from pygraph.frontends.callable.structure import (
     NotDescribed,
     Tree,
+    differing_numbers,
     first_difference,
     same,
 )
@@ -71,8 +73,9 @@ _LONGEST_REST = 1024
 class Entry:
     """The calls that are made of the same."""
 
-    def __init__(self, tree: Tree, same_modes: Callable[[], bool]) -> None:
+    def __init__(self, tree: Tree, same_modes: Callable[[], bool], varying: frozenset[int]) -> None:
         self.tree = tree
+        self.varying = varying  #: places of numbers, of which each call may have others
         self.same_modes = same_modes
         self.watched = False  #: a call of it has been
         self.reason: str | None = None  #: why it gets no program
@@ -104,6 +107,7 @@ class Captured(Generic[Arguments, Result]):
         self._scope = Scope()
         self._entries: list[Entry] = []  #: the one used last comes last
         self._device: Device | None = None
+        self._values: set[str] = set()  #: places of numbers that get a program for each
         self._rest = self._news = self._changes = 0
         self._off = False
         self._lock = threading.Lock()
@@ -134,11 +138,11 @@ class Captured(Generic[Arguments, Result]):
         if self._runs_as_it_is() or not self._lock.acquire(blocking=False):
             return self.function(*positional, **named)
         try:
-            return self._look_at(positional, named)
+            return self._look_at(list(positional), named)
         finally:
             self._lock.release()
 
-    def _look_at(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _look_at(self, positional: list[Any], named: dict[str, Any]) -> Any:
         device = self._find_device(positional, named)
         if device is None or device.busy():
             return self.function(*positional, **named)
@@ -162,7 +166,7 @@ class Captured(Generic[Arguments, Result]):
         # A capture, of a callable that calls this one, is a mode like others.
         return self._off or modes.foreign_modes() or torch.compiler.is_compiling()
 
-    def _find_device(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Device | None:
+    def _find_device(self, positional: list[Any], named: dict[str, Any]) -> Device | None:
         if self._device is None:
             problem = self._platform.problem()
             if problem is not None:
@@ -181,10 +185,10 @@ class Captured(Generic[Arguments, Result]):
         self._scope = self._watched.scope()
         return without_spent_graphs(result, ())
 
-    def _describe(self, scope: Scope, positional: tuple[Any, ...], named: dict[str, Any]) -> Tree:
+    def _describe(self, scope: Scope, positional: list[Any], named: dict[str, Any]) -> Tree:
         """What a call is made of at this moment. Raises NotDescribed."""
         tree = Tree(scope.names)
-        tree.add_root("argument", positional)
+        tree.add_positional(positional)
         tree.add_root("argument", named)
         tree.add_root(self._name, self.function)
         for variables, names in scope.variables:
@@ -203,13 +207,25 @@ class Captured(Generic[Arguments, Result]):
                 self._entries.remove(entry)
                 self._entries.append(entry)
                 self._news = 0
+                tree.vary(entry.varying)
                 return entry
         self._note_new(tree)
-        entry = Entry(tree, modes.same_modes())
+        entry = Entry(tree, modes.same_modes(), self._varying(tree))
+        tree.vary(entry.varying)
         self._entries.append(entry)
         while len(self._entries) > self._programs:
             self._drop(self._entries[:1])
         return entry
+
+    def _varying(self, tree: Tree) -> frozenset[int]:
+        """The numbers of a new call that differ from call to call, as far as has been seen."""
+        for entry in reversed(self._entries):
+            if entry.same_modes() and (differ := differing_numbers(entry.tree, tree)) is not None:
+                seen = entry.varying | differ
+                return frozenset(
+                    n for n in seen if tree.may_vary(n) and tree.path(n) not in self._values
+                )
+        return frozenset()
 
     def _note_new(self, tree: Tree) -> None:
         if self._entries:
@@ -235,7 +251,8 @@ class Captured(Generic[Arguments, Result]):
             self._entries.remove(entry)
             return made.value
         entry.watched = made.change is None  # else: perhaps the next one changes nothing
-        entry.chosen = {*tree.given, *touched(tree.leaves, self._watched.touched)}
+        numbers = [leaf for leaf, place in enumerate(tree.leaf_places) if place in entry.varying]
+        entry.chosen = {*tree.given, *touched(tree.leaves, self._watched.touched), *numbers}
         gradients = {place for place, owner in tree.owners.items() if owner.key == "grad"}
         moving = gradients | made.rebound.keys()
         entry.moving = {leaf for leaf, place in enumerate(tree.leaf_places) if place in moving}
@@ -257,7 +274,7 @@ class Captured(Generic[Arguments, Result]):
             return self.function(*call.positional, **call.named)
         lifted = arguments_of(tree.leaves, tree.given, entry.chosen)
         if entry.graph is None:
-            self._make_graph(entry, lifted, device)
+            self._make_graph(entry, tree, lifted, device)
         graph, step = entry.graph, entry.step
         assert graph is not None and step is not None
         arguments = step.begin(call, lifted)
@@ -285,8 +302,12 @@ class Captured(Generic[Arguments, Result]):
         entry.refused = 1 if served else entry.refused + 1
         return entry.refused > _MOST_REFUSED
 
-    def _make_graph(self, entry: Entry, lifted: Sequence[Lifted], device: Device) -> None:
-        entry.step = Step(self.function, functools.partial(self._describe, self._scope), device)
+    def _make_graph(
+        self, entry: Entry, tree: Tree, lifted: Sequence[Lifted], device: Device
+    ) -> None:
+        describe = functools.partial(self._describe, self._scope)
+        entry.step = Step(self.function, describe, device, entry.varying)
+        numbers = [n for n, each in enumerate(lifted) if each.is_number]
         stays = [
             number
             for number, each in enumerate(lifted)
@@ -306,7 +327,11 @@ class Captured(Generic[Arguments, Result]):
             device=device,
             sizes=SignatureRules(capture_at=1, at_once=len(self._entries) <= EAGER),
             together=entry.step.gradients,
+            numbers=HostNumbers(numbers, entry.step.computed),
         )
+        entry.graph.report.host_numbers = [
+            tree.path(tree.leaf_places[lifted[n].leaf]) for n in numbers
+        ]
         entry.graph.report.not_repeated = sorted(self._watched.not_repeated)
         registry.add(entry.graph)
 
@@ -315,7 +340,7 @@ class Captured(Generic[Arguments, Result]):
         graph, step = entry.graph, entry.step
         assert graph is not None and step is not None
         if graph.report.state == FALLBACK:
-            self._refuse(entry, tree, graph.report.reason or "")
+            self._refuse(entry, tree, graph.report.reason or "", lifted=lifted)
         elif not entry.installed and graph.dispatcher.size and step.form is not None:
             entry.installed = True
             numbers = {place: n for n, place in enumerate(step.slots)}
@@ -332,6 +357,7 @@ class Captured(Generic[Arguments, Result]):
                 dispatcher=graph.dispatcher,
                 owner=entry,
             )
+            self._replace_by(entry)
         tree.forget()
 
     # ------------------------------------------------------------------ giving up
@@ -351,7 +377,14 @@ class Captured(Generic[Arguments, Result]):
                 )
         return missing or None
 
-    def _refuse(self, entry: Entry, tree: Tree, reason: str, operator: str | None = None) -> None:
+    def _refuse(
+        self,
+        entry: Entry,
+        tree: Tree,
+        reason: str,
+        operator: str | None = None,
+        lifted: Sequence[Lifted] = (),
+    ) -> None:
         graph = entry.graph
         again = entry.more - entry.chosen and entry.tries < _MOST_TRIES
         if graph is not None and again:  # with these lifted
@@ -359,6 +392,9 @@ class Captured(Generic[Arguments, Result]):
             entry.tries += 1
             entry.graph = entry.step = None
             graph.release()
+            return
+        if entry.varying and graph is not None and not self._refused_with_values(entry):
+            self._keep_values(entry, tree, lifted)
             return
         entry.reason = reason
         self._calls.remove(entry)
@@ -374,7 +410,20 @@ class Captured(Generic[Arguments, Result]):
         if graph is not None:
             graph.release()
 
-    def _decline(self, reason: str, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _refused_with_values(self, entry: Entry) -> bool:
+        """Whether calls with certain numbers have got no program either."""
+        others = [each for each in self._entries if each is not entry and each.reason is not None]
+        return any(each.same_modes() and same(entry.tree, each.tree) for each in others)
+
+    def _keep_values(self, entry: Entry, tree: Tree, lifted: Sequence[Lifted]) -> None:
+        """Gives up that numbers of an entry vary: those that decide what is computed, or all."""
+        graph, step = entry.graph, entry.step
+        assert graph is not None and step is not None
+        decided = [tree.leaf_places[lifted[n].leaf] for n in step.decided]
+        self._values |= {tree.path(place) for place in decided or entry.varying}
+        self._replace([entry], "there is a program for each of these numbers")
+
+    def _decline(self, reason: str, positional: list[Any], named: dict[str, Any]) -> Any:
         """Runs a call that cannot be described."""
         self._rest_after_news()
         registry.note(f"capture of {self._name}: a call runs as it is: {reason}")
@@ -389,6 +438,19 @@ class Captured(Generic[Arguments, Result]):
         name = registry.next_name(f"capture of {self._name}")
         registry.add_fallback(name, reason, self._platform.name, operator)
         warn_once(f"{self._name} runs without a CUDA graph: {reason}")
+
+    def _replace_by(self, entry: Entry) -> None:
+        """Drops the entries of certain numbers that calls may have others of by now."""
+        others = [each for each in self._entries if each is not entry and each.same_modes()]
+        covered = [each for each in others if same(entry.tree, each.tree)]
+        self._replace(covered, "there is one for calls with other numbers, too")
+
+    def _replace(self, entries: Sequence[Entry], reason: str) -> None:
+        for entry in entries:
+            if entry.graph is not None:
+                entry.graph.replace(reason)
+                registry.add_replaced(entry.graph)
+        self._drop(entries)
 
     def _drop(self, entries: Sequence[Entry]) -> None:
         for entry in list(entries):

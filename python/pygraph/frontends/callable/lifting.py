@@ -33,10 +33,14 @@ from pygraph.torch_private.tensors import object_of
 class Lifted:
     """One argument of the graph."""
 
-    value: Any  #: a tensor over all of its memory, or a generator
+    value: Any  #: a tensor over all of its memory, a generator, or a number
     leaf: int  #: the leaf that it begins with
     inside: list[tuple[int, int]]  #: leaves and their offsets in bytes
     given: bool  #: a leaf among the callable's arguments is in it
+
+    @property
+    def is_number(self) -> bool:
+        return isinstance(self.value, (float, int))
 
 
 def touched(leaves: Sequence[Any], storages: Collection[int]) -> list[int]:
@@ -74,7 +78,7 @@ def arguments_of(
     found: list[Lifted] = []
     for number in sorted(chosen):
         leaf = leaves[number]
-        if isinstance(leaf, torch.Generator):
+        if not isinstance(leaf, torch.Tensor):
             found.append(Lifted(leaf, number, [], number in given))
         elif leaf.numel():
             by_storage.setdefault(object_of(leaf.untyped_storage()), []).append(number)

@@ -8,28 +8,33 @@ in its place once, by the call that all of this is for.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from pygraph.capturing.device import CaptureFailed, Device
+from pygraph.capturing.host_numbers import Computed
 from pygraph.frontends.callable.lifting import Lifted, Substitution
 from pygraph.frontends.callable.returned import Returned, take_apart, waits_for_backward
-from pygraph.frontends.callable.structure import NotDescribed, Tree, difference
+from pygraph.frontends.callable.structure import NotDescribed, Owner, Tree, difference
+from pygraph.frontends.callable.traced import Tape
 from pygraph.frontends.callable.watching import backwards_here, casts_anew
 from pygraph.torch_private.dispatch import tree_leaves, tree_map
 
 #: Makes the tree of a call with these positional and named arguments, at this moment.
-Describe = Callable[[tuple[Any, ...], dict[str, Any]], Tree]
+Describe = Callable[[list[Any], dict[str, Any]], Tree]
+#: What code raises that does not like a number.
+_OF_NUMBERS = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
     """One call of a callable."""
 
-    positional: tuple[Any, ...]
+    positional: list[Any]
     named: dict[str, Any]
     tree: Tree  #: what it is made of, before it runs
 
@@ -67,13 +72,12 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 def run(
     function: Callable[..., Any],
-    positional: tuple[Any, ...],
+    positional: list[Any],
     named: dict[str, Any],
     describe: Describe,
-    before: Tree | None = None,
+    before: Tree,
 ) -> FinishedRun:
-    """Calls the function, once. Raises what it raises."""
-    before = before or describe(positional, named)
+    """Calls the function, which is made of `before`, once. Raises what it raises."""
     own = set(map(id, before.leaves))
     value = without_spent_graphs(function(*positional, **named), own)
     try:
@@ -107,22 +111,31 @@ def without_spent_graphs(value: Any, own: Collection[int]) -> Any:
 class Step:
     """What a CompiledGraph calls. Its results are the tensors of what is returned and rebound."""
 
-    def __init__(self, function: Callable[..., Any], describe: Describe, device: Device) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        describe: Describe,
+        device: Device,
+        varying: Collection[int] = (),
+    ) -> None:
+        """`varying`: the places of numbers that are arguments."""
+        self._varying = varying
+        self._tape = Tape()  #: of the last capture
         self._function = function
         self._describe = describe
         self._device = device
         self.form: Returned | None = None  #: of all runs
         self.slots: list[int] = []  #: the places that are rebound
         self._call: Call | None = None  #: that has begun
-        self._originals: list[Any] = []  #: what a run for real is given
+        self._lifted: Sequence[Lifted] = ()  #: what a run for real is given
         self.first: FinishedRun | None = None  #: of the call that has begun
         self._problem: CaptureFailed | None = None
 
     def begin(self, call: Call, lifted: Sequence[Lifted]) -> list[Any]:
         """A call begins. Returns what this is to be called with."""
-        self._call, self._originals = call, [each.value for each in lifted]
+        self._call, self._lifted = call, lifted
         self.first = self._problem = None
-        return list(self._originals)
+        return [each.value for each in lifted]
 
     def gradients(self) -> list[int]:
         """The results that tensors get for gradients."""
@@ -132,6 +145,15 @@ class Step:
         bound = zip(self.slots, self.form.bound, strict=True)
         return [number for place, number in bound if number >= 0 and owners[place].key == "grad"]
 
+    def computed(self) -> list[Computed]:
+        """The numbers among the arguments, and what the last capture has computed of them."""
+        return self._tape.computed
+
+    @property
+    def decided(self) -> Collection[int]:
+        """The arguments whose numbers have decided in the last capture what is computed."""
+        return self._tape.decided
+
     @property
     def leaves(self) -> list[Any]:
         """The tensors of the call that has begun."""
@@ -140,19 +162,42 @@ class Step:
     def end(self) -> None:
         """It has ended."""
         self._call = self.first = None
-        self._originals = []
+        self._lifted = ()
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         assert self._call is not None
-        real = all(one is other for one, other in zip(arguments, self._originals, strict=True))
+        pairs = list(zip(self._lifted, arguments, strict=True))
+        real = all(each.value is other or each.is_number for each, other in pairs)
+        numbers = {n: other for n, (each, other) in enumerate(pairs) if each.is_number}
         with backwards_here(), casts_anew():
             if real:
-                return self._for_real(self._call)
-            return self._captured(self._call, arguments)
+                with self._in_place(numbers):
+                    return self._for_real(self._call)
+            self._tape = Tape()
+            traced = {n: self._tape.number(n, value) for n, value in numbers.items()}
+            with self._in_place(traced):
+                return self._captured(self._call, arguments, traced)
+
+    @contextlib.contextmanager
+    def _in_place(self, numbers: Mapping[int, Any]) -> Iterator[None]:
+        """Has the callable find these numbers, by argument, in their places."""
+        assert self._call is not None
+        tree, replaced = self._call.tree, []
+        try:
+            for n, number in numbers.items():
+                place = tree.leaf_places[self._lifted[n].leaf]
+                owner, original = tree.number_owners[place], self._lifted[n].value
+                if number is not original:
+                    _put(owner, number, tree.path(place))
+                    replaced.append((owner, original))
+            yield
+        finally:
+            for owner, original in replaced:
+                owner.put(original)
 
     def _for_real(self, call: Call) -> list[Any]:
         first = self.first is None
-        before = call.tree if first else None
+        before = call.tree if first else self._described(call.positional, call.named)
         try:
             made = run(self._function, call.positional, call.named, self._describe, before)
         finally:
@@ -172,19 +217,31 @@ class Step:
             self._problem = error
             return []
 
-    def _captured(self, call: Call, stand_ins: list[Any]) -> list[Any]:
+    def _described(self, positional: list[Any], named: dict[str, Any]) -> Tree:
+        tree = self._describe(positional, named)
+        tree.vary(self._varying)
+        return tree
+
+    def _captured(self, call: Call, stand_ins: list[Any], numbers: Collection[int]) -> list[Any]:
         if self._problem is not None:
             raise self._problem
-        mode = Substitution(self._originals, stand_ins, self._device)
+        mode = Substitution([each.value for each in self._lifted], stand_ins, self._device)
         given, given_by_name = _replaced(call.positional, mode), _replaced(call.named, mode)
         try:
             for optimizer in call.tree.optimizers:
                 switch_to_capturable(optimizer)  # restored with the tree
-            before = self._describe(given, given_by_name)
+            before = self._described(given, given_by_name)
             with mode:
                 made = run(self._function, given, given_by_name, self._describe, before)
+        except _OF_NUMBERS as error:
+            if not numbers:
+                raise
+            raise CaptureFailed(f"with other numbers it raises {error!r}") from error
         finally:
             call.tree.restore()
+        for argument, method in self._tape.decided.items():
+            place = call.tree.path(call.tree.leaf_places[self._lifted[argument].leaf])
+            raise CaptureFailed(f"{place} decides what is computed ({method})")
         return self._results(made)
 
     def _results(self, made: FinishedRun) -> list[Any]:
@@ -197,6 +254,13 @@ class Step:
         elif not self.form.same_form(returned) or self.slots != list(made.rebound):
             raise CaptureFailed("two runs of the same call do not return or rebind the same")
         return list(returned.tensors)
+
+
+def _put(owner: Owner, number: Any, path: str) -> None:
+    try:
+        owner.put(number)
+    except Exception as error:  # an object that allows no change
+        raise CaptureFailed(f"{path} cannot be given another value: {error}") from error
 
 
 def switch_to_capturable(optimizer: torch.optim.Optimizer) -> None:

@@ -25,6 +25,7 @@ import torch
 
 from pygraph import _engine
 from pygraph._engine import PlaceKind
+from pygraph.frontends.callable.traced import TRACED
 from pygraph.torch_private.dynamo import ORIGINAL
 
 #: Places of a tree, at most: comparing so many takes a millisecond.
@@ -35,10 +36,12 @@ _MOST_BYTES = 1 << 16
 _ATOMS = frozenset(
     {
         type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis),
-        torch.dtype, torch.device, torch.layout, torch.memory_format,
+        torch.dtype, torch.device, torch.layout, torch.memory_format, *TRACED,
     }
 )  # fmt: skip
+_NUMBERS = (float, int, *TRACED)
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_VALUES = (PlaceKind.VALUE, PlaceKind.NUMBER)
 _COUNTED = (PlaceKind.TUPLE, PlaceKind.LIST, PlaceKind.DICT)
 #: Where a wrapper has what it wraps.
 _WRAPPED = (ORIGINAL, "__wrapped__")
@@ -97,11 +100,12 @@ class Tree:
         """`names`: those of the attributes that count; None: all."""
         self.roots: list[Any] = []
         self.places: list[Place] = []
-        self.leaves: list[Any] = []  #: tensors and generators
+        self.leaves: list[Any] = []  #: tensors, generators, and numbers that vary
         self.leaf_places: list[int] = []
         #: What is in the places that a call may give another tensor, or None.
         self.held: dict[int, Any] = {}
         self.owners: dict[int, Owner] = {}
+        self.number_owners: dict[int, Owner] = {}  #: of numbers that can be given another value
         self.functions: list[types.FunctionType] = []
         self.classes: list[type] = []
         self.optimizers: list[torch.optim.Optimizer] = []
@@ -117,6 +121,17 @@ class Tree:
         """Adds a tree. Raises NotDescribed, as those below do."""
         self._root(value)
         self._add(value, name, -1)
+
+    def add_positional(self, arguments: list[Any]) -> None:
+        """Adds the tuple of a call's positional arguments, which are given as a list here, so that
+        they can be given another value."""
+        self._root(arguments)
+        number = len(self.places)
+        place = Place(PlaceKind.TUPLE, "argument", -1, len(arguments), type=tuple)
+        self.places.append(place)
+        for index, each in enumerate(arguments):
+            self._add(each, f"[{index}]", number, Owner(Holder.LIST, arguments, index))
+        place.end = len(self.places)
 
     def add_variables(self, variables: dict[str, Any], names: Collection[str]) -> None:
         """Adds the variables of a module that are called so."""
@@ -162,6 +177,8 @@ class Tree:
             place.kind, place.object = PlaceKind.VALUE, value
             if value is None:
                 self._hold(number, value, owner)
+            elif kind in _NUMBERS and owner is not None:
+                self.number_owners[number] = owner
         elif id(value) in self._met:
             place.kind, place.same = PlaceKind.SAME, self._met[id(value)]
             if isinstance(value, torch.Tensor):
@@ -336,6 +353,25 @@ class Tree:
         self._items(vars(value), PlaceKind.INSTANCE, place, number, attributes=True)
         place.type = kind
 
+    # ------------------------------------------------------------------ numbers that vary
+
+    def may_vary(self, number: int) -> bool:
+        """Whether a place has a number that another call may have another one for. Ints do as
+        arguments only: elsewhere they count, as a rule, and select."""
+        value = self.places[number].object
+        given = number < self.first_of_root[2]
+        known = number in self.number_owners and (given or isinstance(value, float))
+        return known and _engine.may_stand_in(value, value)
+
+    def vary(self, numbers: Collection[int]) -> None:
+        """Makes leaves of the numbers in these places."""
+        for number in numbers:
+            self.places[number].kind = PlaceKind.NUMBER
+        leaves = dict(zip(self.leaf_places, self.leaves, strict=True))
+        leaves |= {number: self.places[number].object for number in numbers}
+        self.leaf_places = sorted(leaves)
+        self.leaves = [leaves[number] for number in self.leaf_places]
+
     # ------------------------------------------------------------------ reading it
 
     def path(self, number: int) -> str:
@@ -399,7 +435,7 @@ class Tree:
     def forget(self) -> None:
         """Lets go of all that was found; what it looked like stays."""
         self.leaves, self._alive, self._containers = [], [], []
-        self.held, self.owners, self.functions = {}, {}, []
+        self.held, self.owners, self.number_owners, self.functions = {}, {}, {}, []
         self.roots, self.classes, self.optimizers = [], [], []
 
 
@@ -417,6 +453,22 @@ def same(one: Tree, other: Tree) -> bool:
         _same_place(left, right) and left.same == right.same
         for left, right in zip(one.places, other.places, strict=True)
     )
+
+
+def differing_numbers(one: Tree, other: Tree) -> set[int] | None:
+    """The places in which two calls have different numbers; None: they differ in more."""
+    if len(one.places) != len(other.places):
+        return None
+    found = set()
+    for number, (left, right) in enumerate(zip(one.places, other.places, strict=True)):
+        if _same_place(left, right) and left.same == right.same:
+            continue
+        if left.kind not in _VALUES or right.kind not in _VALUES or left.key != right.key:
+            return None
+        if type(left.object) is not type(right.object) or type(left.object) not in _NUMBERS:
+            return None
+        found.add(number)
+    return found
 
 
 def first_difference(one: Tree, other: Tree) -> tuple[int, str]:
@@ -447,7 +499,7 @@ def difference(before: Tree, after: Tree) -> Difference:
                 return True
             if left.kind is PlaceKind.TENSOR and left.shape != right.shape:
                 return changed(one, other)
-        elif not _same_place(left, right) or places.get(left.same, -1) != right.same:
+        elif not _unchanged(left, right) or places.get(left.same, -1) != right.same:
             return changed(one, other)
         return children(one, other)
 
@@ -468,7 +520,16 @@ def difference(before: Tree, after: Tree) -> Difference:
     return found
 
 
+def _unchanged(left: Place, right: Place) -> bool:
+    if left.kind is PlaceKind.NUMBER:
+        return right.kind in _VALUES and _same_value(left.object, right.object)
+    return _same_place(left, right)
+
+
 def _same_place(left: Place, right: Place) -> bool:
+    if left.kind is PlaceKind.NUMBER:
+        alike = right.kind in _VALUES and left.key == right.key
+        return alike and _engine.may_stand_in(left.object, right.object)
     if left.kind is not right.kind or left.children != right.children or left.key != right.key:
         return False
     if left.kind is PlaceKind.VALUE:
@@ -479,6 +540,8 @@ def _same_place(left: Place, right: Place) -> bool:
 
 
 def _same_value(left: Any, right: Any) -> bool:
+    if left is right:
+        return True
     if type(left) is not type(right):
         return False
     if isinstance(left, float):
@@ -492,7 +555,7 @@ def _what(place: Place) -> str:
         name = str(dtype).removeprefix("torch.")
         grad = ", requires grad" if requires_grad else ""
         return f"a {name} tensor {list(sizes)} of strides {list(strides)} on {device}{grad}"
-    if place.kind is PlaceKind.VALUE:
+    if place.kind in _VALUES:
         text = repr(place.object)
         return text if len(text) < 60 else f"{text[:57]}..."
     if place.kind is PlaceKind.EMPTY:
