@@ -1,5 +1,5 @@
 """The modes that decide what an operator does beside its arguments: gradients, autocast, precision,
-determinism, and those that a program pushes on torch's stacks."""
+determinism, those that a program pushes on torch's stacks, and transforms of whole functions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 
 import torch
 
-from pygraph.torch_private.names import bound, private
+from pygraph.torch_private.names import attribute, bound, private
 
 _dispatch_modes = bound("torch._C:_len_torch_dispatch_stack")
 _function_modes = bound("torch._C:_len_torch_function_stack")
 _function_mode = bound("torch._C:_get_function_stack_at")
+_transform = bound("torch._C._functorch:peek_interpreter_stack")
+_hooks_on_saved = bound("torch._C._autograd:_top_saved_tensors_default_hooks")
+_forward_level = attribute("_current_level", torch.autograd.forward_ad)
 
 
 def same_modes() -> Callable[[], bool]:
@@ -21,15 +24,26 @@ def same_modes() -> Callable[[], bool]:
     devices = _devices()
 
     def same() -> bool:
-        return bool(unchanged()) and not _dispatch_modes() and _devices() == devices
+        return bool(unchanged()) and not _seen_by_others() and _devices() == devices
 
     return same
 
 
 def foreign_modes() -> bool:
-    """Whether modes are on that see operators or functions before torch does, but for default
-    devices (torch.device as a context)."""
-    return bool(_dispatch_modes()) or _devices() is None
+    """Whether others see operators or functions before torch does, but for default devices
+    (torch.device as a context), or what autograd saves."""
+    return _seen_by_others() or _devices() is None
+
+
+def _seen_by_others() -> bool:
+    """Dispatch modes, torch.func, forward-mode differentiation, and hooks on saved tensors, as
+    torch.utils.checkpoint has."""
+    return (
+        bool(_dispatch_modes())
+        or _transform() is not None
+        or _hooks_on_saved(True) is not None
+        or _forward_level(torch.autograd.forward_ad) >= 0
+    )
 
 
 def _devices() -> tuple[torch.device, ...] | None:

@@ -516,6 +516,22 @@ def test_a_result_that_waits_for_its_backward_runs_as_it_is(place: Place) -> Non
     assert sum(graph.replays for graph in pygraph.report().graphs) >= 2
 
 
+def test_transforms_of_whole_functions_run_as_they_are(place: Place) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x) * 2
+
+    captured = pygraph.capture(function, device=place.name)
+    for _ in range(6):
+        x, many = place.randn(4), place.randn(3, 4)
+        assert torch.equal(captured(x), function(x))
+        assert torch.equal(torch.func.vmap(captured)(many), torch.func.vmap(function)(many))
+        found, expected = (torch.func.jvp(f, (x,), (x,)) for f in (captured, function))
+        assert all(map(torch.equal, found, expected))
+        gradients = (torch.func.grad(lambda x, f=f: f(x).sum())(x) for f in (captured, function))
+        assert torch.equal(*gradients)
+    assert graphed().replays == 6 - UNGRAPHED
+
+
 def test_captured_within_captured(place: Place) -> None:
     inner = pygraph.capture(lambda x: x * 2, device=place.name)
     outer = pygraph.capture(lambda x: inner(x) + 1, device=place.name)
