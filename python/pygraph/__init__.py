@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pygraph.frontends.callable.captured import capture
+    from pygraph.frontends.callable.graphed import make_graphed_callables
     from pygraph.frontends.compile.backend import backend
     from pygraph.frontends.compile.explain import explain
     from pygraph.frontends.compile.plan import plan
@@ -27,6 +28,7 @@ __all__ = [
     "capture",
     "explain",
     "info",
+    "make_graphed_callables",
     "plan",
     "report",
     "reset",
@@ -38,6 +40,7 @@ _HOMES = {
     "RequirementNotMet": "pygraph.runtime.requirement",
     "explain": "pygraph.frontends.compile.explain",
     "info": "pygraph.runtime.registry",
+    "make_graphed_callables": "pygraph.frontends.callable.graphed",
     "report": "pygraph.runtime.registry",
     "reset": "pygraph.runtime.registry",
     "plan": "pygraph.frontends.compile.plan",

@@ -206,6 +206,11 @@ class CompiledGraph:
         self._drop_programs()
         self._off = True
 
+    def give_up(self, reason: str) -> None:
+        """release() for a reason, which is told."""
+        self._off = True
+        self._give_up(reason)
+
     def replace(self, reason: str) -> None:
         """release() where the callable was compiled once more: others serve its calls."""
         self.release()
@@ -309,7 +314,7 @@ class CompiledGraph:
 
     def _failed(self, arguments: list[Any], message: str) -> Any:
         """A proven graph failed at run time (the driver refused)."""
-        self._give_up_for_good(f"a replay failed: {message}")
+        self.give_up(f"a replay failed: {message}")
         result = self.fallback(arguments)
         self._require_graphs()
         return result
@@ -326,7 +331,7 @@ class CompiledGraph:
             result = self.fallback(arguments)
         if watch.reason is not None:
             self._note_culprit(watch.found)
-            self._give_up_for_good(watch.reason)
+            self.give_up(watch.reason)
             self._tell_culprit(watch.found)
         return result
 
@@ -368,7 +373,7 @@ class CompiledGraph:
             self.report.reason = "its backward has not been compiled yet; tried again later"
             return run.outputs
         if saved.against is not None:
-            self._give_up_for_good(saved.against)
+            self.give_up(saved.against)
             return run.outputs
         arguments = self.fallback.on_device(arguments)
         run = dataclasses.replace(run, arguments=arguments, on_host=saved.results)
@@ -466,7 +471,7 @@ class CompiledGraph:
             self.report.proofs += 1
             self._note_verdict(verdict)
             if not verdict.passed:
-                self._give_up_for_good(f"a repeated proof failed: {verdict}")
+                self.give_up(f"a repeated proof failed: {verdict}")
         self._require_graphs()
         return run.outputs
 
@@ -530,10 +535,6 @@ class CompiledGraph:
             self.report.state = FALLBACK
         what = "runs without a" if whole else "has no further"
         log.warning("%s %s CUDA graph: %s", self.report.name, what, reason)
-
-    def _give_up_for_good(self, reason: str) -> None:
-        self._off = True
-        self._give_up(reason)
 
     def _drop_programs(self) -> None:
         for signature in self._signatures.with_program:

@@ -22,6 +22,7 @@ from pygraph.capturing.device import Device
 from pygraph.capturing.holdings import Holdings
 from pygraph.capturing.host_numbers import HostNumbers
 from pygraph.decide.signatures import EAGER, SignatureRules
+from pygraph.frontends.callable.backward import Backward, Gradients, Pending
 from pygraph.frontends.callable.lifting import (
     Lifted,
     arguments_of,
@@ -29,8 +30,10 @@ from pygraph.frontends.callable.lifting import (
     touched,
     visible,
 )
+from pygraph.frontends.callable.returned import Returned
 from pygraph.frontends.callable.step import (
     Call,
+    FinishedRun,
     Step,
     run,
     steps_on_host,
@@ -44,9 +47,16 @@ from pygraph.frontends.callable.structure import (
     first_difference,
     same,
 )
+from pygraph.frontends.callable.training import (
+    TrainingStep,
+    against_saving,
+    counted_up,
+    note_second_derivatives,
+    versions_of,
+)
 from pygraph.frontends.callable.watching import Scope, Watched, variables_in, watching
 from pygraph.reporting import FALLBACK
-from pygraph.runtime import devices, registry
+from pygraph.runtime import calling_thread, devices, registry
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.runtime.warn import warn_once
 from pygraph.torch_private import modes
@@ -86,9 +96,13 @@ class Entry:
         self.graph: CompiledGraph | None = None
         self.step: Step | None = None
         self.installed = False  #: in C++
+        self.as_it_is = False  #: there, too, without a graph
         self.tries = 0  #: links that came to nothing, for tensors that nobody had seen
         self.refused = 0  #: calls in a row that its program did not take since it was installed
         self.replays = 0  #: calls that its program had taken by the last of these
+        self.waits = False  #: its results wait for a backward
+        self.counted: set[int] = set()  #: leaves whose versions such a call counts up
+        self.pending: Pending | None = None  #: what its replays return, if they wait
 
 
 class Captured(Generic[Arguments, Result]):
@@ -119,6 +133,11 @@ class Captured(Generic[Arguments, Result]):
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method: called with the instance in front."""
         return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        """A copy has graphs of its own."""
+        options = {"device": self._platform.name, "max_programs": self._programs}
+        return functools.partial(capture, **options), (self.function,)
 
     def __enter__(self) -> Captured[Arguments, Result]:
         return self
@@ -154,6 +173,8 @@ class Captured(Generic[Arguments, Result]):
             return self._decline(str(error), positional, named)
         entry = self._entry(tree)
         if entry.reason is not None:
+            if not entry.as_it_is:  # it was refused behind a call
+                self._let_run(entry, tree)
             return self.function(*positional, **named)
         call = Call(positional, named, tree)
         serve = self._call if entry.watched else self._first_call
@@ -246,6 +267,7 @@ class Captured(Generic[Arguments, Result]):
         watched = functools.partial(self._watch, device=device)
         scope, tree = self._scope, call.tree
         describe = functools.partial(self._describe, scope)
+        versions = versions_of(tree.leaves)
         made = run(watched, call.positional, call.named, describe, tree)
         if self._scope != scope:  # its code names more than the tree has: not this one, then
             self._entries.remove(entry)
@@ -257,6 +279,14 @@ class Captured(Generic[Arguments, Result]):
         moving = gradients | made.rebound.keys()
         entry.moving = {leaf for leaf, place in enumerate(tree.leaf_places) if place in moving}
         problem = self._watched.reason or made.problem() or steps_on_host(tree.optimizers, device)
+        if problem is None and made.waits():
+            entry.waits = True
+            entry.counted = counted_up(tree.leaves, versions)
+            self._note_second_derivatives(entry, made)
+            problem = against_saving(self._watched)
+            if problem is None and entry.varying:  # which autograd would keep
+                self._keep_values(entry, tree, entry.varying)
+                return made.value
         if made.change is not None:
             self._changes += 1
             if self._changes >= _MOST_CHANGES:
@@ -283,9 +313,11 @@ class Captured(Generic[Arguments, Result]):
             if step.first is not None:
                 tree.put(step.first.rebound)
                 value = step.first.value
+                if entry.waits:
+                    self._note_second_derivatives(entry, step.first)
             else:
-                count_up_versions(tuple(tree.leaves[n] for n in _written(graph, lifted)))
-                value = _replayed(step, results, tree)
+                count_up_versions(tuple(tree.leaves[n] for n in _written(entry, lifted)))
+                value = _replayed(entry, results, tree)
         finally:
             step.end()
         entry.replays = graph.dispatcher.replays
@@ -306,7 +338,10 @@ class Captured(Generic[Arguments, Result]):
         self, entry: Entry, tree: Tree, lifted: Sequence[Lifted], device: Device
     ) -> None:
         describe = functools.partial(self._describe, self._scope)
-        entry.step = Step(self.function, describe, device, entry.varying)
+        if entry.waits:
+            entry.step = TrainingStep(self.function, describe, device)
+        else:
+            entry.step = Step(self.function, describe, device, entry.varying)
         numbers = [n for n, each in enumerate(lifted) if each.is_number]
         stays = [
             number
@@ -341,24 +376,93 @@ class Captured(Generic[Arguments, Result]):
         assert graph is not None and step is not None
         if graph.report.state == FALLBACK:
             self._refuse(entry, tree, graph.report.reason or "", lifted=lifted)
-        elif not entry.installed and graph.dispatcher.size and step.form is not None:
+        elif entry.reason is not None or entry.installed:  # its backward was refused, perhaps
+            pass
+        elif graph.dispatcher.size and step.form is not None:
             entry.installed = True
             numbers = {place: n for n, place in enumerate(step.slots)}
             rebound = _rebound(step, tree, entry.chosen)
             unread = [step.slots[slot] for slot, _, gone in rebound if gone]
+            if isinstance(step, TrainingStep):
+                self._make_pending(entry, step, lifted)
             self._calls.add(
                 nodes=tree.nodes(numbers, unread),
                 roots=tuple(tree.roots[2:]),
                 same_modes=entry.same_modes,
                 arguments=[(each.leaf, each.inside) for each in lifted],
                 rebound=rebound,
-                written=_written(graph, lifted),
-                output=step.form.parts,
+                written=_written(entry, lifted),
+                output=_form(entry).parts,
                 dispatcher=graph.dispatcher,
                 owner=entry,
             )
             self._replace_by(entry)
         tree.forget()
+
+    # ------------------------------------------------------------------ backwards
+
+    def _make_pending(self, entry: Entry, step: TrainingStep, lifted: Sequence[Lifted]) -> None:
+        assert self._device is not None and step.form is not None
+        assert step.kept is not None and step.plan is not None
+        backward = Backward(
+            self._name,
+            step.kept,
+            step.plan,
+            {leaf for each in lifted if not each.given for leaf in each.leaves},
+            self._device,
+            watch=functools.partial(self._watch_backward, entry),
+            refuse=functools.partial(self._refuse_backward, entry),
+        )
+        entry.pending = Pending(step.form, step.plan, backward)
+        calling_thread.settle(self._device.alone())
+
+    def _watch_backward(
+        self, entry: Entry, backward: Callable[[], Gradients]
+    ) -> tuple[Gradients, bool]:
+        # What others link or watch meanwhile goes first.
+        if not self._lock.acquire(blocking=False):
+            return backward(), False
+        try:
+            return self._look_at_backward(entry, backward), True
+        finally:
+            self._lock.release()
+
+    def _look_at_backward(self, entry: Entry, backward: Callable[[], Gradients]) -> Gradients:
+        """Runs a backward of a call of `entry` as it is, and looks at what it does."""
+        device, watched, scope = self._device, Watched(), self._scope
+        assert device is not None
+        describe = functools.partial(self._describe, scope)
+        try:
+            before = describe([], {})
+        except NotDescribed as error:
+            self._refuse_backward(entry, str(error))
+            return backward()
+
+        def watch() -> Gradients:
+            with watching(watched, device):
+                return backward()
+
+        made = run(watch, [], {}, describe, before)
+        reason = watched.reason or against_saving(watched)
+        if made.change is not None:
+            reason = f"its backward changes what a replay does not: {made.change}"
+        elif made.rebound:
+            reason = f"its backward puts another tensor in {before.path(min(made.rebound))}"
+        self._watched.codes |= watched.codes_of_program()
+        self._scope = self._watched.scope()
+        if reason is not None:
+            self._refuse_backward(entry, reason)
+        elif self._scope != scope and entry in self._entries:
+            self._drop([entry])  # it is made of more than its tree has
+        return cast(Gradients, made.value)
+
+    def _note_second_derivatives(self, entry: Entry, made: FinishedRun) -> None:
+        """Has later calls run as they are where the gradients of this one are differentiated."""
+        note_second_derivatives(made.value, functools.partial(self._refuse_backward, entry))
+
+    def _refuse_backward(self, entry: Entry, reason: str) -> None:
+        if entry.reason is None:
+            self._stop(entry, reason)
 
     # ------------------------------------------------------------------ giving up
 
@@ -394,10 +498,26 @@ class Captured(Generic[Arguments, Result]):
             graph.release()
             return
         if entry.varying and graph is not None and not self._refused_with_values(entry):
-            self._keep_values(entry, tree, lifted)
+            assert entry.step is not None
+            decided = [tree.leaf_places[lifted[n].leaf] for n in entry.step.decided]
+            self._keep_values(entry, tree, decided or entry.varying)
             return
+        self._stop(entry, reason, operator)
+        self._let_run(entry, tree)
+
+    def _stop(self, entry: Entry, reason: str, operator: str | None = None) -> None:
+        """No graph serves calls of `entry` from now on."""
         entry.reason = reason
         self._calls.remove(entry)
+        if entry.graph is None:
+            self._tell(reason, operator)
+        elif entry.graph.report.state != FALLBACK:
+            entry.graph.give_up(reason)
+        _release(entry)
+
+    def _let_run(self, entry: Entry, tree: Tree) -> None:
+        """Has the engine call the callable where calls are made of the same."""
+        entry.as_it_is = True
         self._calls.add_as_it_is(
             nodes=tree.nodes({}),
             roots=tuple(tree.roots[2:]),
@@ -405,22 +525,15 @@ class Captured(Generic[Arguments, Result]):
             function=self.function,
             owner=entry,
         )
-        if graph is None or graph.report.state != FALLBACK:
-            self._tell(reason, operator)
-        if graph is not None:
-            graph.release()
 
     def _refused_with_values(self, entry: Entry) -> bool:
         """Whether calls with certain numbers have got no program either."""
         others = [each for each in self._entries if each is not entry and each.reason is not None]
         return any(each.same_modes() and same(entry.tree, each.tree) for each in others)
 
-    def _keep_values(self, entry: Entry, tree: Tree, lifted: Sequence[Lifted]) -> None:
-        """Gives up that numbers of an entry vary: those that decide what is computed, or all."""
-        graph, step = entry.graph, entry.step
-        assert graph is not None and step is not None
-        decided = [tree.leaf_places[lifted[n].leaf] for n in step.decided]
-        self._values |= {tree.path(place) for place in decided or entry.varying}
+    def _keep_values(self, entry: Entry, tree: Tree, places: Collection[int]) -> None:
+        """Gives up that numbers of an entry vary."""
+        self._values |= {tree.path(place) for place in places}
         self._replace([entry], "there is a program for each of these numbers")
 
     def _decline(self, reason: str, positional: list[Any], named: dict[str, Any]) -> Any:
@@ -456,8 +569,14 @@ class Captured(Generic[Arguments, Result]):
         for entry in list(entries):
             self._entries.remove(entry)
             self._calls.remove(entry)
-            if entry.graph is not None:
-                entry.graph.release()
+            _release(entry)
+
+
+def _release(entry: Entry) -> None:
+    if entry.graph is not None:
+        entry.graph.release()
+    if entry.pending is not None:
+        entry.pending.release()
 
 
 def _rebound(step: Step, tree: Tree, chosen: Collection[int]) -> list[tuple[int, int, bool]]:
@@ -476,18 +595,28 @@ def _rebound(step: Step, tree: Tree, chosen: Collection[int]) -> list[tuple[int,
     return found
 
 
-def _written(graph: CompiledGraph, lifted: Sequence[Lifted]) -> list[int]:
-    """The leaves that a graph writes."""
-    arguments = (lifted[number] for number in sorted(graph.written))
-    return [leaf for each in arguments for leaf in (each.leaf, *(i for i, _ in each.inside))]
+def _written(entry: Entry, lifted: Sequence[Lifted]) -> list[int]:
+    """The leaves whose versions a call of an entry counts up. Where a backward is to come, they are
+    those that the callable itself counts up."""
+    assert entry.graph is not None
+    arguments = (lifted[number] for number in sorted(entry.graph.written))
+    leaves = [leaf for each in arguments for leaf in each.leaves]
+    return [leaf for leaf in leaves if not entry.waits or leaf in entry.counted]
 
 
-def _replayed(step: Step, results: Sequence[Any], tree: Tree) -> Any:
+def _form(entry: Entry) -> Returned | Pending:
+    """How what a call returns is made of a graph's results."""
+    assert entry.step is not None and entry.step.form is not None
+    return entry.pending or entry.step.form
+
+
+def _replayed(entry: Entry, results: Sequence[Any], tree: Tree) -> Any:
     """What a call returns that a program has served on the slow path."""
-    assert step.form is not None
+    step = entry.step
+    assert step is not None and step.form is not None
     values = step.form.bound_values(results, tree.leaves)
     tree.put(dict(zip(step.slots, values, strict=True)))
-    return step.form.build(results, tree.leaves)
+    return _form(entry).build(results, tree.leaves)
 
 
 @overload
@@ -523,9 +652,11 @@ def capture(
     replay, too. Calls that are made of something new (other shapes, other numbers, another mode)
     get a program of their own, up to `max_programs`, of which the one used longest ago goes first.
 
+    Results may wait for a backward, which gets graphs of its own, as those of
+    pygraph.make_graphed_callables do.
+
     What a replay cannot stand for runs as it is, and pygraph.report() says why: what waits for a
-    value of the device, changes Python's state, draws random numbers on the host, or returns a
-    tensor whose backward has not been called.
+    value of the device, changes Python's state, or draws random numbers on the host.
 
     `device` is "cuda", or "twin" to try it on the CPU. Raises TypeError for what is no callable,
     ValueError for a wrong option. May be called by several threads at a time; one call is watched

@@ -42,6 +42,11 @@ class Lifted:
     def is_number(self) -> bool:
         return isinstance(self.value, (float, int))
 
+    @property
+    def leaves(self) -> list[int]:
+        """All leaves in it."""
+        return [self.leaf, *(leaf for leaf, _ in self.inside)]
+
 
 def touched(leaves: Sequence[Any], storages: Collection[int]) -> list[int]:
     """The leaves on some storages (object_of())."""
@@ -184,8 +189,19 @@ class Substitution(UnseenByDynamo):
 
 def _view(like: torch.Tensor, stand_in: torch.Tensor, offset: int) -> torch.Tensor:
     """The tensor that lies in `stand_in`, so many bytes from its start, as `like` lies."""
-    start = stand_in.storage_offset() * stand_in.element_size() + offset
+    return view_in(stand_in, offset, like.dtype, like.shape, like.stride())
+
+
+def view_in(
+    memory: torch.Tensor,
+    offset: int,
+    dtype: torch.dtype,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+) -> torch.Tensor:
+    """The tensor that lies in `memory`, `offset` bytes from its start. No mode sees it made."""
+    start = memory.storage_offset() * memory.element_size() + offset
     with DisableDispatch():
-        return torch.empty(0, dtype=like.dtype, device=like.device).set_(
-            stand_in.untyped_storage(), start // like.element_size(), like.shape, like.stride()
+        return torch.empty(0, dtype=dtype, device=memory.device).set_(
+            memory.untyped_storage(), start // dtype.itemsize, sizes, strides
         )

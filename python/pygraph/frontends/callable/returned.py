@@ -32,6 +32,7 @@ class Returned:
 
     parts: list[Part] = dataclasses.field(default_factory=list)
     tensors: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    sources: list[torch.Tensor] = dataclasses.field(default_factory=list)  #: not detached
     count: int = 0  #: of these
     #: What the rebound places are given, in their order: the number of a tensor; NOTHING: None;
     #: below that: NOTHING - 1 - the number of a leaf.
@@ -47,9 +48,9 @@ class Returned:
         )
 
     def without_tensors(self) -> Returned:
-        return dataclasses.replace(self, tensors=[])
+        return dataclasses.replace(self, tensors=[], sources=[])
 
-    def build(self, results: Sequence[Any], leaves: Sequence[Any]) -> Any:
+    def build(self, results: Sequence[Any], leaves: Sequence[Any] | Mapping[int, Any]) -> Any:
         """What the callable returns, of a graph's results. (The engine does the same.)"""
         parts = iter(self.parts)
 
@@ -148,6 +149,7 @@ class _Taker:
             number = self._numbers[id(value)] = self.found.count
             self.found.count += 1
             self.found.tensors.append(detached(value))
+            self.found.sources.append(value)
         return number
 
 

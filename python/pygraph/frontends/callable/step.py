@@ -55,14 +55,13 @@ class FinishedRun:
         homeless = next((n for n in self.rebound if n not in self.before.owners), None)
         if homeless is not None:
             return f"it puts another tensor in {self.before.path(homeless)}"
+        return None
+
+    def waits(self) -> bool:
+        """Whether a backward can be called on something that it returned or rebound."""
         own = set(map(id, self.before.leaves))
         made = [t for t in tensors_in([self.value, *self.rebound.values()]) if id(t) not in own]
-        if any(map(waits_for_backward, made)):
-            return (
-                "it returns a tensor that a backward can be called on; call it under "
-                "torch.no_grad(), or let it call the backward itself"
-            )
-        return None
+        return any(map(waits_for_backward, made))
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -164,13 +163,17 @@ class Step:
         self._call = self.first = None
         self._lifted = ()
 
+    def is_real(self, arguments: Sequence[Any]) -> bool:
+        """Whether a run is given what the caller has, but for numbers: it is in no capture."""
+        pairs = zip(self._lifted, arguments, strict=True)
+        return all(each.value is other or each.is_number for each, other in pairs)
+
     def __call__(self, arguments: list[Any]) -> list[Any]:
         assert self._call is not None
-        pairs = list(zip(self._lifted, arguments, strict=True))
-        real = all(each.value is other or each.is_number for each, other in pairs)
+        pairs = zip(self._lifted, arguments, strict=True)
         numbers = {n: other for n, (each, other) in enumerate(pairs) if each.is_number}
         with backwards_here(), casts_anew():
-            if real:
+            if self.is_real(arguments):
                 with self._in_place(numbers):
                     return self._for_real(self._call)
             self._tape = Tape()
@@ -245,6 +248,11 @@ class Step:
         return self._results(made)
 
     def _results(self, made: FinishedRun) -> list[Any]:
+        if made.waits():
+            raise CaptureFailed("a backward can be called on what it returns, unlike before")
+        return list(self._taken_apart(made).tensors)
+
+    def _taken_apart(self, made: FinishedRun) -> Returned:
         leaf_of = {id(leaf): number for number, leaf in enumerate(made.before.leaves)}
         returned = take_apart(made.value, list(made.rebound.values()), leaf_of)
         if self.form is None:
@@ -253,7 +261,7 @@ class Step:
             raise CaptureFailed(f"it changes what a replay does not: {made.change}")
         elif not self.form.same_form(returned) or self.slots != list(made.rebound):
             raise CaptureFailed("two runs of the same call do not return or rebind the same")
-        return list(returned.tensors)
+        return returned
 
 
 def _put(owner: Owner, number: Any, path: str) -> None:

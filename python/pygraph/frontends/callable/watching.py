@@ -55,20 +55,28 @@ class Watched:
         found = {id(each): each for each in self.codes.values()}
         return [(each, name) for each in found.values() for name in ALLOCATORS if name in each]
 
+    def codes_of_program(self) -> dict[types.CodeType, dict[str, Any]]:
+        """Those that are no library's."""
+        return {code: names for code, names in self.codes.items() if _is_ours(code, names)}
+
     def scope(self) -> Scope:
         """What the code that was seen so far can read."""
         names = frozenset(name for code in self.codes for name in names_in(code))
         found: dict[int, tuple[dict[str, Any], set[str]]] = {}
         for code, variables in self.codes.items():
-            module = variables.get("__name__") or ""
-            ours = is_programs(code.co_filename) and not is_library(module)
-            if ours or module == "__main__":
+            if _is_ours(code, variables):
                 _, known = found.setdefault(id(variables), (variables, set()))
                 known.update(name for name in variables_in(code) if name in variables)
         return Scope(
             None if self.compiled else names,
             [(variables, frozenset(known)) for variables, known in found.values()],
         )
+
+
+def _is_ours(code: types.CodeType, variables: dict[str, Any]) -> bool:
+    module = variables.get("__name__") or ""
+    ours = is_programs(code.co_filename) and not is_library(module)
+    return ours or module == "__main__"
 
 
 @dataclasses.dataclass(frozen=True)
