@@ -162,7 +162,7 @@ class Cuda(Device):
             graph, outputs = _capture(function, list(inputs), stream.cuda_stream, mode)
             uses = events()
             taken = frozenset(inside.places)
-            unwritten = frozenset(kept[index].data_ptr() for index in mode.unwritten)
+            unwritten = frozenset(mode.unwritten)
         segments = [
             _segment(address, size, uses.get(address, []), address in taken)
             for address, size in phantom.allocations_from(first_segment)

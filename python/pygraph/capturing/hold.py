@@ -19,7 +19,7 @@ import torch
 
 from pygraph.capturing import separate
 from pygraph.capturing.attention import unwritten_states
-from pygraph.capturing.device import CaptureFailed
+from pygraph.capturing.device import CaptureFailed, is_strided
 from pygraph.capturing.holdings import Allocator
 from pygraph.capturing.internal import Internal
 from pygraph.capturing.unsafe import require_seeds_on_device
@@ -27,8 +27,8 @@ from pygraph.torch_private.dispatch import UnseenByDynamo, called, tree_leaves
 
 
 class _KeepResults(UnseenByDynamo):
-    """Keeps every tensor that an operator returns. Records which nodes each operator launched, and
-    which operator is under way: the culprit, when a capture fails meanwhile.
+    """Keeps the memory of every tensor that an operator returns. Records which nodes each operator
+    launched, and which operator is under way: the culprit, when a capture fails meanwhile.
 
     A library may ignore that it has invalidated the capture; then only a later launch would fail,
     and the wrong one would be blamed. So the capture is looked at behind each operator."""
@@ -42,7 +42,7 @@ class _KeepResults(UnseenByDynamo):
         self.under_way: str | None = None  #: an operator that has begun and did not end well
         self.launched: list[tuple[int, int, str]] = []  #: as `operators`, of all, with their names
         self.operators: list[tuple[int, int]] = []  #: nodes before and after, where it made several
-        self.unwritten: list[int] = []  #: which of `kept` nobody writes (attention.py)
+        self.unwritten: list[int] = []  #: addresses of results that nobody writes (attention.py)
         self._count = count_nodes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -70,14 +70,18 @@ class _KeepResults(UnseenByDynamo):
             self.operators.append((before, after))
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         unwritten = unwritten_states(func, args, kwargs, result)
-        for kept in results:
-            if any(kept is state for state in unwritten):
-                self.unwritten.append(len(self.kept))
-            self.kept.append(kept)
+        self.unwritten += [state.data_ptr() for state in unwritten]
+        self.kept += map(_memory_of, results)
         if self._internal is not None:
             self._internal.leave(results)
         self.under_way = None
         return result
+
+
+def _memory_of(tensor: torch.Tensor) -> Any:
+    """What keeps the memory of a tensor, but not the tensor: a gradient that somebody refers to is
+    copied when it is accumulated (torch, csrc/autograd/functions/accumulate_grad.h)."""
+    return tensor.untyped_storage() if is_strided(tensor) else tensor
 
 
 @contextlib.contextmanager
@@ -87,16 +91,16 @@ def hold_buffers(
     count_nodes: Callable[[], int] = lambda: 0,
     internal: Internal | None = None,
 ) -> Iterator[_KeepResults]:
-    """While on, tensors that `allocators` and operators make are appended to `kept`. `count_nodes`
-    says how many nodes the capture has, -1 if it is invalid; `internal` holds what operators
-    allocate inside themselves."""
+    """While on, the memory of what `allocators` and operators make is appended to `kept`.
+    `count_nodes` says how many nodes the capture has, -1 if it is invalid; `internal` holds what
+    operators allocate inside themselves."""
     replaced: list[tuple[dict[str, Any], str, Any]] = []
 
     def keeping(allocate: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(allocate)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             tensor = allocate(*args, **kwargs)
-            kept.append(tensor)
+            kept.append(_memory_of(tensor))
             return tensor
 
         return wrapper
