@@ -1,4 +1,4 @@
-"""The threads that backwards run on, versions of tensors, and functions of the program's own."""
+"""Backwards and their threads, versions of tensors, and functions of the program's own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pygraph.torch_private.replacing import surround
 is_multithreading_enabled = bound("torch._C:_is_multithreading_enabled")
 set_multithreading_enabled = bound("torch._C:_set_multithreading_enabled")
 count_up_versions = bound("torch._C:_increment_version")
+#: What torch's Python code names where it calls a backward (torch/autograd/graph.py).
+WAY_IN = "run_backward"
 
 
 def surround_arguments_of_functions(around: Callable[..., Any]) -> None:

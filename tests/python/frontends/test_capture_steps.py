@@ -196,6 +196,33 @@ def test_gradients_accumulate(place: Place, none: bool) -> None:
     assert len([g for g in pygraph.report().graphs if g.state == GRAPHED]) == 2
 
 
+@pytest.mark.parametrize("every", [1, 3], ids=["dropped", "accumulated"])
+def test_gradients_that_only_the_backward_names(place: Place, every: int) -> None:
+    """The optimizer's step is outside, so no captured code reads or drops a gradient."""
+
+    def build() -> Program:
+        net = MODELS["mlp"]().to(place.torch)
+        steps = MOMENTUM(net.parameters())
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss = F.mse_loss(net(x), y)
+            loss.backward()
+            return loss
+
+        def between(number: int) -> None:
+            if number % every == every - 1:
+                steps.step()
+                steps.zero_grad()
+
+        def inputs(number: int) -> Any:
+            return place.randn(4, 8), place.randn(4, 8)
+
+        return Program(step, lambda: state_of(net, steps), inputs, between)
+
+    # Two programs where gradients are added up: one that finds none, one that finds some.
+    agree(place, build, calls=12, replays=12 - UNGRAPHED if every == 1 else range(5, 9))
+
+
 def test_gradients_that_are_kept_stay_what_they_were(place: Place) -> None:
     program = training(place)
     captured = pygraph.capture(program.step, device=place.name)

@@ -62,6 +62,8 @@ class Watched:
     def scope(self) -> Scope:
         """What the code that was seen so far can read."""
         names = frozenset(name for code in self.codes for name in names_in(code))
+        if autograd.WAY_IN in names:
+            names |= {"grad"}  # which a backward sets, whether any code names it or not
         found: dict[int, tuple[dict[str, Any], set[str]]] = {}
         for code, variables in self.codes.items():
             if _is_ours(code, variables):
