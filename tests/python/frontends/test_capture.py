@@ -143,6 +143,31 @@ def test_modes_have_programs_of_their_own(place: Place, mode: str) -> None:
         assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("around", [False, True], ids=["inside", "around"])
+@pytest.mark.parametrize("kept", [False, True], ids=["ordinary cache", "inference cache"])
+def test_views_in_inference_mode(place: Place, around: bool, kept: bool) -> None:
+    """Of what the callable reads and writes: of tensors that autograd knows, and of others."""
+
+    def build() -> Program:
+        with torch.inference_mode(kept):
+            cache = torch.zeros(2, 4, 8, device=place.torch)
+
+        @torch.inference_mode()
+        def step(row: torch.Tensor, number: torch.Tensor) -> Any:
+            keys, values = cache
+            keys.index_copy_(0, number, row)
+            values[0].add_(row[0])
+            return keys @ values.t(), number + 1
+
+        def inputs(number: int) -> Any:
+            return place.randn(1, 8), torch.tensor([number % 4], device=place.torch)
+
+        return Program(step, lambda: [cache], inputs)
+
+    with torch.inference_mode(around):
+        agree(place, build)
+
+
 def test_one_region_of_autocast_around_calls(place: Place) -> None:
     """It keeps the weights that it has cast until its end: none of a capture's."""
     model = nn.Linear(4, 4).to(place.torch)

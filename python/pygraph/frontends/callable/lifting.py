@@ -188,8 +188,10 @@ class Substitution(UnseenByDynamo):
 
 
 def _view(like: torch.Tensor, stand_in: torch.Tensor, offset: int) -> torch.Tensor:
-    """The tensor that lies in `stand_in`, so many bytes from its start, as `like` lies."""
-    return view_in(stand_in, offset, like.dtype, like.shape, like.stride())
+    """The tensor that lies in `stand_in`, so many bytes from its start, as `like` lies. It is an
+    inference tensor only if `like` is one: torch makes a view of it as if it were `like`."""
+    with torch.inference_mode(like.is_inference()):
+        return view_in(stand_in, offset, like.dtype, like.shape, like.stride())
 
 
 def view_in(
