@@ -84,7 +84,8 @@ class Twin(Device):
         try:
             made = record(function, inputs, self.space(), self._stream, known)
         except NotRecordable as error:
-            raise CaptureFailed(str(error), error.operator) from error
+            source = reasons.source_of(error)
+            raise CaptureFailed(str(error), error.operator, source) from error
         except RuntimeError as error:
             if not reasons.views_outside(error):
                 raise

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import functools
 import gc
+import linecache
 import threading
 import weakref
 from typing import Any, NamedTuple
@@ -448,6 +449,14 @@ def test_what_a_replay_cannot_stand_for_runs_as_it_is(place: Place, build: Any, 
 
     reason = runs_as_it_is(place, functools.partial(build, place))
     assert re.search(why, reason), reason
+
+
+def test_a_refusal_names_the_line(place: Place) -> None:
+    runs_as_it_is(place, functools.partial(reading, place))
+    (source,) = [graph.source for graph in pygraph.report().graphs]
+    assert source is not None
+    file, _, line = source.rpartition(":")
+    assert file == __file__ and "float(x.sum())" in linecache.getline(file, int(line))
 
 
 def test_what_cannot_be_returned_runs_as_it_is(place: Place) -> None:
