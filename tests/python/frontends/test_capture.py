@@ -825,3 +825,36 @@ def test_a_program_that_takes_no_calls_is_given_up(place: Place) -> None:
         x = place.randn(4)
         assert torch.equal(captured._miss((x,), {}), x * 2)
     assert entry.reason == "what must stay in place for its graph moves in each call"
+
+
+def test_a_program_that_serves_another_thread_is_not_given_up(place: Place) -> None:
+    """However many calls come meanwhile."""
+    if place.name == "cuda":
+        pytest.skip("a GPU's launch does not wait for an operator")
+    others: list[Any] = []
+
+    @torch.library.custom_op("pygraph_test::waiting", mutates_args=())
+    def waiting(x: torch.Tensor) -> torch.Tensor:
+        mine = others.copy()
+        others.clear()  # their calls come here, too
+        for other in mine:
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+        return x * 2
+
+    @waiting.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    captured = pygraph.capture(lambda x: waiting(x), device=place.name)
+    for _ in range(5):
+        captured(place.randn(4))
+    entry = captured._entries[-1]
+    found: list[torch.Tensor] = []
+    x = place.randn(4)
+    others += [lambda: found.append(captured(x))] * 20  # in a replay
+    before = graphed().replays
+    assert torch.equal(captured(x), x * 2)
+    assert graphed().replays == before + 1 and entry.reason is None
+    assert len(found) == 20 and all(torch.equal(each, x * 2) for each in found)

@@ -327,8 +327,9 @@ class Captured(Generic[Arguments, Result]):
     @staticmethod
     def _takes_none(entry: Entry) -> bool:
         """Whether the program of an entry has not taken a call for long, though they look alike.
-        One now and then is what comes while another thread's is served."""
-        if not entry.installed or entry.graph is None:
+        Those that come while another thread's is served do not count. That one may have ended by
+        now, so one now and then counts all the same."""
+        if not entry.installed or entry.graph is None or entry.graph.dispatcher.busy:
             return False
         served = entry.graph.dispatcher.replays > entry.replays
         entry.refused = 1 if served else entry.refused + 1
