@@ -37,7 +37,7 @@ def headline(report: Report) -> str:
         if (graphs := [each for each in report.graphs if _counts(each) and each.device == device])
     ]
     return (
-        f"PyGraph: {', '.join(counts)}, "
+        f"PyGraph: {', '.join(counts) or 'each compiled graph was replaced'}, "
         f"{report.replays} of {report.calls} calls replayed ({report.coverage():.1%}), "
         f"{as_bytes(report.bytes_copied)} copied"
     )

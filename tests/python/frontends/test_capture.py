@@ -858,3 +858,17 @@ def test_a_program_that_serves_another_thread_is_not_given_up(place: Place) -> N
     assert torch.equal(captured(x), x * 2)
     assert graphed().replays == before + 1 and entry.reason is None
     assert len(found) == 20 and all(torch.equal(each, x * 2) for each in found)
+
+
+def test_an_object_that_gets_more_attributes_is_explained(place: Place) -> None:
+    class Settings:
+        scale = 2.0
+
+    settings = Settings()
+    captured = pygraph.capture(lambda x: x * settings.scale, device=place.name)
+    for number in range(8):
+        if number == 4:
+            settings.scale = 2.0
+        x = place.randn(4)
+        assert torch.equal(captured(x), x * 2)
+    assert "settings holds others than before" in " ".join(pygraph.report().events)

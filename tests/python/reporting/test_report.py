@@ -99,6 +99,11 @@ def test_a_graph_that_was_compiled_once_more_is_not_counted() -> None:
     assert "graph 1 (inference): compiled once more with mylib::foo" in console.file.getvalue()
 
 
+def test_a_report_of_replaced_graphs_alone_says_so() -> None:
+    text = str(Report(graphs=[GraphReport(name="graph 0 (inference)", state="replaced")]))
+    assert text.startswith("PyGraph: each compiled graph was replaced, 0 of 0 calls replayed")
+
+
 def on(*devices: str, environment: dict[str, str | None] | None = None) -> str:
     graphs = [GraphReport(f"graph {n}", "graphed", device=each) for n, each in enumerate(devices)]
     return str(Report(graphs=graphs, environment=environment or {}))

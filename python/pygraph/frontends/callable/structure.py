@@ -476,7 +476,10 @@ def first_difference(one: Tree, other: Tree) -> tuple[int, str]:
     number = 0
     for number, (left, right) in enumerate(zip(one.places, other.places, strict=False)):
         if not _same_place(left, right) or left.same != right.same:
-            return number, f"{other.path(number)} is {_what(right)}, and was {_what(left)}"
+            now, was = _what(right), _what(left)
+            if now == was:
+                return number, f"{other.path(number)} holds others than before"
+            return number, f"{other.path(number)} is {now}, and was {was}"
     return number, "it reads other objects"
 
 
