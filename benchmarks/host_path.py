@@ -12,13 +12,15 @@ lookup           compiled, and a lookup of 512 indices; "lookup guess" has to lo
 drawing          compiled, and 16 random numbers; "drawing guess" has to look at the generator twice
 ... idle         of any of these, and a wait: what a caller waits for
                  (in the record, launched_before_guards: of these calls, 0 to 1)
+captured         the callable by pygraph.capture, which compares what it reads
 bypassed         no graph, and none to come: what the dispatcher adds to the callable
 new size         no graph, and a size that was not seen before
 
 The graph adds 1 to N tensors, so it has N arguments and N results and few nodes. Another one takes
 numbers on the host, each call others: "brought" as they are, "computed" of each by three
-operations, or "constant" where all calls have the same and nothing is brought. On the CPU twin
-(--device twin) the kernels run within the call: what they take is in every figure.
+operations, or "constant" where all calls have the same and nothing is brought. Of a model of N
+layers that is captured, all that it reads is compared in each call; "module" is the model as it is.
+On the CPU twin (--device twin) the kernels run within the call: what they take is in every figure.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks/, from anywhere
 
@@ -47,6 +50,10 @@ from pygraph.runtime.crossing import Crossing
 WARM = 50
 BETWEEN_WAITS = 16
 """Calls in a row: the GPU's queue must not fill."""
+
+
+LAYERS = 1, 16, 64
+"""About 15 places each, two of them tensors."""
 
 
 class Clock:
@@ -131,6 +138,8 @@ def measure(size: int, count: int, kind: str) -> dict[str, Any]:
     }
     assert graph.refresh_report().replays == before + 4 * (WARM + count), "not all were replays"
     nodes = graph.report.nodes
+    captured = captured_call(lambda *given: function(list(given)), arguments, kind)
+    rows["captured"] = clock.run(captured, count)
     rows |= compiled_rows(clock, kind, arguments, count)
     graph.release()
     rows["bypassed"] = clock.run(lambda: graph.dispatcher(list(arguments)), count)
@@ -139,6 +148,35 @@ def measure(size: int, count: int, kind: str) -> dict[str, Any]:
     rows["new size"] = clock.run(lambda: sized.dispatcher([next(sizes), *arguments]), count)
     pygraph.reset()
     return {"arguments": size, "nodes": nodes, "rows": rows}
+
+
+def captured_call(function: Any, arguments: list[Any], kind: str) -> Any:
+    """A call of it that is replayed."""
+    captured = pygraph.capture(function, device=kind)
+    for _ in range(5):
+        captured(*arguments)
+    report = pygraph.report().graphs[-1]
+    assert report.replays and report.graphed, report.blame
+    return lambda: captured(*arguments)
+
+
+def measure_layers(layers: int, count: int, kind: str) -> dict[str, Any]:
+    """A model of so many layers, captured: what it takes to compare all that it reads."""
+    clock = Clock(device_of(kind).synchronize)
+    where = torch.device("cpu" if kind == "twin" else "cuda")
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(layers))).to(where)
+    arguments = [torch.randn(1, 16, device=where)]
+    captured = captured_call(model, arguments, kind)
+    assert torch.equal(captured(), model(*arguments)), "not what the model computes"
+    before = pygraph.report().replays
+    rows = {
+        "module": clock.run(lambda: model(*arguments), count),
+        "captured": clock.run(captured, count),
+        "captured, idle": clock.run(lambda: clock.until_idle(captured()), count),
+    }
+    assert pygraph.report().replays == before + 2 * (WARM + count), "not all were replays"
+    pygraph.reset()
+    return {"layers": layers, "rows": rows}
 
 
 def measure_numbers(numbers: int, count: int, kind: str) -> dict[str, Any]:
@@ -244,10 +282,11 @@ def main(
     with torch.no_grad():
         sizes = [measure(int(size), calls, device) for size in arguments.split(",")]
         numbers = [measure_numbers(each, calls, device) for each in (1, 8)]
+        layers = [measure_layers(each, calls, device) for each in LAYERS]
     command = f"benchmarks/host_path.py --calls {calls} --device {device} --arguments {arguments}"
-    made = {"env": environment(), "command": command, "sizes": sizes, "numbers": numbers}
-    record.write(out, made)
-    for each in (*sizes, *numbers):
+    measured = {"sizes": sizes, "numbers": numbers, "layers": layers}
+    record.write(out, {"env": environment(), "command": command, **measured})
+    for each in (*sizes, *numbers, *layers):
         figures = ", ".join(f"{name} {row['median_us']:.1f}" for name, row in each["rows"].items())
         what = ", ".join(f"{count} {name}" for name, count in each.items() if name != "rows")
         print(f"{what}, us: {figures}")
