@@ -1,6 +1,7 @@
 #include "structure.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -88,6 +89,13 @@ class TensorAttribute {
 const TensorAttribute& grad() {
   static const TensorAttribute attribute("grad");  // NOLINT: lives as long as the process
   return attribute;
+}
+
+/// What runs when a leaf gets a gradient.
+const std::array<TensorAttribute, 2>& hooks() {
+  static const std::array<TensorAttribute, 2> attributes{
+      TensorAttribute("_backward_hooks"), TensorAttribute("_post_accumulate_grad_hooks")};
+  return attributes;
 }
 
 bool requires_grad(PyObject* tensor) noexcept {
@@ -373,17 +381,23 @@ class Structure::Walk {
     if (node.children == 0) {
       return true;
     }
-    if (nodes_[at_].kind == Place::Kind::kUnread) {
-      note(Slot::Owner::kAttribute, object, grad().name(), 0);
-      return admits(Py_None);
+    note(Slot::Owner::kAttribute, object, grad().name(), 0);
+    const bool unread = nodes_[at_].kind == Place::Kind::kUnread;
+    if (!(unread ? admits(Py_None) : admits_attribute(grad(), object))) {
+      return false;
     }
-    const PythonRef gradient = PythonRef::stolen(grad().of(object));
-    if (!gradient) {
+    return std::all_of(hooks().begin(), hooks().end(), [&](const TensorAttribute& attribute) {
+      return admits_attribute(attribute, object);
+    });
+  }
+
+  bool admits_attribute(const TensorAttribute& attribute, PyObject* tensor) {
+    const PythonRef value = PythonRef::stolen(attribute.of(tensor));
+    if (!value) {
       PyErr_Clear();
       return false;
     }
-    note(Slot::Owner::kAttribute, object, grad().name(), 0);
-    return admits(gradient.get());
+    return admits(value.get());
   }
 
   const std::vector<Place>& nodes_;

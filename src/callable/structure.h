@@ -59,7 +59,7 @@ struct Place {
     kFunction,   ///< a function with the code `object`; children: its cells, defaults, keyword ones
     kBytes,      ///< an array of the type `type` whose memory holds the bytes `object`
     kEmpty,      ///< a variable without a value
-    kTensor,     ///< a tensor of the type `type`; a child: its gradient
+    kTensor,     ///< a tensor of the type `type`; children, or none: its gradient, its hooks
     kUnread,     ///< a gradient that nobody reads: a leaf that is left out
     kGenerator,  ///< a random generator
     kNumber,     ///< a number that may stand in for `object`; a leaf

@@ -333,6 +333,39 @@ def test_hooks_on_modules_tensors_and_gradients(place: Place) -> None:
     agree(place, build)
 
 
+@pytest.mark.parametrize("when", ["gradient", "accumulated"])
+def test_hooks_that_a_weight_gets_later(place: Place, when: str) -> None:
+    """And what they read besides."""
+
+    def build() -> Program:
+        net = MODELS["mlp"]().to(place.torch)
+        steps = torch.optim.SGD(net.parameters(), lr=0.1)
+        share = {"of it": 0.5}
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            steps.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            steps.step()
+            return loss
+
+        def scale(parameter: torch.Tensor) -> None:
+            parameter.grad.mul_(share["of it"])
+
+        def between(number: int) -> None:
+            weight = net[0].weight
+            if number == 5 and when == "gradient":
+                weight.register_hook(lambda gradient: gradient * share["of it"])
+            elif number == 5:
+                weight.register_post_accumulate_grad_hook(scale)
+            elif number == 11:
+                share["of it"] = 0.25
+
+        return Program(step, lambda: state_of(net), lambda number: (place.randn(4, 8),), between)
+
+    agree(place, build, calls=17, replays=range(8, 13))
+
+
 def test_an_optimizer_in_the_backward(place: Place) -> None:
     def build() -> Program:
         net = MODELS["mlp"]().to(place.torch)

@@ -43,6 +43,8 @@ _NUMBERS = (float, int, *TRACED)
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _VALUES = (PlaceKind.VALUE, PlaceKind.NUMBER)
 _COUNTED = (PlaceKind.TUPLE, PlaceKind.LIST, PlaceKind.DICT)
+#: What runs when a leaf gets a gradient.
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 #: Where a wrapper has what it wraps.
 _WRAPPED = (ORIGINAL, "__wrapped__")
 #: Where torch keeps a program's state.
@@ -245,9 +247,11 @@ class Tree:
         # A parameter whose gradients are switched off in between has them all the same.
         may_have = value.requires_grad or isinstance(value, torch.nn.Parameter)
         if may_have and value.is_leaf and self._counts("grad"):
-            place.children = 1
+            place.children = 1 + len(_HOOKS)
             gradient = Owner(Holder.ATTRIBUTE, value, "grad")
             self._add(value.grad, ".grad", number, gradient)
+            for name in _HOOKS:
+                self._add(getattr(value, name), f".{name}", number)
 
     def _elements(self, value: Any, kind: PlaceKind, place: Place, number: int) -> None:
         place.kind, place.type, place.children = kind, type(value), len(value)
