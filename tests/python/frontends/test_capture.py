@@ -309,6 +309,28 @@ def test_variables_that_get_new_tensors(place: Place) -> None:
     agree(place, build)
 
 
+@pytest.mark.parametrize("kind", [list, dict, tuple])
+def test_containers_that_are_made_anew_are_the_callables(place: Place, kind: Any) -> None:
+    """A replay would put their tensors in the old ones."""
+
+    def build() -> Program:
+        class Cell:
+            state = None
+
+            def step(self, x: torch.Tensor) -> torch.Tensor:
+                old, key = self.state, "h" if kind is dict else 0
+                new = old[key] * 0.5 + x
+                self.state = {"h": new} if kind is dict else kind([new])
+                return x * 2
+
+        cell = Cell()
+        zeros = torch.zeros(3, device=place.torch)
+        cell.state = {"h": zeros} if kind is dict else kind([zeros])
+        return Program(cell.step, lambda: [cell.state], lambda number: (place.randn(3),))
+
+    assert runs_as_it_is(place, build)
+
+
 def test_arguments_that_are_written(place: Place) -> None:
     def build() -> Program:
         buffer = torch.zeros(4, device=place.torch)

@@ -42,6 +42,7 @@ _ATOMS = frozenset(
 _NUMBERS = (float, int, *TRACED)
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _VALUES = (PlaceKind.VALUE, PlaceKind.NUMBER)
+_CHANGEABLE = (PlaceKind.LIST, PlaceKind.DICT, PlaceKind.INSTANCE)
 _COUNTED = (PlaceKind.TUPLE, PlaceKind.LIST, PlaceKind.DICT)
 #: What runs when a leaf gets a gradient.
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -115,6 +116,7 @@ class Tree:
         self._met: dict[int, int] = {}
         self._alive: list[Any] = []  #: ids stay those of what was met
         self._containers: list[tuple[Any, Any]] = []
+        self.walked: dict[int, Any] = {}  #: what can be changed in place: places, and objects
         self.first_of_root: list[int] = []
 
     # ------------------------------------------------------------------ making it
@@ -189,6 +191,8 @@ class Tree:
             self._met[id(value)] = number
             self._alive.append(value)
             self._describe(value, kind, place, number, owner)
+            if place.kind in _CHANGEABLE:
+                self.walked[number] = value
         place.end = len(self.places)
 
     def _hold(self, number: int, value: Any, owner: Owner | None) -> None:
@@ -440,6 +444,7 @@ class Tree:
         """Lets go of all that was found; what it looked like stays."""
         self.leaves, self._alive, self._containers = [], [], []
         self.held, self.owners, self.number_owners, self.functions = {}, {}, {}, []
+        self.walked = {}
         self.roots, self.classes, self.optimizers = [], [], []
 
 
@@ -508,7 +513,14 @@ def difference(before: Tree, after: Tree) -> Difference:
                 return changed(one, other)
         elif not _unchanged(left, right) or places.get(left.same, -1) != right.same:
             return changed(one, other)
-        return children(one, other)
+        rebound = len(found.rebound)
+        if not children(one, other):
+            return False
+        replaced = before.walked.get(one) is not after.walked.get(other)
+        if replaced and len(found.rebound) > rebound:  # a replay would put it in the old one
+            found.change = f"{before.path(one)} is another {_named(left)} now"
+            return False
+        return True
 
     def children(one: int, other: int) -> bool:
         count = before.places[one].children
@@ -570,8 +582,11 @@ def _what(place: Place) -> str:
     if place.kind is PlaceKind.SAME:
         return "an object that stands elsewhere, too"
     counted = f" of {place.children}" if place.kind in _COUNTED else ""
-    named = getattr(place.type, "__name__", None) or _called(place.object)
-    return f"a {named}{counted}"
+    return f"a {_named(place)}{counted}"
+
+
+def _named(place: Place) -> str:
+    return getattr(place.type, "__name__", None) or _called(place.object)
 
 
 def _called(value: Any) -> str:
