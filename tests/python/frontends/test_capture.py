@@ -309,6 +309,24 @@ def test_variables_that_get_new_tensors(place: Place) -> None:
     agree(place, build)
 
 
+HIDDEN = torch.zeros(3)
+
+
+def step_of_a_module(x: torch.Tensor) -> torch.Tensor:
+    global HIDDEN
+    HIDDEN = HIDDEN.to(x.device) * 0.5 + x
+    return HIDDEN * 2
+
+
+def test_variables_of_a_module_that_get_new_tensors(place: Place) -> None:
+    def build() -> Program:
+        global HIDDEN
+        HIDDEN = torch.zeros(3, device=place.torch)
+        return Program(step_of_a_module, lambda: [HIDDEN], lambda number: (place.randn(3),))
+
+    agree(place, build)
+
+
 @pytest.mark.parametrize("kind", [list, dict, tuple])
 def test_containers_that_are_made_anew_are_the_callables(place: Place, kind: Any) -> None:
     """A replay would put their tensors in the old ones."""

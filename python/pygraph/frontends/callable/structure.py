@@ -426,7 +426,7 @@ class Tree:
             self.owners[number].put(value)
 
     def restore(self) -> None:
-        """Gives every container, and every gradient, what it held when this was made."""
+        """Gives every container, variable and gradient what it held when this was made."""
         for container, before in self._containers:
             if isinstance(container, list):
                 if not _alike(container, before):
@@ -435,10 +435,12 @@ class Tree:
                 container.clear()
                 container.update(before)
         for number, owner in self.owners.items():
-            held = self.held[number]
+            if owner.holder is Holder.LIST:
+                continue
             attribute = owner.holder is Holder.ATTRIBUTE
-            if attribute and getattr(owner.container, owner.key, None) is not held:
-                owner.put(held)
+            get = functools.partial(getattr, owner.container) if attribute else owner.container.get
+            if get(owner.key, None) is not self.held[number]:
+                owner.put(self.held[number])
 
     def forget(self) -> None:
         """Lets go of all that was found; what it looked like stays."""
