@@ -349,6 +349,16 @@ def test_containers_that_are_made_anew_are_the_callables(place: Place, kind: Any
     assert runs_as_it_is(place, build)
 
 
+def test_iterators_move_on_once_a_call(place: Place) -> None:
+    values = [place.randn(3) for _ in range(8)]
+    batches = iter(values)
+    captured = pygraph.capture(lambda x: x + next(batches), device=place.name)
+    for value in values:
+        x = place.randn(3)
+        assert torch.equal(captured(x), x + value)
+    assert "is a list_iterator: an iterator moves on" in str(pygraph.report())
+
+
 def test_arguments_that_are_written(place: Place) -> None:
     def build() -> Program:
         buffer = torch.zeros(4, device=place.torch)
@@ -659,11 +669,11 @@ def test_what_compiled_code_reads_is_compared(place: Place) -> None:
 
 
 def test_state_that_changes_when_it_is_linked(place: Place) -> None:
-    calls = iter(range(100))
+    following = iter(range(100)).__next__
     state = {"seen": 0}
 
     def step(x: torch.Tensor) -> torch.Tensor:
-        number = next(calls)
+        number = following()
         if number == UNGRAPHED - 1:
             state["seen"] = number
         return x * 2
@@ -680,11 +690,11 @@ def test_state_that_changes_when_it_is_linked(place: Place) -> None:
 def test_state_that_cannot_be_described_any_more(place: Place, when: int) -> None:
     """The callable has run once, and its caller has the result."""
     state: dict[str, Any] = {"last": place.randn(2), "runs": place.randn(1).zero_()}
-    calls = iter(range(100))
+    following = iter(range(100)).__next__
 
     def step(x: torch.Tensor) -> torch.Tensor:
         state["runs"] += 1
-        if next(calls) == when:
+        if following() == when:
             state["last"] = x.to_sparse()
         return x * 2
 

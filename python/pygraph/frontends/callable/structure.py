@@ -16,6 +16,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import io
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -229,6 +230,9 @@ class Tree:
         elif _is_array(value):
             self._array(value, place, number)
         elif isinstance(value, (type, enum.Enum)) or not _is_walked(kind):
+            if isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+                what = f"{self.path(number)} is a {kind.__name__}"
+                raise NotDescribed(f"{what}: an iterator moves on, which no replay would")
             place.kind, place.object = PlaceKind.IS, value
         else:
             self._instance(value, kind, place, number)
