@@ -359,6 +359,18 @@ def test_iterators_move_on_once_a_call(place: Place) -> None:
     assert "is a list_iterator: an iterator moves on" in str(pygraph.report())
 
 
+def test_generators_that_are_no_arguments(place: Place) -> None:
+    def build() -> Program:
+        generator = torch.Generator(place.torch).manual_seed(3)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            return x + torch.randn(3, generator=generator, device=place.torch)
+
+        return Program(step, generator.get_state, lambda number: (place.randn(3),))
+
+    agree(place, build)
+
+
 def test_arguments_that_are_written(place: Place) -> None:
     def build() -> Program:
         buffer = torch.zeros(4, device=place.torch)

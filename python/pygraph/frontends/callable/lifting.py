@@ -48,13 +48,14 @@ class Lifted:
         return [self.leaf, *(leaf for leaf, _ in self.inside)]
 
 
-def touched(leaves: Sequence[Any], storages: Collection[int]) -> list[int]:
-    """The leaves on some storages (object_of())."""
-    return [
-        number
-        for number, leaf in enumerate(leaves)
-        if isinstance(leaf, torch.Tensor) and object_of(leaf.untyped_storage()) in storages
-    ]
+def touched(leaves: Sequence[Any], objects: Collection[int]) -> list[int]:
+    """The leaves on some storages, and the generators among some objects (object_of())."""
+    found = []
+    for number, leaf in enumerate(leaves):
+        owner = leaf.untyped_storage() if isinstance(leaf, torch.Tensor) else leaf
+        if isinstance(leaf, (torch.Tensor, torch.Generator)) and object_of(owner) in objects:
+            found.append(number)
+    return found
 
 
 def tensors_at(words: Sequence[int], device: Device) -> Iterator[tuple[torch.Tensor, set[int]]]:
@@ -134,9 +135,13 @@ class Substitution(UnseenByDynamo):
         super().__init__()
         self._device = device
         self._own = device.space()
+        given = list(zip(originals, stand_ins, strict=True))
+        self._generators = {
+            object_of(each): other for each, other in given if isinstance(each, torch.Generator)
+        }
         pairs = [
             (each, other)
-            for each, other in zip(originals, stand_ins, strict=True)
+            for each, other in given
             if isinstance(each, torch.Tensor) and each.numel()
         ]
         pairs.sort(key=lambda pair: pair[0].data_ptr())
@@ -170,6 +175,8 @@ class Substitution(UnseenByDynamo):
         given: dict[int, tuple[Any, Any]] = {}
 
         def replaced(value: Any) -> Any:
+            if isinstance(value, torch.Generator):
+                return self._generators.get(object_of(value), value)
             if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
                 return value
             other = self.of(value, func)

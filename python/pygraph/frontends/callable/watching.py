@@ -43,7 +43,7 @@ class Watched:
 
     codes: dict[types.CodeType, dict[str, Any]] = dataclasses.field(default_factory=dict)
     compiled: bool = False  #: Dynamo's code ran
-    #: storages that the last call's operators were given, as object_of()
+    #: storages and generators that the last call's operators were given, as object_of()
     touched: set[int] = dataclasses.field(default_factory=set)
     not_repeated: set[str] = dataclasses.field(default_factory=set)
     #: Why the callable must not be captured.
@@ -116,7 +116,7 @@ def variables_in(code: types.CodeType) -> frozenset[str]:
 
 
 class _Operators(Watch):
-    """Notes the storages of the tensors that operators are given."""
+    """Notes the generators, and the storages of the tensors, that operators are given."""
 
     def __init__(self, device: Device, watched: Watched) -> None:
         super().__init__(device)
@@ -126,6 +126,8 @@ class _Operators(Watch):
         for each in tree_leaves((args, kwargs)):
             if isinstance(each, torch.Tensor) and each.layout == torch.strided:
                 self._watched.touched.add(object_of(each.untyped_storage()))
+            elif isinstance(each, torch.Generator):
+                self._watched.touched.add(object_of(each))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
