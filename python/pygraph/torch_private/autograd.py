@@ -11,6 +11,7 @@ from pygraph.torch_private.replacing import surround
 is_multithreading_enabled = bound("torch._C:_is_multithreading_enabled")
 set_multithreading_enabled = bound("torch._C:_set_multithreading_enabled")
 count_up_versions = bound("torch._C:_increment_version")
+set_versions = bound("torch._C._autograd:_unsafe_set_version_counter")
 #: What torch's Python code names where it calls a backward (torch/autograd/graph.py).
 WAY_IN = "run_backward"
 

@@ -845,6 +845,32 @@ def test_what_a_replay_writes_counts_as_written(place: Place) -> None:
         out.backward()
 
 
+def test_a_write_that_changes_nothing_in_the_linked_call_counts(place: Place) -> None:
+    state = nn.Parameter(torch.zeros(3, device=place.torch), requires_grad=False)
+    captured = pygraph.capture(lambda x: state.clamp_(max=9).sum() + x, device=place.name)
+    for _ in range(6):
+        out = (place.randn(3, requires_grad=True) * state).sum()
+        captured(place.randn(3))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.backward()
+    assert graphed().replays == 6 - UNGRAPHED
+
+
+def test_what_is_written_may_be_saved_in_the_linked_call(place: Place) -> None:
+    """Captures write to memory of their own, which does not count."""
+    weight, total = nn.Parameter(place.randn(3)), torch.zeros(3, device=place.torch)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        total.mul_(0.5).add_(x)
+        return (weight * total).sum()
+
+    captured = pygraph.capture(step, device=place.name)
+    for _ in range(6):
+        weight.grad = None
+        captured(place.randn(3)).backward()
+        assert torch.equal(weight.grad, total)
+
+
 COLLECTIONS = 0.0
 
 

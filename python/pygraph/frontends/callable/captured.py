@@ -101,7 +101,7 @@ class Entry:
         self.refused = 0  #: calls in a row that its program did not take since it was installed
         self.replays = 0  #: calls that its program had taken by the last of these
         self.waits = False  #: its results wait for a backward
-        self.counted: set[int] = set()  #: leaves whose versions such a call counts up
+        self.counted: set[int] = set()  #: leaves whose versions the callable counts up
         self.pending: Pending | None = None  #: what its replays return, if they wait
 
 
@@ -279,9 +279,9 @@ class Captured(Generic[Arguments, Result]):
         moving = gradients | made.rebound.keys()
         entry.moving = {leaf for leaf, place in enumerate(tree.leaf_places) if place in moving}
         problem = self._watched.reason or made.problem() or steps_on_host(tree.optimizers, device)
+        entry.counted = counted_up(tree.leaves, versions)
         if problem is None and made.waits():
             entry.waits = True
-            entry.counted = counted_up(tree.leaves, versions)
             self._note_second_derivatives(entry, made)
             problem = against_saving(self._watched)
             if problem is None and entry.varying:  # which autograd would keep
@@ -597,12 +597,12 @@ def _rebound(step: Step, tree: Tree, chosen: Collection[int]) -> list[tuple[int,
 
 
 def _written(entry: Entry, lifted: Sequence[Lifted]) -> list[int]:
-    """The leaves whose versions a call of an entry counts up. Where a backward is to come, they are
-    those that the callable itself counts up."""
+    """The leaves whose versions a call of an entry counts up: those that the callable itself counts
+    up, and unless a backward is to come, all that were found to be written."""
     assert entry.graph is not None
     arguments = (lifted[number] for number in sorted(entry.graph.written))
-    leaves = [leaf for each in arguments for leaf in each.leaves]
-    return [leaf for leaf in leaves if not entry.waits or leaf in entry.counted]
+    leaves = {leaf for each in arguments for leaf in each.leaves}
+    return sorted(entry.counted if entry.waits else entry.counted | leaves)
 
 
 def _form(entry: Entry) -> Returned | Pending:

@@ -22,7 +22,9 @@ from pygraph.frontends.callable.returned import Returned, take_apart, waits_for_
 from pygraph.frontends.callable.structure import NotDescribed, Owner, Tree, difference
 from pygraph.frontends.callable.traced import Tape
 from pygraph.frontends.callable.watching import backwards_here, casts_anew
+from pygraph.torch_private.autograd import set_versions
 from pygraph.torch_private.dispatch import tree_leaves, tree_map
+from pygraph.torch_private.tensors import version
 
 #: Makes the tree of a call with these positional and named arguments, at this moment.
 Describe = Callable[[list[Any], dict[str, Any]], Tree]
@@ -172,8 +174,10 @@ class Step:
         assert self._call is not None
         pairs = zip(self._lifted, arguments, strict=True)
         numbers = {n: other for n, (each, other) in enumerate(pairs) if each.is_number}
-        with backwards_here(), casts_anew():
-            if self.is_real(arguments):
+        real = self.is_real(arguments)
+        counted = [] if real and self.first is None else self.leaves
+        with backwards_here(), casts_anew(), _uncounted(counted):
+            if real:
                 with self._in_place(numbers):
                     return self._for_real(self._call)
             self._tape = Tape()
@@ -269,6 +273,19 @@ def _put(owner: Owner, number: Any, path: str) -> None:
         owner.put(number)
     except Exception as error:  # an object that allows no change
         raise CaptureFailed(f"{path} cannot be given another value: {error}") from error
+
+
+@contextlib.contextmanager
+def _uncounted(tensors: Sequence[Any]) -> Iterator[None]:
+    """What is written to these tensors meanwhile does not count: it is undone, or was in a capture.
+    Autograd would refuse a backward that needs them as the call has left them."""
+    known = (each for each in tensors if isinstance(each, torch.Tensor) and not each.is_inference())
+    before = [(each, version(each)) for each in known]
+    try:
+        yield
+    finally:
+        written = [(each, was) for each, was in before if version(each) != was]
+        set_versions([each for each, _ in written], [was for _, was in written])
 
 
 def switch_to_capturable(optimizer: torch.optim.Optimizer) -> None:
