@@ -639,7 +639,8 @@ def test_captured_within_captured(place: Place) -> None:
     for _ in range(8):
         x = place.randn(4)
         assert torch.equal(outer(x), x * 2 + 1)
-    assert sum(graph.replays for graph in pygraph.report().graphs) >= 4
+    # With torch 2.11, what Dynamo makes for the second factor allocates differently in each run.
+    assert sum(graph.replays for graph in pygraph.report().graphs) >= 6 - UNGRAPHED
 
 
 def test_torch_compile_inside(place: Place) -> None:
@@ -677,7 +678,8 @@ def test_what_compiled_code_reads_is_compared(place: Place) -> None:
             for _ in range(6):
                 x = place.randn(3, 4)
                 assert torch.equal(captured(x), model(x))
-    assert sum(graph.replays for graph in pygraph.report().graphs) >= 4
+    # With torch 2.11, what Dynamo makes for the second factor allocates differently in each run.
+    assert sum(graph.replays for graph in pygraph.report().graphs) >= 6 - UNGRAPHED
 
 
 def test_state_that_changes_when_it_is_linked(place: Place) -> None:
