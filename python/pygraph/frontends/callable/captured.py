@@ -25,6 +25,7 @@ from pygraph.decide.signatures import EAGER, SignatureRules
 from pygraph.frontends.callable.backward import Backward, Gradients, Pending
 from pygraph.frontends.callable.lifting import (
     Lifted,
+    against_staging,
     arguments_of,
     tensors_at,
     touched,
@@ -58,6 +59,7 @@ from pygraph.frontends.callable.watching import Scope, Watched, variables_in, wa
 from pygraph.reporting import FALLBACK
 from pygraph.runtime import calling_thread, devices, registry
 from pygraph.runtime.compiled_graph import CompiledGraph
+from pygraph.runtime.crossing import Crossing
 from pygraph.runtime.warn import warn_once
 from pygraph.torch_private import modes
 from pygraph.torch_private.autograd import count_up_versions
@@ -278,7 +280,12 @@ class Captured(Generic[Arguments, Result]):
         gradients = {place for place, owner in tree.owners.items() if owner.key == "grad"}
         moving = gradients | made.rebound.keys()
         entry.moving = {leaf for leaf, place in enumerate(tree.leaf_places) if place in moving}
-        problem = self._watched.reason or made.problem() or steps_on_host(tree.optimizers, device)
+        problem = (
+            self._watched.reason
+            or made.problem()
+            or steps_on_host(tree.optimizers, device)
+            or against_staging(tree, self._watched.used_on_host, device)
+        )
         entry.counted = counted_up(tree.leaves, versions)
         if problem is None and made.waits():
             entry.waits = True
@@ -344,6 +351,7 @@ class Captured(Generic[Arguments, Result]):
         else:
             entry.step = Step(self.function, describe, device, entry.varying)
         numbers = [n for n, each in enumerate(lifted) if each.is_number]
+        staged = [n for n, each in enumerate(lifted) if each.is_staged(device)]
         stays = [
             number
             for number, each in enumerate(lifted)
@@ -363,6 +371,7 @@ class Captured(Generic[Arguments, Result]):
             device=device,
             sizes=SignatureRules(capture_at=1, at_once=len(self._entries) <= EAGER),
             together=entry.step.gradients,
+            crossing=Crossing(frozenset(staged)),
             numbers=HostNumbers(numbers, entry.step.computed),
         )
         entry.graph.report.host_numbers = [

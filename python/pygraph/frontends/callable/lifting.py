@@ -8,6 +8,9 @@ each operator gets, in place of a tensor on an argument's memory, the same view 
 stands for it. Nothing of the caller's changes, so other threads may use it meanwhile. Kernels that
 are launched past torch's operators see the caller's addresses, which relocation then finds the same
 in both captures: foreign words (capturing/foreign.py).
+
+A tensor that the callable was given on the host is staged: each call brings it to the device. While
+the callable is captured it is given a copy there, so what it reads on the host fails then.
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import gc
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from pygraph.capturing import tensors
 from pygraph.capturing.device import CaptureFailed, Device
-from pygraph.frontends.callable.structure import PLAIN_TENSORS
+from pygraph.frontends.callable.structure import PLAIN_TENSORS, Tree
 from pygraph.operators.known import known
 from pygraph.operators.table import Property
 from pygraph.torch_private.dispatch import DisableDispatch, UnseenByDynamo, tree_map
@@ -42,10 +45,35 @@ class Lifted:
     def is_number(self) -> bool:
         return isinstance(self.value, (float, int))
 
+    def is_staged(self, device: Device) -> bool:
+        """Whether calls have it on the host. A tensor without dimensions is a number there
+        (capturing/numbers.py)."""
+        return self.given and _is_staged(self.value, device)
+
     @property
     def leaves(self) -> list[int]:
         """All leaves in it."""
         return [self.leaf, *(leaf for leaf, _ in self.inside)]
+
+
+def _is_staged(value: Any, device: Device) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and not device.owns(value)
+
+
+def against_staging(tree: Tree, used_on_host: Mapping[int, str], device: Device) -> str | None:
+    """Why what a call is given on the host cannot be staged, if so. `used_on_host`: storages, as
+    object_of(), and the operators that did more with them than to bring them."""
+    for number in tree.given:
+        leaf = tree.leaves[number]
+        if not _is_staged(leaf, device):
+            continue
+        path = tree.path(tree.leaf_places[number])
+        if leaf.requires_grad:
+            return f"{path} requires grad, and is on the host"
+        operator = used_on_host.get(object_of(leaf.untyped_storage()))
+        if operator is not None:
+            return f"{operator} computes with {path} on the host; let the device, or the caller"
+    return None
 
 
 def touched(leaves: Sequence[Any], objects: Collection[int]) -> list[int]:
@@ -151,7 +179,7 @@ class Substitution(UnseenByDynamo):
     def of(self, tensor: torch.Tensor, operator: Any = None) -> torch.Tensor:
         """What stands for a tensor: itself, if it is none of the caller's. Raises CaptureFailed for
         memory that nothing is known of."""
-        if not self._device.owns(tensor) or not tensor.numel():
+        if not tensor.numel():
             return tensor
         address = tensor.data_ptr()
         if self._own.contains(address):
@@ -162,7 +190,12 @@ class Substitution(UnseenByDynamo):
             offset = address - self._starts[number]
             end = offset + tensors.extent_bytes(tensor)
             if end <= tensors.extent_bytes(original):
-                return _view(tensor, stand_in, offset)
+                if self._device.owns(tensor):
+                    return _view(tensor, stand_in, offset)
+                if self._device.owns(stand_in):
+                    return self._staged(tensor, stand_in, offset, operator)
+        if not self._device.owns(tensor):
+            return tensor
         if operator is not None and known(operator, Property.LIFTS):
             return tensor  # a constant, which no operator has made
         raise CaptureFailed(
@@ -170,6 +203,19 @@ class Substitution(UnseenByDynamo):
             "neither an argument nor found in what the callable reads",
             None if operator is None else str(operator),
         )
+
+    def _staged(
+        self, tensor: torch.Tensor, stand_in: torch.Tensor, offset: int, operator: Any
+    ) -> torch.Tensor:
+        """A copy, as what brings a tensor to the device makes: a result may be it, and an operator
+        may write it."""
+        if operator is not None:
+            raise CaptureFailed(
+                f"{operator} takes an argument on the host that stands in an object of the "
+                "program's; move it to the device before the call",
+                str(operator),
+            )
+        return _view(tensor, stand_in, offset).clone()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given: dict[int, tuple[Any, Any]] = {}

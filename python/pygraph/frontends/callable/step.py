@@ -166,9 +166,17 @@ class Step:
         self._lifted = ()
 
     def is_real(self, arguments: Sequence[Any]) -> bool:
-        """Whether a run is given what the caller has, but for numbers: it is in no capture."""
+        """Whether a run is given what the caller has, but for numbers, and what was brought from
+        the host: it is in no capture."""
         pairs = zip(self._lifted, arguments, strict=True)
-        return all(each.value is other or each.is_number for each, other in pairs)
+        return all(
+            each.value is other or each.is_number or self._is_brought(each, other)
+            for each, other in pairs
+        )
+
+    def _is_brought(self, argument: Lifted, other: torch.Tensor) -> bool:
+        captured = self._device.space().contains
+        return argument.is_staged(self._device) and not captured(other.data_ptr())
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         assert self._call is not None

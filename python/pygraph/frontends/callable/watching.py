@@ -28,6 +28,7 @@ from pygraph.capturing.holdings import Allocator
 from pygraph.capturing.unsafe import Watch
 from pygraph.frames import is_programs
 from pygraph.frontends.callable.structure import is_library
+from pygraph.operators import obstacles
 from pygraph.torch_private import autograd, dynamo
 from pygraph.torch_private.dispatch import tree_leaves
 from pygraph.torch_private.inductor import ALLOCATORS
@@ -45,6 +46,9 @@ class Watched:
     compiled: bool = False  #: Dynamo's code ran
     #: storages and generators that the last call's operators were given, as object_of()
     touched: set[int] = dataclasses.field(default_factory=set)
+    #: storages on the host that its operators did more with than to bring them to the device, with
+    #: the operator
+    used_on_host: dict[int, str] = dataclasses.field(default_factory=dict)
     not_repeated: set[str] = dataclasses.field(default_factory=set)
     #: Why the callable must not be captured.
     reason: str | None = None
@@ -123,18 +127,28 @@ class _Operators(Watch):
         self._watched = watched
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        on_host = []
         for each in tree_leaves((args, kwargs)):
             if isinstance(each, torch.Tensor) and each.layout == torch.strided:
-                self._watched.touched.add(object_of(each.untyped_storage()))
+                storage = object_of(each.untyped_storage())
+                self._watched.touched.add(storage)
+                if self._on_host(each):
+                    on_host.append(storage)
             elif isinstance(each, torch.Generator):
                 self._watched.touched.add(object_of(each))
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if on_host and not func.is_view:
+            kind = obstacles.of_call(func, args, kwargs or {}, result, self._on_host)
+            if kind != "host to device":
+                self._watched.used_on_host |= dict.fromkeys(on_host, str(func))
+        return result
 
 
 @contextlib.contextmanager
 def watching(watched: Watched, device: Device) -> Iterator[None]:
     """Notes in `watched` what runs meanwhile on this thread, backwards included."""
     watched.touched.clear()
+    watched.used_on_host.clear()
     before = random.getstate(), _numpy_state()
     mode = _Operators(device, watched)
     # Finalizers and gc.callbacks are not the callable's code.
