@@ -126,6 +126,15 @@ class Repeats:
             self._note(self.reference.again())
         return self._spread
 
+    def beyond(self, gaps: Mapping[int, float]) -> tuple[list[int], float]:
+        """Those of some results, so far off, that further runs of the callable do not explain, and
+        how far these are from the first one."""
+        own = self.spread(_REPEATS)
+        if any(not own[index].repeats_itself for index in gaps):
+            own = self.spread(_REPEATS + _MORE_REPEATS)
+        found = [index for index, gap in gaps.items() if not own[index].covers(gap)]
+        return found, max(own[index].gap for index in gaps)
+
     def _note(self, again: list[Any]) -> None:
         wrong = _differing(self.expected, again, self.asked)
         alike = [index for index in wrong if _alike(self.expected[index], again[index])]

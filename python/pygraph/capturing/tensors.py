@@ -229,6 +229,12 @@ def same_bits(left: Any, right: Any) -> bool:
     return left.numel() == 0 or torch.equal(_as_integers(left), _as_integers(right))
 
 
+def count_differing(left: torch.Tensor, right: torch.Tensor) -> int:
+    """How many elements of two tensors, alike but for the values, have not the same bits."""
+    unlike = _as_integers(left) != _as_integers(right)
+    return int((unlike.any(-1) if left.is_complex() else unlike).sum())
+
+
 #: Bytes of tensors that are put together to be compared at once, at most; on the host, where
 #: nobody waits for a comparison, it only pays for tiny ones.
 _AT_ONCE = 4 << 20

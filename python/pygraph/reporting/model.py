@@ -61,6 +61,13 @@ class GraphReport:
     """What the callable does besides computing, and a replay does not: "print()"."""
     host_numbers: list[str] = field(default_factory=list)
     """Python numbers of which each call may have others: "optimizer.param_groups[0]['lr']"."""
+    compared: int = 0
+    """Calls that a replay and the callable have served side by side, with debug="compare"."""
+    differed: int = 0
+    """Those of them in which a replay was further from the callable than that is from itself."""
+    differences: list[str] = field(default_factory=list)
+    """What was found in them, each place once: "call 7: a replay is not what the callable does:
+    result[0]: ..."."""
     compiled_again_s: float = 0.0
     """Seconds that compiling it once more took, without them; 0 if they were known beforehand."""
 

@@ -84,6 +84,11 @@ def graph_lines(graph: GraphReport) -> list[str]:
         count = len(graph.host_numbers)
         plural = "s" if count > 1 else ""
         lines.append(f"  {count} host number{plural}: {', '.join(graph.host_numbers)}")
+    if graph.compared:
+        lines.append(
+            f"  {graph.compared} calls compared with the callable, {graph.differed} differ"
+        )
+        lines += [f"  {each}" for each in graph.differences]
     if graph.nodes:
         lines.append(
             f"  {graph.nodes} nodes ({graph.kernels} kernels, {graph.edges} edges"

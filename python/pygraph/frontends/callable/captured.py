@@ -10,6 +10,7 @@ that nothing serves yet.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import types
 from collections.abc import Callable, Collection, Sequence
@@ -23,6 +24,7 @@ from pygraph.capturing.holdings import Holdings
 from pygraph.capturing.host_numbers import HostNumbers
 from pygraph.decide.signatures import EAGER, SignatureRules
 from pygraph.frontends.callable.backward import Backward, Gradients, Pending
+from pygraph.frontends.callable.comparing import Comparing
 from pygraph.frontends.callable.lifting import (
     Lifted,
     against_staging,
@@ -78,6 +80,8 @@ _MOST_TRIES = 2
 _MOST_REFUSED = 8
 #: Calls that changed what they read, until no further one is looked at.
 _MOST_CHANGES = 4
+#: What `debug` may be.
+DEBUG = ("off", "compare")
 #: Calls that are not looked at then, at most.
 _LONGEST_REST = 1024
 
@@ -112,7 +116,11 @@ class Captured(Generic[Arguments, Result]):
     callable; from several threads at a time, too."""
 
     def __init__(
-        self, function: Callable[Arguments, Result], platform: devices.Platform, programs: int
+        self,
+        function: Callable[Arguments, Result],
+        platform: devices.Platform,
+        programs: int,
+        debug: str,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -126,6 +134,11 @@ class Captured(Generic[Arguments, Result]):
         self._values: set[str] = set()  #: places of numbers that get a program for each
         self._rest = self._news = self._changes = 0
         self._off = False
+        self._debug = debug
+        #: With this no call is served by the engine: all come to _miss.
+        self._comparing = Comparing(function) if debug == "compare" else None
+        self._numbers = itertools.count(1)
+        self._number = 0  #: of the call that is looked at, among those that came to _miss
         self._lock = threading.Lock()
         self._calls = _engine.CapturedFunction(self._miss, count_up_versions)
 
@@ -138,7 +151,11 @@ class Captured(Generic[Arguments, Result]):
 
     def __reduce__(self) -> Any:
         """A copy has graphs of its own."""
-        options = {"device": self._platform.name, "max_programs": self._programs}
+        options = {
+            "device": self._platform.name,
+            "max_programs": self._programs,
+            "debug": self._debug,
+        }
         return functools.partial(capture, **options), (self.function,)
 
     def __enter__(self) -> Captured[Arguments, Result]:
@@ -155,9 +172,11 @@ class Captured(Generic[Arguments, Result]):
     # ------------------------------------------------------------------ the slow path
 
     def _miss(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        number = next(self._numbers)
         # One call at a time is watched or linked; what others call meanwhile runs as it is.
         if self._runs_as_it_is() or not self._lock.acquire(blocking=False):
             return self.function(*positional, **named)
+        self._number = number
         try:
             return self._look_at(list(positional), named)
         finally:
@@ -315,19 +334,27 @@ class Captured(Generic[Arguments, Result]):
         graph, step = entry.graph, entry.step
         assert graph is not None and step is not None
         arguments = step.begin(call, lifted)
+        compared = self._comparing if entry.installed else None
         try:
-            results = cast(Sequence[Any], graph.dispatcher(arguments))
+            if compared is None:
+                results = cast(Sequence[Any], graph.dispatcher(arguments))
+            else:
+                describe = functools.partial(self._describe, self._scope)
+                value = compared.serve(
+                    self._number, graph, step, call, arguments, describe=describe, device=device
+                )
             if step.first is not None:
                 tree.put(step.first.rebound)
                 value = step.first.value
                 if entry.waits:
                     self._note_second_derivatives(entry, step.first)
-            else:
+            elif compared is None:
                 count_up_versions(tuple(tree.leaves[n] for n in _written(entry, lifted)))
                 value = _replayed(entry, results, tree)
+            passed_by = compared is not None and step.first is None  # the engine, which had it
         finally:
             step.end()
-        entry.replays = graph.dispatcher.replays
+        entry.replays = graph.dispatcher.replays - passed_by
         self._after(entry, tree, lifted)
         return value
 
@@ -390,24 +417,30 @@ class Captured(Generic[Arguments, Result]):
             pass
         elif graph.dispatcher.size and step.form is not None:
             entry.installed = True
-            numbers = {place: n for n, place in enumerate(step.slots)}
-            rebound = _rebound(step, tree, entry.chosen)
-            unread = [step.slots[slot] for slot, _, gone in rebound if gone]
-            if isinstance(step, TrainingStep):
-                self._make_pending(entry, step, lifted)
-            self._calls.add(
-                nodes=tree.nodes(numbers, unread),
-                roots=tuple(tree.roots[2:]),
-                same_modes=entry.same_modes,
-                arguments=[(each.leaf, each.inside) for each in lifted],
-                rebound=rebound,
-                written=_written(entry, lifted),
-                output=_form(entry).parts,
-                dispatcher=graph.dispatcher,
-                owner=entry,
-            )
+            if self._comparing is None:
+                self._install(entry, tree, lifted)
             self._replace_by(entry)
         tree.forget()
+
+    def _install(self, entry: Entry, tree: Tree, lifted: Sequence[Lifted]) -> None:
+        graph, step = entry.graph, entry.step
+        assert graph is not None and step is not None
+        numbers = {place: n for n, place in enumerate(step.slots)}
+        rebound = _rebound(step, tree, entry.chosen)
+        unread = [step.slots[slot] for slot, _, gone in rebound if gone]
+        if isinstance(step, TrainingStep):
+            self._make_pending(entry, step, lifted)
+        self._calls.add(
+            nodes=tree.nodes(numbers, unread),
+            roots=tuple(tree.roots[2:]),
+            same_modes=entry.same_modes,
+            arguments=[(each.leaf, each.inside) for each in lifted],
+            rebound=rebound,
+            written=_written(entry, lifted),
+            output=_form(entry).parts,
+            dispatcher=graph.dispatcher,
+            owner=entry,
+        )
 
     # ------------------------------------------------------------------ backwards
 
@@ -528,6 +561,8 @@ class Captured(Generic[Arguments, Result]):
     def _let_run(self, entry: Entry, tree: Tree) -> None:
         """Has the engine call the callable where calls are made of the same."""
         entry.as_it_is = True
+        if self._comparing is not None:
+            return
         self._calls.add_as_it_is(
             nodes=tree.nodes({}),
             roots=tuple(tree.roots[2:]),
@@ -631,17 +666,22 @@ def _replayed(entry: Entry, results: Sequence[Any], tree: Tree) -> Any:
 
 @overload
 def capture(
-    function: Callable[Arguments, Result], *, device: str = ..., max_programs: int = ...
+    function: Callable[Arguments, Result],
+    *,
+    device: str = ...,
+    max_programs: int = ...,
+    debug: str = ...,
 ) -> Captured[Arguments, Result]: ...
 @overload
 def capture(
-    function: None = None, *, device: str = ..., max_programs: int = ...
+    function: None = None, *, device: str = ..., max_programs: int = ..., debug: str = ...
 ) -> Callable[[Callable[Arguments, Result]], Captured[Arguments, Result]]: ...
 def capture(
     function: Callable[..., Any] | None = None,
     *,
     device: str = "cuda",
     max_programs: int = PROGRAMS,
+    debug: str = "off",
 ) -> Any:
     """Makes `function` a callable that is replayed as one CUDA graph: a model, a training step, a
     decode step, with torch.compile inside or without.
@@ -668,12 +708,17 @@ def capture(
     What a replay cannot stand for runs as it is, and pygraph.report() says why: what waits for a
     value of the device, changes Python's state, or draws random numbers on the host.
 
+    With debug="compare" each call that a graph would serve is served twice, from the same state: by
+    a replay, which is rewound, and by the callable as it is, whose results and state the caller
+    gets. What differs by more than the callable differs from itself is named, with the call, in a
+    warning and in pygraph.report(). Backwards that the program calls later are not compared.
+
     `device` is "cuda", or "twin" to try it on the CPU. Raises TypeError for what is no callable,
     ValueError for a wrong option. May be called by several threads at a time; one call is watched
     or linked at a time, and others run as they are meanwhile.
     """
     if function is None:
-        return functools.partial(capture, device=device, max_programs=max_programs)
+        return functools.partial(capture, device=device, max_programs=max_programs, debug=debug)
     if not callable(function):
         raise TypeError(f"pygraph.capture takes a callable, found a {type(function).__name__}")
     if device not in devices.PLATFORMS:
@@ -681,4 +726,6 @@ def capture(
         raise ValueError(f"device is {device!r}; it must be one of {known}")
     if max_programs < 1:
         raise ValueError(f"max_programs is {max_programs}; it must be 1 or more")
-    return Captured(function, devices.PLATFORMS[device], max_programs)
+    if debug not in DEBUG:
+        raise ValueError(f"debug is {debug!r}; it must be one of {', '.join(map(repr, DEBUG))}")
+    return Captured(function, devices.PLATFORMS[device], max_programs, debug)

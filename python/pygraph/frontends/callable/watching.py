@@ -149,13 +149,13 @@ def watching(watched: Watched, device: Device) -> Iterator[None]:
     """Notes in `watched` what runs meanwhile on this thread, backwards included."""
     watched.touched.clear()
     watched.used_on_host.clear()
-    before = random.getstate(), _numpy_state()
+    before = random_states_of_python()
     mode = _Operators(device, watched)
     # Finalizers and gc.callbacks are not the callable's code.
     with backwards_here(), casts_anew(), nothing_collected(), _profiled(watched), mode:
         yield
     watched.operator, watched.reason = mode.found, mode.reason
-    if (random.getstate(), _numpy_state()) != before:
+    if random_states_of_python() != before:
         watched.reason = "it draws from Python's or NumPy's random numbers, which a graph does not"
 
 
@@ -207,6 +207,8 @@ def _profiled(watched: Watched) -> Iterator[None]:
         sys.setprofile(outer)
 
 
-def _numpy_state() -> Any:
+def random_states_of_python() -> Any:
+    """By which draws from Python's and NumPy's random numbers are seen."""
     numpy = sys.modules.get("numpy")
-    return None if numpy is None else numpy.random.get_state(legacy=False)["state"]["pos"]
+    drawn = None if numpy is None else numpy.random.get_state(legacy=False)["state"]["pos"]
+    return random.getstate(), drawn
