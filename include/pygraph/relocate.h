@@ -55,6 +55,19 @@ struct ForeignWord {
   bool operator==(const ForeignWord&) const = default;
 };
 
+/// A word of the noise. `certain`: what differs is no padding. It belongs to a parameter of at most
+/// 8 bytes, to a copy or a fill; or the kernel takes its parameters as one block, and the word is
+/// an address of device memory in both captures.
+struct NoiseWord {
+  std::uint32_t node;
+  std::uint32_t offset;
+  std::uint64_t a;
+  std::uint64_t b;
+  bool certain;
+
+  bool operator==(const NoiseWord&) const = default;
+};
+
 /// Whether a number is an address of device memory. Asked once per distinct number, never for
 /// numbers below 64 KiB or beyond what any device addresses (57 bits).
 using IsDeviceMemory = std::function<bool(CUdeviceptr)>;
@@ -66,6 +79,7 @@ struct LinkTable {
   std::size_t coincidences = 0;         ///< in a region in A, unchanged in B
   std::size_t strays = 0;               ///< of the noise: words that look like phantom addresses
   std::size_t noise = 0;                ///< words that differ, and not all of it is explained
+  std::vector<NoiseWord> noise_words;   ///< all of it, by node, then offset
   std::vector<ForeignWord> foreign;     ///< by node, then offset
   std::vector<NumberWord> numbers;      ///< by node, then offset
   /// Why the two captures do not describe the same work, or a phantom word no region explains, or

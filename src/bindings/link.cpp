@@ -1,3 +1,4 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 
 #include "../torch/python_number.h"
 #include "bindings.h"
@@ -181,6 +183,52 @@ void bind_link(nb::module_& module) {
                    [](const Linked& self) { return self.graph.table.relocations.size(); })
       .def_prop_ro("coincidences", [](const Linked& self) { return self.graph.table.coincidences; })
       .def_prop_ro("noise", [](const Linked& self) { return self.graph.table.noise; })
+      .def_prop_ro(
+          "noise_words",
+          [](const Linked& self) {
+            std::vector<
+                std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t, bool>>
+                words;
+            words.reserve(self.graph.table.noise_words.size());
+            for (const NoiseWord& word : self.graph.table.noise_words) {
+              words.emplace_back(word.node, word.offset, word.a, word.b, word.certain);
+            }
+            return words;
+          },
+          "Words that differ and that nothing explains: (node, offset, in A, in B, certain); see "
+          "NoiseWord in relocate.h.")
+      .def_prop_ro(
+          "relocated_words",
+          [](const Linked& self) {
+            std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::int64_t>>
+                words;
+            words.reserve(self.graph.table.relocations.size());
+            for (const Relocation& word : self.graph.table.relocations) {
+              words.emplace_back(word.node, word.offset, word.region, word.addend);
+            }
+            return words;
+          },
+          "(node, offset, region, addend) of each relocation; regions past the given ones are the "
+          "graph's own allocations.")
+      .def(
+          "node_name",
+          [](const Linked& self, std::uint32_t node) -> std::string {
+            const Node& named = self.graph.image.nodes.at(node);
+            switch (named.kind) {
+              case NodeKind::kKernel:
+                return kernel_name(*self.driver, named.shape);
+              case NodeKind::kMemcpy:
+                return "a copy";
+              case NodeKind::kMemset:
+                return "a fill";
+              default:
+                return "no kernel";
+            }
+          },
+          nb::arg("node"), "A kernel's name, or what else the node is.")
+      .def_prop_ro(
+          "problem_node", [](const Linked& self) { return self.graph.table.problem_node; },
+          "The node that the first problem is about; None when it is about the whole.")
       .def_prop_ro(
           "foreign_words",
           [](const Linked& self) {

@@ -265,6 +265,7 @@ class Comparison {
     } else if (in_a != in_b) {
       ++table_.noise;
       table_.strays += phantom(in_a) ? 1 : 0;
+      table_.noise_words.push_back({node, offset, in_a, in_b, certain(left, offset, in_a, in_b)});
     } else if (region.has_value()) {
       ++table_.coincidences;
     } else if (!phantom(in_a) && is_device_memory_(in_a)) {
@@ -335,6 +336,27 @@ class Comparison {
         [](std::uint32_t value, const ParameterSlot& slot) { return value < slot.offset; });
     return after == node.parameters.begin() || std::prev(after)->offset != offset ||
            std::prev(after)->size != sizeof(std::uint64_t);
+  }
+
+  /// See NoiseWord.
+  bool certain(const Node& node, std::uint32_t offset, std::uint64_t in_a, std::uint64_t in_b) {
+    if (node.form == ParameterForm::kPacked) {
+      return is_device_memory_(in_a) && is_device_memory_(in_b);
+    }
+    if (node.form != ParameterForm::kArray) {
+      return true;
+    }
+    for (std::uint32_t i = 0; i < sizeof in_a; ++i) {
+      const bool differs = ((in_a ^ in_b) >> (8 * i) & 0xffU) != 0;
+      if (differs && std::any_of(node.parameters.begin(), node.parameters.end(),
+                                 [byte = offset + i](const ParameterSlot& slot) {
+                                   return slot.size <= sizeof in_a && slot.offset <= byte &&
+                                          byte < slot.offset + slot.size;
+                                 })) {
+        return true;
+      }
+    }
+    return false;
   }
 
   bool unexplained_host_end(const Node& node, std::uint32_t offset, std::uint64_t address) {

@@ -129,6 +129,35 @@ TEST(Relocate, OldAddressesInThePaddingOfAStructAreNoise) {
   EXPECT_FALSE(compare({{stale}}, {{stale + kPlaceB}}).sound());  // packed: nothing is known
 }
 
+TEST(Relocate, NoiseIsToldWordByWord) {
+  constexpr std::uint64_t kLeft = 0x12'3456'7800'0001;
+  constexpr std::uint64_t kRight = 0x12'3456'7800'0002;
+  const IsDeviceMemory is_device_memory = [](CUdeviceptr address) { return address == kLeft; };
+  const auto certain = [&](const Image& a, const Image& b) {
+    const LinkTable table = relocate(a, b, kRegions, 0, 0, is_device_memory);
+    EXPECT_TRUE(table.sound());
+    EXPECT_EQ(table.noise_words.size(), 1U);
+    EXPECT_EQ(table.noise, 1U);
+    const NoiseWord& word = table.noise_words.front();
+    EXPECT_EQ(word, (NoiseWord{0, 8, a.nodes[0].word(8), b.nodes[0].word(8), word.certain}));
+    return word.certain;
+  };
+  const auto in_array = [&](const std::vector<std::uint32_t>& sizes) {
+    return certain(with_parameters({1, kLeft, 2}, sizes), with_parameters({1, kRight, 2}, sizes));
+  };
+  EXPECT_TRUE(in_array({8, 8, 8}));
+  EXPECT_TRUE(in_array({8, 4, 4, 8}));
+  EXPECT_FALSE(in_array({24})) << "a struct may have padding there";
+  EXPECT_FALSE(in_array({8})) << "behind all parameters";
+  // One block: only addresses tell that a word is used.
+  EXPECT_FALSE(certain(image_of({{1, kLeft}}), image_of({{1, kRight}})));
+  const std::uint64_t far = kLeft + 8;
+  const IsDeviceMemory both = [&](CUdeviceptr address) { return address >= kLeft; };
+  EXPECT_TRUE(relocate(image_of({{kLeft}}), image_of({{far}}), kRegions, 0, 0, both)
+                  .noise_words.front()
+                  .certain);
+}
+
 TEST(Relocate, CoincidenceIsLeftAlone) {
   const LinkTable table = compare({{kRegions[0].a + 8}}, {{kRegions[0].a + 8}});
   EXPECT_TRUE(table.sound());
