@@ -27,14 +27,15 @@ OPTIONS = ("pygraph.frontends.compile.options", "Options")
 RECORDS = {
     "The report": ("pygraph.reporting", ("Report", "GraphReport", "Applied")),
     "The explanation": ("pygraph.reporting", ("Explanation", "Blocker", "OutsideKernel")),
+    "The movable graph": ("pygraph.frontends.adopt.movable", ("MovableGraph",)),
     "The plan": ("pygraph.planning", ("Plan", "GraphPlan", "Finding", "Break", "Argument")),
 }
 HEAD = """\
 # API reference
 
 `tools/api_reference.py` writes this page from the docstrings in `python/pygraph`: the public names
-of the package, the options of torch.compile, and the fields of what `report()`, `explain()` and
-`plan()` return.
+of the package, the options of torch.compile, and the fields of what `report()`, `explain()`,
+`adopt()` and `plan()` return.
 Options are given as `torch.compile(model, backend="pygraph", options={"debug": "paranoid"})`.
 [usage.md](usage.md) shows how all of it is used.
 """

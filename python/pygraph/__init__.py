@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pygraph.frontends.adopt.adopted import NotMovable, adopt
     from pygraph.frontends.callable.captured import capture
     from pygraph.frontends.callable.graphed import make_graphed_callables
     from pygraph.frontends.compile.backend import backend
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "NotMovable",
     "RequirementNotMet",
     "__version__",
+    "adopt",
     "backend",
     "capture",
     "explain",
@@ -36,7 +39,9 @@ __all__ = [
 
 _HOMES = {
     "backend": "pygraph.frontends.compile.backend",
+    "adopt": "pygraph.frontends.adopt.adopted",
     "capture": "pygraph.frontends.callable.captured",
+    "NotMovable": "pygraph.frontends.adopt.adopted",
     "RequirementNotMet": "pygraph.runtime.requirement",
     "explain": "pygraph.frontends.compile.explain",
     "info": "pygraph.runtime.registry",

@@ -98,6 +98,34 @@ class Cuda(Device):
             increment=offset_after - offset,
         )
 
+    def held_by(self, graph: Any) -> list[tuple[int, int]]:
+        backend = torch.cuda.get_allocator_backend()
+        if backend != "native":
+            raise CaptureFailed(
+                f"torch's allocator {backend}, which does not tell where a graph's memory is"
+            )
+        pool = tuple(graph.pool())
+        return [
+            (segment["address"], segment["total_size"])
+            for segment in self._segments()
+            if tuple(segment["segment_pool_id"]) == pool
+        ]
+
+    def allocations(self, graph: Any) -> list[tuple[int, int]]:
+        """All of the GPU, and of each what it was asked for."""
+        return [
+            (block["address"], block["requested_size"])
+            for segment in self._segments()
+            for block in segment["blocks"]
+            if block["state"] == "active_allocated"
+        ]
+
+    def _segments(self) -> Iterator[Mapping[str, Any]]:
+        """Those of torch's allocator on this GPU."""
+        for segment in torch.cuda.memory_snapshot():
+            if segment["device"] == self.index:
+                yield segment
+
     def free_bytes(self) -> int:
         reserve = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
         return self.driver_free_bytes() + int(reserve)

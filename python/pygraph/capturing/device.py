@@ -153,6 +153,16 @@ class Device(abc.ABC):
         DEFAULT_GENERATOR; `regions`: those of its state in the capture. Raises CaptureFailed."""
 
     @abc.abstractmethod
+    def held_by(self, graph: Any) -> list[tuple[int, int]]:
+        """The memory that somebody else's graph has for itself, as (address, bytes): the segments
+        of its private pool. Raises CaptureFailed where that cannot be told."""
+
+    @abc.abstractmethod
+    def allocations(self, graph: Any) -> list[tuple[int, int]]:
+        """What of memory that torch has given out somebody else's graph may address besides, as
+        (address, bytes)."""
+
+    @abc.abstractmethod
     def free_bytes(self) -> int:
         """Memory that an allocation can have: the driver's, and what torch holds in reserve."""
 

@@ -19,12 +19,13 @@ import enum
 import functools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 
 from pygraph import _engine
 from pygraph.capturing import tensors
+from pygraph.capturing.device import Device
 from pygraph.capturing.distance import distances
 from pygraph.capturing.host_numbers import Number
 from pygraph.capturing.reference import Reference, candidates, take
@@ -66,6 +67,27 @@ WITHIN_SPREAD = Verdict(Match.WITHIN_SPREAD)
 def failed(fault: str) -> Verdict:
     """The verdict on a graph that did `fault`."""
     return Verdict(Match.FAILED, fault)
+
+
+class CapturedMemory(Protocol):
+    """The memory that a graph was captured with, and that its runs elsewhere must not touch."""
+
+    def poison(self, byte: int) -> None:
+        """Fills it, on the current stream."""
+
+    def intact(self, byte: int) -> bool:
+        """Whether it still holds nothing but that."""
+
+
+class _Phantom:
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def poison(self, byte: int) -> None:
+        self._device.space().poison(byte)
+
+    def intact(self, byte: int) -> bool:
+        return self._device.intact(byte)
 
 
 class _GraphFailedError(Exception):
@@ -142,8 +164,12 @@ class Repeats:
             self._spread[index] = self._spread[index].widened(gap)
 
 
-def prove(program: _engine.TensorProgram, reference: Reference) -> Verdict:
-    """Runs the graph and compares."""
+def prove(
+    program: _engine.TensorProgram, reference: Reference, captured: CapturedMemory | None = None
+) -> Verdict:
+    """Runs the graph and compares. `captured`: the memory that it was captured with, where that is
+    not phantom."""
+    captured = captured or _Phantom(reference.device)
     fronts = dict(enumerate(program.fronts))
     copies = functools.partial(tensors.moved, _movable(reference, fronts), fronts)
     repeats = Repeats(reference, program.unwritten)
@@ -151,7 +177,7 @@ def prove(program: _engine.TensorProgram, reference: Reference) -> Verdict:
     try:
         for run in RUNS:
             # What a run made is gone before the next one needs memory.
-            found, took = _judge(program, repeats, copies, run)
+            found, took = _judge(program, repeats, copies, run, captured)
             runs_ms += took
             if found != BIT_EQUAL:
                 verdict = found
@@ -190,13 +216,14 @@ def _judge(
     repeats: Repeats,
     copies: Callable[[], Mapping[int, torch.Tensor]],
     run: Run,
+    captured: CapturedMemory,
 ) -> tuple[Verdict, float]:
     """The verdict on one run, and what the run took in milliseconds; 0 if it came to no end."""
     try:
-        found, took = _run_graph(program, repeats.reference, copies, run)
+        found, took = _run_graph(program, repeats.reference, copies, run, captured)
     except _GraphFailedError as error:
         return failed(str(error)), 0.0
-    if not repeats.reference.device.intact(run.poison):
+    if not captured.intact(run.poison):
         return failed("the graph wrote to memory that it does not own"), took
     return _compare(found, repeats), took
 
@@ -262,6 +289,7 @@ def _run_graph(
     reference: Reference,
     copies: Callable[[], Mapping[int, torch.Tensor]],
     run: Run,
+    captured: CapturedMemory,
 ) -> tuple[list[Any], float]:
     """The graph's results and the arguments it wrote, copied, and the milliseconds that it took.
     `copies` makes the arguments that a run is given elsewhere. Raises _GraphFailedError."""
@@ -271,7 +299,7 @@ def _run_graph(
     if run.move:
         for index, copy in copies().items():
             inputs[index] = copy
-    device.space().poison(run.poison)
+    captured.poison(run.poison)
     device.synchronize()
     started = time.perf_counter()
     try:

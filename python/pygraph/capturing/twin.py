@@ -131,6 +131,15 @@ class Twin(Device):
         region = regions[0] if regions else _engine.NO_REGION
         return _engine.Draw(argument=argument, seed_region=region)
 
+    def held_by(self, graph: Any) -> list[tuple[int, int]]:
+        return list(graph.pool())
+
+    def allocations(self, graph: Any) -> list[tuple[int, int]]:
+        """What it has met."""
+        return sorted(
+            {(each.data_ptr(), each.nbytes()) for each in graph.storages() if each.nbytes()}
+        )
+
     def free_bytes(self) -> int:
         """Of the host's memory, which tensors come from."""
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

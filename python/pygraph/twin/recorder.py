@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -54,10 +54,17 @@ class Recorded:
     keep: list[Any]
 
 
+class RecorderMemory(Protocol):
+    """Where what a capture allocates gets its addresses: phantom memory, or such that is there."""
+
+    def allocate(self, bytes: int) -> int: ...
+    def contains(self, address: int) -> bool: ...
+
+
 def record(
     function: Callable[[list[Any]], Any],
     inputs: Sequence[Any],
-    space: _engine.PhantomSpace,
+    space: RecorderMemory,
     stream: _engine.Stream,
     generators: Sequence[tuple[torch.Generator, int]] = (),
 ) -> Recorded:
@@ -119,7 +126,7 @@ class _Recorder(UnseenByDynamo):
     def __init__(
         self,
         inputs: Sequence[Any],
-        space: _engine.PhantomSpace,
+        space: RecorderMemory,
         stream: int,
         generators: Sequence[tuple[torch.Generator, int]],
     ) -> None:
