@@ -15,7 +15,6 @@ rounding.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,18 +25,8 @@ import pygraph
 
 from . import backends
 from .backends import Backend, Function
+from .compare import Mismatch, error_text, same_bits, same_value, text_of
 from .programs import Call, Program, make_inputs, make_module
-
-#: An object's id or a pointer.
-_ADDRESS = re.compile(r"0x[0-9a-f]+|[0-9]{9,}")
-
-
-class Mismatch(AssertionError):
-    """The two sides differ; `what` names the kind of difference."""
-
-    def __init__(self, what: str, where: str, details: str = "") -> None:
-        super().__init__(f"{what} of {where}{': ' if details else ''}{details}")
-        self.what = what
 
 
 @dataclasses.dataclass
@@ -229,10 +218,7 @@ def _call(side: Side, call: Call, may_raise: bool) -> str | None:
     except Exception as error:
         if not may_raise:
             raise
-        # Dynamo wraps what a backend raises, and names the backend. Some texts have addresses.
-        cause = getattr(error, "inner_exception", error)
-        text = _ADDRESS.sub("#", "".join(str(cause).splitlines()[:1]))
-        return f"{type(error).__name__}, {type(cause).__name__}: {text}"
+        return error_text(error)
     return None
 
 
@@ -241,7 +227,7 @@ def _same_results(expected: Side, found: Side, where: str) -> None:
     if len(left) != len(right):
         raise Mismatch("number", f"results of {where}", f"{len(left)}, {len(right)}")
     for index, (a, b) in enumerate(zip(left, right, strict=True)):
-        _same_value(a, b, f"result {index} of {where}")
+        same_value(a, b, f"result {index} of {where}")
     identity, sharing = _relations(expected), _relations(found)
     if identity[0] != sharing[0]:
         raise Mismatch("identity", f"results of {where}", f"{identity[0]}, {sharing[0]}")
@@ -269,63 +255,12 @@ def _relations(side: Side) -> tuple[list[int], list[int]]:
 
 def _same_state(expected: Side, found: Side, where: str) -> None:
     for (name, a), (_, b) in zip(expected.state(), found.state(), strict=True):
-        if not _same_bits(a, b):
-            raise Mismatch("bits", f"{name} after {where}", _values(a, b))
+        if not same_bits(a, b):
+            raise Mismatch("bits", f"{name} after {where}", text_of(a, b))
 
 
 def _same_kept(as_expected: Sequence[Side], found: Side, where: str) -> None:
     for number, expected in enumerate(as_expected):
         for a, b in zip(expected.results[number], found.results[number], strict=True):
-            if isinstance(a, torch.Tensor) and not _same_bits(a, b):
+            if isinstance(a, torch.Tensor) and not same_bits(a, b):
                 raise Mismatch("bits", f"a kept result of call {number} after {where}")
-
-
-def _same_value(a: Any, b: Any, where: str) -> None:
-    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        if type(a) is not type(b) or a != b:
-            raise Mismatch("value", where, f"{a!r}, {b!r}")
-        return
-    pairs = [
-        ("dtype", a.dtype, b.dtype),
-        ("device", a.device, b.device),
-        ("shape", a.shape, b.shape),
-        ("strides", a.stride(), b.stride()),
-        ("storage offset", a.storage_offset(), b.storage_offset()),
-    ]
-    for what, left, right in pairs:
-        if left != right:
-            raise Mismatch(what, where, f"{left}, {right}")
-    if not _same_bits(a, b):
-        raise Mismatch("bits", where, _values(a, b))
-
-
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.shape != b.shape:
-        return False
-    if a.numel() == 0:
-        return True
-    a, b = a.detach(), b.detach()
-    if a.is_conj() or a.is_neg():
-        a, b = a.resolve_conj().resolve_neg(), b.resolve_conj().resolve_neg()
-    if a.is_complex():
-        a, b = torch.view_as_real(a), torch.view_as_real(b)
-    kind = _INTEGERS[a.element_size()]
-    if torch.equal(a.view(kind), b.view(kind)):
-        return True
-    return a.is_cuda and a.is_floating_point() and _rounded(a, b)
-
-
-def _rounded(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors differ by no more than the order of a sum explains."""
-    tolerance = 1e-4 if a.element_size() > 2 else 3e-2
-    left, right = a.double(), b.double()
-    scale = left[left.isfinite()].abs().max() if left.isfinite().any() else 0.0
-    absolute = float(tolerance * scale)
-    return torch.allclose(left, right, rtol=tolerance, atol=absolute, equal_nan=True)
-
-
-def _values(a: torch.Tensor, b: torch.Tensor) -> str:
-    return f"\n  expected {a.flatten()[:12].tolist()}\n  found    {b.flatten()[:12].tolist()}"

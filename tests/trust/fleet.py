@@ -16,13 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from .programs import Program
-from .tally import Tally
+from . import subjects
+from .tally import Counts
 
 SCRIPT = pathlib.Path(__file__).with_name("long_run.py")
 
@@ -46,41 +46,45 @@ PROFILES = {
     "ci": Profile(500, 250),
     "gpu": Profile(5_000, 125, first_seed=10_001),
     "train": Profile(200, 100, first_seed=20_001),
+    "steps": Profile(200, 100, first_seed=30_001),
     "long": Profile(100_000, 250, first_seed=100_001),
 }
 
 
-def reproducer(program: Program, backend: str, error: str) -> str:
+def reproducer(program: Any, backend: str, error: str, arena_in_pieces: bool = False) -> str:
     """Text that shows a program and runs it: paste it into a file in the repository's root."""
     listing = "\n".join(f"# {line}" for line in program.source().splitlines())
+    kind = type(program)
     fields = "".join(
         f"    {field.name}={getattr(program, field.name)!r},\n"
-        for field in dataclasses.fields(program)
+        for field in dataclasses.fields(kind)
     )
     reason = "\n".join(f"# {line}" for line in error.splitlines()[:8])
     return (
         f"{reason}\n#\n{listing}\n"
         'import sys\nsys.path.insert(0, "tests")\n'
-        "from trust import backends, check\n"
-        "from trust.programs import Base, Call, Parameter, Program\n\n"
-        f"program = Program(\n{fields})\n"
-        f'print(check.run(program, backends.backend("{backend}")))\n'
+        "from trust import backends, subjects\n"
+        f"from {kind.__module__} import *\n\n"
+        f"backends.share_memory_eagerly({arena_in_pieces})\n"
+        f"program = {kind.__name__}(\n{fields})\n"
+        f'print(subjects.subject("{backend}").run(program))\n'
     )
 
 
 def run_chunk(
     backend_name: str, seed: int, programs: int, dynamo_share: int, current: pathlib.Path
-) -> Tally:
+) -> Counts:
     """One chunk in this process. Stops at a failure, which is shrunk first."""
     import hypothesis
 
-    from . import backends, check, strategies
+    from . import backends
 
     torch.set_num_threads(1)
-    backend = backends.backend(backend_name)
-    backends.share_memory_eagerly(arena_in_pieces=seed % 2 == 1)
-    tally = Tally()
-    worst: list[tuple[Program, str]] = []
+    subject = subjects.subject(backend_name)
+    in_pieces = seed % 2 == 1
+    backends.share_memory_eagerly(in_pieces)
+    tally = subject.tally()
+    worst: list[tuple[Any, str]] = []
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -94,11 +98,12 @@ def run_chunk(
         phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
         verbosity=hypothesis.Verbosity.quiet,
     )
-    @hypothesis.given(strategies.programs(dynamo_share=dynamo_share))
-    def every(program: Program) -> None:
-        current.write_text(reproducer(program, backend_name, "the process died here"))
+    @hypothesis.given(subject.programs(dynamo_share))
+    def every(program: Any) -> None:
+        died = reproducer(program, backend_name, "the process died here", in_pieces)
+        current.write_text(died)
         try:
-            outcome = check.run(program, backend)
+            outcome = subject.run(program)
         except Exception as error:
             worst.append((program, f"{type(error).__name__}: {error}"))
             raise
@@ -115,11 +120,20 @@ def run_chunk(
             {
                 "seed": seed,
                 "error": text if text else repr(error),
+                "command": _command(backend_name, seed, programs, dynamo_share),
                 "source": program.source(),
-                "reproducer": reproducer(program, backend_name, text),
+                "reproducer": reproducer(program, backend_name, text, in_pieces),
             }
         )
     return tally
+
+
+def _command(backend: str, seed: int, programs: int, dynamo_share: int) -> str:
+    """Draws a chunk again, and stops at the same program."""
+    return (
+        f"./run trust --device {backend} --chunk {seed} --programs {programs} "
+        f"--dynamo-share {dynamo_share} --out chunk.json"
+    )
 
 
 def _in_a_process(
@@ -129,7 +143,8 @@ def _in_a_process(
     dynamo_share: int,
     timeout_s: float,
     environment: dict[str, str] | None,
-) -> Tally:
+) -> Counts:
+    kind = subjects.subject(backend).tally
     with tempfile.TemporaryDirectory() as folder:
         current = pathlib.Path(folder, "current.py")
         out = pathlib.Path(folder, "out.json")
@@ -145,15 +160,16 @@ def _in_a_process(
         except subprocess.TimeoutExpired as expired:
             ending, errors = f"not done after {timeout_s:.0f} s", str(expired.stderr or "")
         if out.exists():
-            return Tally.from_dict(json.loads(out.read_text()))
+            return kind.from_dict(json.loads(out.read_text()))
         source = current.read_text() if current.exists() else ""
         failure = {
             "seed": seed,
             "error": f"the process of chunk {seed} ended early: {ending}\n{errors[-4000:]}",
+            "command": _command(backend, seed, programs, dynamo_share),
             "source": source,
             "reproducer": source,
         }
-        return Tally(failures=[failure])
+        return kind(failures=[failure])
 
 
 def run(
@@ -163,7 +179,7 @@ def run(
     done: dict[str, Any] | None = None,
     after_chunk: Callable[[dict[str, Any]], None] = lambda _: None,
     chunk_timeout_s: float = 3600,
-) -> Tally:
+) -> Counts:
     """All chunks of a profile but those in `done`, which maps seeds to what they came to and is
     added to; `after_chunk` sees it after each. Where there are several GPUs, chunks take turns on
     them."""
@@ -191,10 +207,15 @@ def run(
                 **tally.to_dict(),
             }
             after_chunk(done)
-    total = Tally()
-    for chunk in done.values():
-        total.merge(Tally.from_dict(chunk))
-    return total
+    return total(backend, done)
+
+
+def total(backend: str, chunks: Mapping[str, Any]) -> Counts:
+    """What all chunks came to, of a record of them."""
+    found = subjects.subject(backend).tally()
+    for chunk in chunks.values():
+        found.merge(type(found).from_dict(chunk))
+    return found
 
 
 def _gpus() -> list[str]:

@@ -19,7 +19,6 @@ if __package__ is None or __package__ == "":
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from trust import fleet
-from trust.tally import Tally
 
 
 def _parse() -> argparse.Namespace:
@@ -32,11 +31,13 @@ def _parse() -> argparse.Namespace:
         "--device",
         default="twin",
         choices=[
-            kind + training
+            kind + what
             for kind in ("twin", "cuda", "cuda-inductor", "aot_eager", "eager")
-            for training in ("", "-train")
+            for what in ("", "-train", "-steps")
+            if what != "-steps" or kind in ("twin", "cuda", "eager")
         ],
-        help="eager and aot_eager are torch's own, to test the test",
+        help="-train: with a backward behind every call; -steps: whole steps, for pygraph.capture; "
+        "eager and aot_eager are torch's own, to test the test",
     )
     parser.add_argument("--first-seed", type=int, help="of the first chunk; default: the profile's")
     parser.add_argument("--dynamo-share", type=int, help="percent of programs through Dynamo")
@@ -64,7 +65,8 @@ def main() -> int:
             options.device, options.chunk, profile.programs, profile.dynamo_share, current
         )
         options.out.write_text(json.dumps(tally.to_dict()))
-        return 0
+        print(tally.summary())
+        return 1 if tally.failures else 0
 
     record: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
@@ -83,11 +85,9 @@ def main() -> int:
     before, started = record["seconds"], time.monotonic()
 
     def save(chunks: dict[str, Any]) -> None:
-        total = Tally()
-        for chunk in chunks.values():
-            total.merge(Tally.from_dict(chunk))
+        total = fleet.total(options.device, chunks)
         record["seconds"] = round(before + time.monotonic() - started, 1)
-        record["total"] = {**total.to_dict(), "graphed_share": total.graphed_share()}
+        record["total"] = {**total.to_dict(), **total.shares()}
         options.out.write_text(json.dumps(record, indent=1))
         print(f"{record['seconds']:.0f} s: {total.programs} programs", file=sys.stderr)
 
