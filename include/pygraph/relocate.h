@@ -55,9 +55,10 @@ struct ForeignWord {
   bool operator==(const ForeignWord&) const = default;
 };
 
-/// A word of the noise. `certain`: what differs is no padding. It belongs to a parameter of at most
-/// 8 bytes, to a copy or a fill; or the kernel takes its parameters as one block, and the word is
-/// an address of device memory in both captures.
+/// A word of the noise. `certain`: what differs is no padding. It belongs to a parameter of 2 to 8
+/// bytes (an object without members is one of 1 byte, which nobody writes), to a copy or a fill; or
+/// the kernel takes its parameters as one block, and the word is an address of device memory in
+/// both captures.
 struct NoiseWord {
   std::uint32_t node;
   std::uint32_t offset;

@@ -350,8 +350,8 @@ class Comparison {
       const bool differs = ((in_a ^ in_b) >> (8 * i) & 0xffU) != 0;
       if (differs && std::any_of(node.parameters.begin(), node.parameters.end(),
                                  [byte = offset + i](const ParameterSlot& slot) {
-                                   return slot.size <= sizeof in_a && slot.offset <= byte &&
-                                          byte < slot.offset + slot.size;
+                                   return slot.size > 1 && slot.size <= sizeof in_a &&
+                                          slot.offset <= byte && byte < slot.offset + slot.size;
                                  })) {
         return true;
       }

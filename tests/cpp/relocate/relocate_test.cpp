@@ -149,6 +149,7 @@ TEST(Relocate, NoiseIsToldWordByWord) {
   EXPECT_TRUE(in_array({8, 4, 4, 8}));
   EXPECT_FALSE(in_array({24})) << "a struct may have padding there";
   EXPECT_FALSE(in_array({8})) << "behind all parameters";
+  EXPECT_FALSE(in_array({8, 1, 7, 8})) << "an object without members";
   // One block: only addresses tell that a word is used.
   EXPECT_FALSE(certain(image_of({{1, kLeft}}), image_of({{1, kRight}})));
   const std::uint64_t far = kLeft + 8;
