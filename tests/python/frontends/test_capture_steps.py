@@ -366,6 +366,26 @@ def test_hooks_that_a_weight_gets_later(place: Place, when: str) -> None:
     agree(place, build, calls=17, replays=range(8, 13))
 
 
+def test_what_is_kept_of_a_result_that_waits_does_not_wait(place: Place) -> None:
+    net, cache = nn.Linear(8, 3).to(place.torch), {"out": torch.zeros(4, 3, device=place.torch)}
+
+    @pygraph.capture(device=place.name)
+    def step(x: torch.Tensor) -> Any:
+        out = net(x)
+        cache["out"] = out.detach()
+        return out, out.detach()
+
+    for _ in range(8):
+        out, detached = step(place.randn(4, 8))
+        assert out.requires_grad
+        assert not cache["out"].requires_grad
+        assert not detached.requires_grad
+        assert out.data_ptr() == cache["out"].data_ptr() == detached.data_ptr()
+        net.zero_grad()
+        out.sum().backward()
+        assert torch.equal(net.bias.grad, torch.full_like(net.bias, 4))
+
+
 def test_an_optimizer_in_the_backward(place: Place) -> None:
     def build() -> Program:
         net = MODELS["mlp"]().to(place.torch)

@@ -194,7 +194,8 @@ class Pending:
         leaves = dict(zip(self._leaves, found[self._results :], strict=True))
         saved = [results[number] for number in plan.saved_results]
         saved += [leaves[leaf] for leaf in plan.saved_leaves]
-        waiting = [results[number] for number in plan.waiting]
+        # Others may be views of these, and would wait, too, if these themselves did.
+        waiting = [results[number].detach() for number in plan.waiting]
         tied = Waiting.apply(
             self._backward, saved, waiting, *(leaves[leaf] for leaf in self._backward.leaves)
         )
