@@ -46,7 +46,7 @@ PROFILES = {
     "ci": Profile(500, 250),
     "gpu": Profile(5_000, 125, first_seed=10_001),
     "train": Profile(200, 100, first_seed=20_001),
-    "steps": Profile(200, 100, first_seed=30_001),
+    "steps": Profile(120, 60, first_seed=30_001),
     "long": Profile(100_000, 250, first_seed=100_001),
 }
 

@@ -137,8 +137,12 @@ def attribute_that_is_none_at_first(writer: Writer) -> None:
 
 
 def tensor_that_is_written(writer: Writer) -> None:
+    """And read: by the loss, whose backward needs it, or behind that."""
     state = writer.keep("total", f"torch.zeros({CLASSES}, device=DEVICE)")
-    writer.add("update", f"{state}.mul_(0.9).add_(out.detach().mean(0))")
+    part = writer.one_of(("update", "loss"))
+    writer.add(part, f"{state}.mul_(0.9).add_(out.detach().mean(0))")
+    if part == "loss":
+        writer.add(part, f"loss = loss + (out * {state}).mean()")
     writer.results.append(f"{state} * 2")
 
 

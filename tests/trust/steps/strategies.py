@@ -76,7 +76,7 @@ def _train(writer: Writer) -> None:
     chosen = writer.one_of((1, 2, 0, 3, _MOST_FEATURES))
     for _ in range(chosen):
         _add_feature(writer, features.FEATURES)
-    if writer.once_in(6):
+    if writer.once_in(5):
         _add_feature(writer, features.UNGRAPHED_FEATURES)
     _backward(writer)
 
@@ -113,7 +113,7 @@ def _backward(writer: Writer) -> None:
         (
             *("optimizer",) * 8,
             *("accumulation", "no optimizer", "gradients only", "by hand", "in the backward"),
-            *("by the caller",) * 2,
+            *("by the caller",) * 3,
         )
     )
     writer.has(f"updates: {how}")

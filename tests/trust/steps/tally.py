@@ -19,6 +19,8 @@ class StepTally(Counts):
     replayable: int = 0  #: programs without a feature that runs as it is, that seldom raise
     replayable_replayed: int = 0
     drawn: collections.Counter[str] = dataclasses.field(default_factory=_counter)
+    #: The features of replayable programs.
+    in_replayable: collections.Counter[str] = dataclasses.field(default_factory=_counter)
     with_replays: collections.Counter[str] = dataclasses.field(default_factory=_counter)
     unexpected: collections.Counter[str] = dataclasses.field(default_factory=_counter)
 
@@ -36,6 +38,7 @@ class StepTally(Counts):
             self.with_replays.update(features)
         if not features & UNGRAPHED and outcome.raised < outcome.calls / 2:
             self.replayable += 1
+            self.in_replayable.update(features)
             self.replayable_replayed += outcome.replays > 0
             if not outcome.replays:
                 self.unexpected.update(outcome.reasons[:1] or ["no reason"])
@@ -49,11 +52,11 @@ class StepTally(Counts):
         return self.replayable_replayed / self.replayable if self.replayable else 0.0
 
     def never_replayed(self, least: int = 1) -> list[str]:
-        """Features that were drawn `least` times or more, and in no program that was replayed."""
+        """Features of `least` replayable programs or more, none of which was replayed."""
         return sorted(
             name
-            for name, count in self.drawn.items()
-            if count >= least and not self.with_replays[name] and name not in UNGRAPHED
+            for name, count in self.in_replayable.items()
+            if count >= least and not self.with_replays[name]
         )
 
     def shares(self) -> dict[str, float]:

@@ -22,10 +22,10 @@ from trust.steps.programs import StepCall, WholeStep
 from trust.steps.tally import StepTally
 
 #: Of programs that nothing keeps from it, at least so many are replayed...
-REPLAYABLE_SHARE = 0.95
+REPLAYABLE_SHARE = 0.9
 #: ...and of all calls.
-REPLAYED_SHARE = 0.4
-#: A feature that was drawn so often has been replayed.
+REPLAYED_SHARE = 0.3
+#: A feature of so many programs that may be replayed was, in one of them.
 OFTEN = 6
 
 Function = Callable[..., Any]
