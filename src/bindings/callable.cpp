@@ -211,6 +211,9 @@ void bind_callable(nb::module_& module) {
           },
           nb::arg("nodes"), nb::arg("roots"), nb::arg("same_modes"), nb::arg("function"),
           nb::arg("owner"), "The calls that `nodes` admit are `function`'s. Takes the nodes over.")
+      .def_prop_ro("shortcuts", &CapturedFunction::shortcuts,
+                   "Calls that were admitted without a look at what had not changed "
+                   "(unchanged.h).")
       .def("remove", [](CapturedFunction& self, nb::handle owner) { self.remove(owner.ptr()); })
       .def(
           "first_mismatch",

@@ -119,7 +119,8 @@ void CapturedFunction::remove(PyObject* owner) noexcept {
 
 std::optional<std::size_t> CapturedFunction::first_mismatch(PyObject* owner, PyObject* positional,
                                                             PyObject* named) const {
-  for (const std::shared_ptr<const Entry>& entry : entries_) {
+  const auto entries = entries_;  // a comparison may run Python code
+  for (const std::shared_ptr<const Entry>& entry : entries) {
     Found found;
     if (entry->owner.get() == owner &&
         !entry->structure.admits(roots_of(*entry, positional, named), found)) {
@@ -134,7 +135,8 @@ std::shared_ptr<const Entry> CapturedFunction::find(PyObject* positional, PyObje
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const std::shared_ptr<const Entry> entry = entries_[i];  // a comparison may run Python code
     if (says_yes(entry->same_modes.get()) &&
-        entry->structure.admits(roots_of(*entry, positional, named), found)) {
+        entry->structure.admits_again(roots_of(*entry, positional, named), found)) {
+      shortcuts_ += found.past_unchanged ? 1 : 0;
       if (i != 0 && i < entries_.size() && entries_[i] == entry) {
         std::rotate(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(i),
                     entries_.begin() + static_cast<std::ptrdiff_t>(i) + 1);

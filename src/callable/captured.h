@@ -88,6 +88,9 @@ class CapturedFunction {
   [[nodiscard]] std::optional<std::size_t> first_mismatch(PyObject* owner, PyObject* positional,
                                                           PyObject* named) const;
 
+  /// Calls that an entry has admitted without a look at what had not changed.
+  [[nodiscard]] std::uint64_t shortcuts() const noexcept { return shortcuts_; }
+
   int traverse(visitproc visit, void* arg) const;
   void release() noexcept;
 
@@ -102,6 +105,7 @@ class CapturedFunction {
   PythonRef miss_;
   PythonRef count_up_;
   std::vector<std::shared_ptr<const Entry>> entries_;  ///< the one used last comes first
+  std::uint64_t shortcuts_ = 0;
 };
 
 }  // namespace pygraph::torch_bridge::callable

@@ -7,7 +7,10 @@
 #include <cstring>
 #include <optional>
 #include <stdexcept>
+#include <unordered_map>
 #include <utility>
+
+#include "unchanged.h"
 
 namespace pygraph::torch_bridge::callable {
 namespace {
@@ -44,6 +47,9 @@ bool same_value(const Place& node, PyObject* object) noexcept {
     const double left = PyFloat_AS_DOUBLE(wanted);
     const double right = PyFloat_AS_DOUBLE(object);
     return std::bit_cast<std::uint64_t>(left) == std::bit_cast<std::uint64_t>(right);
+  }
+  if (PyAnySet_Check(object) && PyAnySet_Check(wanted) && PySet_GET_SIZE(object) == 0) {
+    return PySet_GET_SIZE(wanted) == 0;  // each module has an empty one
   }
   return equal(object, wanted);
 }
@@ -190,10 +196,41 @@ class Structure::Walk {
     found_.slots.clear();
     found_.slots.resize(structure.slots_);
   }
+  /// One that tells what it comes to.
+  Walk(const Structure& structure, Found& found, Recorder& recorder) : Walk(structure, found) {
+    recorder_ = &recorder;
+  }
+  /// One past what has not changed.
+  Walk(const Structure& structure, Found& found, const Record& record) : Walk(structure, found) {
+    record_ = &record;
+    for (const auto& [number, object] : record.met) {
+      met_[number] = PythonRef::to(object);
+    }
+  }
 
-  [[nodiscard]] std::size_t places() const noexcept { return at_; }
+  bool admit_all(const std::vector<PyObject*>& roots) {
+    const bool same =
+        std::all_of(roots.begin(), roots.end(), [this](PyObject* root) { return admits(root); });
+    found_.places = at_;
+    return same;
+  }
 
+  /// A record is of no use any more: a whole comparison may admit what this has not.
+  [[nodiscard]] bool is_unsure() const noexcept { return unsure_; }
+
+ private:
   bool admits(PyObject* object) {
+    if (recorder_ == nullptr) {
+      return compare(object);
+    }
+    const Recorder::Position outer =
+        recorder_->enter(static_cast<std::uint32_t>(at_), nodes_[at_], object);
+    const bool same = compare(object);
+    recorder_->leave(outer, static_cast<std::uint32_t>(at_));
+    return same;
+  }
+
+  bool compare(PyObject* object) {
     const Place& node = nodes_[at_++];
     if (node.number >= 0 && node.kind != Place::Kind::kSame) {
       met_[static_cast<std::size_t>(node.number)] = PythonRef::to(object);
@@ -214,7 +251,7 @@ class Structure::Walk {
         return is_of(node, object) && PyList_Check(object) &&
                PyList_GET_SIZE(object) == node.children && elements(node, object);
       case Place::Kind::kDict:
-        return is_of(node, object) && PyDict_Check(object) && items(node, object);
+        return is_of(node, object) && PyDict_Check(object) && items(node, nullptr, object);
       case Place::Kind::kInstance:
         return is_of(node, object) && instance(node, object);
       case Place::Kind::kAttributes:
@@ -242,9 +279,11 @@ class Structure::Walk {
     return false;
   }
 
- private:
+  static bool is_of(PyObject* type, PyObject* object) noexcept {
+    return object != nullptr && reinterpret_cast<PyObject*>(Py_TYPE(object)) == type;
+  }
   static bool is_of(const Place& node, PyObject* object) noexcept {
-    return object != nullptr && reinterpret_cast<PyObject*>(Py_TYPE(object)) == node.type.get();
+    return is_of(node.type.get(), object);
   }
 
   void note(Slot::Owner owner, PyObject* container, PyObject* key, Py_ssize_t index) {
@@ -266,48 +305,127 @@ class Structure::Walk {
       if (list) {
         note(Slot::Owner::kList, object, nullptr, i);
       }
-      if (!admits(PySequence_Fast_GET_ITEM(object, i))) {
+      const PythonRef element = PythonRef::to(PySequence_Fast_GET_ITEM(object, i));
+      if (!admits(element.get())) {
         return false;
       }
     }
     return true;
   }
 
-  bool items(const Place& node, PyObject* dict) {
+  /// The items of `dict`, which may be the __dict__ of `instance`.
+  bool items(const Place& node, PyObject* instance, PyObject* dict) {
+    const auto place = static_cast<std::uint32_t>(at_ - 1);
+    if (record_ != nullptr && anchor_ < record_->anchors.size() &&
+        record_->anchors[anchor_].place == place) {
+      return unchanged(record_->anchors[anchor_++], dict);
+    }
+    if (recorder_ != nullptr) {
+      recorder_->enter_items(place, node, instance, dict);
+    }
     if (node.children == 0) {
       return PyDict_GET_SIZE(dict) == 0;
     }
+    return has_order_of_its_own(dict) ? ordered_items(node, dict) : plain_items(node, dict);
+  }
+
+  bool plain_items(const Place& node, PyObject* dict) {
     Py_ssize_t position = 0;
     PyObject* key = nullptr;
     PyObject* value = nullptr;
     std::uint32_t seen = 0;
     while (PyDict_Next(dict, &position, &key, &value) != 0) {
-      if (seen == node.children) {
-        return false;
-      }
-      PyObject* wanted = nodes_[at_].key.get();
-      if (wanted == key && nodes_[at_].kind == Place::Kind::kAny) {
-        ++seen;
-        ++at_;
-        continue;
-      }
-      const PythonRef kept_key = PythonRef::to(key);
-      const PythonRef kept_value = PythonRef::to(value);
-      if (wanted == nullptr) {  // a key that is no value has a place of its own
-        ++seen;
-        if (!admits(key)) {
-          return false;
-        }
-      } else if (wanted != key && !equal(wanted, key)) {
-        return false;
-      }
-      ++seen;
-      note(Slot::Owner::kDict, dict, key, 0);
-      if (!admits(kept_value.get())) {
+      if (!item(node, dict, key, value, seen)) {
         return false;
       }
     }
     return seen == node.children;
+  }
+
+  /// In the order that an OrderedDict shows, which its dictionary does not know.
+  bool ordered_items(const Place& node, PyObject* dict) {
+    const PythonRef keys = PythonRef::stolen(PyODict_Type.tp_iter(dict));
+    std::uint32_t seen = 0;
+    while (keys) {
+      const PythonRef key = PythonRef::stolen(PyIter_Next(keys.get()));
+      PyObject* value = key ? PyDict_GetItemWithError(dict, key.get()) : nullptr;
+      if (value == nullptr) {
+        break;
+      }
+      if (!item(node, dict, key.get(), value, seen)) {
+        return false;
+      }
+    }
+    const bool ended = PyErr_Occurred() == nullptr;
+    PyErr_Clear();
+    return ended && seen == node.children;
+  }
+
+  bool item(const Place& node, PyObject* dict, PyObject* key, PyObject* value,
+            std::uint32_t& seen) {
+    if (seen == node.children) {
+      return false;
+    }
+    PyObject* wanted = nodes_[at_].key.get();
+    if (wanted == key && nodes_[at_].kind == Place::Kind::kAny) {
+      ++seen;
+      ++at_;
+      return true;
+    }
+    const PythonRef kept_key = PythonRef::to(key);
+    const PythonRef kept_value = PythonRef::to(value);
+    if (wanted == nullptr) {  // a key that is no value has a place of its own
+      ++seen;
+      if (!admits(key)) {
+        return false;
+      }
+    } else if (wanted != key && !equal(wanted, key)) {
+      return false;
+    }
+    ++seen;
+    note(Slot::Owner::kDict, dict, key, 0);
+    return admits(kept_value.get());
+  }
+
+  /// Whether everything below an anchor is the same.
+  bool unchanged(const Anchor& anchor, PyObject* dict) {
+    bool same = dict == anchor.dict && !record_->stale();
+    for (const Check& check : anchor.checks) {
+      if (!same) {
+        break;
+      }
+      switch (check.kind) {
+        case Check::Kind::kInstance:
+          same = is_of(check.type, check.object) && has_dict(check.object, check.dict);
+          break;
+        case Check::Kind::kType:
+          same = is_of(check.type, check.object);
+          break;
+        case Check::Kind::kSame:
+          same = met_[check.place].get() == check.object;
+          break;
+        case Check::Kind::kWalk: {
+          const PythonRef kept = PythonRef::to(check.object);
+          at_ = check.place;
+          if (!compare(check.object)) {
+            return false;
+          }
+          same = !record_->stale();  // if this has run Python code
+          break;
+        }
+      }
+    }
+    unsure_ = unsure_ || !same;
+    at_ = anchor.end;
+    return same;
+  }
+
+  static bool has_dict(PyObject* object, PyObject* dict) noexcept {
+    const PythonRef found = PythonRef::stolen(PyObject_GenericGetDict(object, nullptr));
+    if (!found) {
+      PyErr_Clear();
+    }
+    return found.get() == dict;
   }
 
   bool instance(const Place& node, PyObject* object) {
@@ -316,7 +434,7 @@ class Structure::Walk {
       PyErr_Clear();
       return false;
     }
-    return items(node, dict.get());
+    return items(node, object, dict.get());
   }
 
   bool attributes(const Place& node, PyObject* object) {
@@ -404,22 +522,37 @@ class Structure::Walk {
   Found& found_;
   std::vector<PythonRef> met_;
   std::size_t at_ = 0;
+  Recorder* recorder_ = nullptr;
+  const Record* record_ = nullptr;
+  std::size_t anchor_ = 0;  ///< of `record_`: the next one
+  bool unsure_ = false;
 };
 
 Structure::Structure(std::vector<Place> nodes) : nodes_(std::move(nodes)) {
-  // Places that are still to come of the trees so far; each root begins one.
-  std::vector<std::uint32_t> open;
-  for (const Place& node : nodes_) {
+  struct Open {
+    std::size_t place;
+    std::uint32_t children;  ///< that are still to come
+  };
+  std::vector<Open> open;  // of the trees so far; each root begins one
+  std::unordered_map<std::int32_t, std::int32_t> numbers;
+  // Roots are new ones in each call, or belong to the callable alone; and what a call writes itself
+  // changes in each.
+  Strikes strikes(nodes_.size());
+  for (std::size_t at = 0; at < nodes_.size(); ++at) {
+    Place& node = nodes_[at];
     if (open.empty()) {
       ++roots_;
+      strikes[at] = kMostStrikes;
     } else {
-      --open.back();
+      --open.back().children;
+      if (node.slot >= 0) {
+        strikes[open.back().place] = kMostStrikes;
+      }
     }
-    open.push_back(node.children);
-    while (!open.empty() && open.back() == 0) {
+    open.push_back({at, node.children});
+    while (!open.empty() && open.back().children == 0) {
       open.pop_back();
     }
-    numbers_ = std::max(numbers_, static_cast<std::size_t>(node.number + 1));
     slots_ = std::max(slots_, static_cast<std::size_t>(node.slot + 1));
     const bool leaf = node.kind == Place::Kind::kTensor || node.kind == Place::Kind::kUnread ||
                       node.kind == Place::Kind::kGenerator || node.kind == Place::Kind::kNumber;
@@ -433,21 +566,49 @@ Structure::Structure(std::vector<Place> nodes) : nodes_(std::move(nodes)) {
     if ((needs_object && !node.object) || (node.kind == Place::Kind::kSame && node.number < 0)) {
       throw std::invalid_argument("a place of a structure does not say what must be there");
     }
+    if (node.number >= 0) {  // counted without gaps from here on
+      const auto next = static_cast<std::int32_t>(numbers.size());
+      node.number = numbers.try_emplace(node.number, next).first->second;
+    }
   }
   if (!open.empty()) {
     throw std::invalid_argument("a structure ends within a tree");
   }
+  numbers_ = numbers.size();
+  unchanged_ = std::make_unique<Unchanged>(std::move(strikes));
 }
 
+Structure::~Structure() = default;
+Structure::Structure(Structure&& other) noexcept = default;
+
 bool Structure::admits(const std::vector<PyObject*>& roots, Found& found) const {
+  found.past_unchanged = false;
+  return roots.size() == roots_ && Walk(*this, found).admit_all(roots);
+}
+
+bool Structure::admits_again(const std::vector<PyObject*>& roots, Found& found) const {
   if (roots.size() != roots_) {
     return false;
   }
-  Walk walk(*this, found);
-  const bool same = std::all_of(roots.begin(), roots.end(),
-                                [&walk](PyObject* root) { return walk.admits(root); });
-  found.places = walk.places();
-  return same;
+  if (const std::shared_ptr<Record> record = unchanged_->usable()) {
+    Walk walk(*this, found, *record);
+    found.past_unchanged = walk.admit_all(roots);
+    if (found.past_unchanged) {
+      ++record->uses;
+      return true;
+    }
+    if (!walk.is_unsure()) {
+      return false;
+    }
+  }
+  if (!admits(roots, found)) {
+    return false;
+  }
+  unchanged_->renew(numbers_, [&](Recorder& recorder) {
+    Found again;
+    return Walk(*this, again, recorder).admit_all(roots);
+  });
+  return true;
 }
 
 int Structure::traverse(visitproc visit, void* arg) const {

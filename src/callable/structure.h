@@ -91,6 +91,7 @@ struct Found {
   std::vector<PythonRef> leaves;  ///< tensors, generators, numbers, in the order of the tree
   std::vector<Slot> slots;        ///< by Place::slot
   std::size_t places = 0;         ///< of the tree, that were looked at
+  bool past_unchanged = false;    ///< what has not changed was not looked at
 };
 
 /// Whether code that takes `one` for a decision may be expected to decide the same of `other`: both
@@ -99,15 +100,25 @@ struct Found {
 /// one half up to 4, and those that are not finite.
 bool may_stand_in(PyObject* one, PyObject* other) noexcept;
 
-/// Immutable. Guarded by the GIL.
+class Unchanged;
+
+/// Immutable, but for what it remembers of calls. Guarded by the GIL.
 class Structure {
  public:
   /// Throws std::invalid_argument if the nodes are no trees, one behind the other.
   explicit Structure(std::vector<Place> nodes);
+  ~Structure();
+  Structure(const Structure&) = delete;
+  Structure& operator=(const Structure&) = delete;
+  Structure(Structure&& other) noexcept;
+  Structure& operator=(Structure&& other) = delete;
 
   /// Whether `roots` are made of the same. `found` is filled, and of no use if not. Leaves no
   /// Python error set.
   [[nodiscard]] bool admits(const std::vector<PyObject*>& roots, Found& found) const;
+  /// The same, without a look at what has not changed since a call that this has admitted
+  /// (unchanged.h).
+  [[nodiscard]] bool admits_again(const std::vector<PyObject*>& roots, Found& found) const;
 
   int traverse(visitproc visit, void* arg) const;
 
@@ -119,6 +130,7 @@ class Structure {
   std::size_t numbers_ = 0;
   std::size_t slots_ = 0;
   std::size_t leaves_ = 0;
+  std::unique_ptr<Unchanged> unchanged_;
 };
 
 }  // namespace pygraph::torch_bridge::callable

@@ -1,0 +1,323 @@
+#include "unchanged.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <unordered_map>
+
+#include "structure.h"
+
+// Without the GIL a callback would need locks.
+#if PY_VERSION_HEX >= 0x030C0000 && !defined(Py_GIL_DISABLED)
+#define PYGRAPH_DICTIONARIES_CAN_BE_WATCHED 1
+#else
+#define PYGRAPH_DICTIONARIES_CAN_BE_WATCHED 0
+#endif
+
+namespace pygraph::torch_bridge::callable {
+
+namespace {
+
+bool is_finalizing() noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
+}  // namespace
+
+#if PYGRAPH_DICTIONARIES_CAN_BE_WATCHED
+
+/// The dictionaries that records watch.
+class Registry {
+ public:
+  /// Null: the interpreter has no watcher left. Lives as long as the process, for dictionaries end
+  /// later than the module.
+  static Registry* get() {
+    static Registry* const registry = make();
+    return registry;
+  }
+
+  bool add(Record::Watch& watch) {
+    const auto [entry, fresh] = watched_.try_emplace(watch.dict, nullptr);
+    if (fresh && PyDict_Watch(id_, watch.dict) != 0) {
+      PyErr_Clear();
+      watched_.erase(entry);
+      return false;
+    }
+    watch.next = std::exchange(entry->second, &watch);
+    return true;
+  }
+
+  void remove(const Record::Watch& watch) noexcept {
+    const auto entry = watched_.find(watch.dict);
+    if (entry == watched_.end()) {
+      return;
+    }
+    Record::Watch** link = &entry->second;
+    while (*link != nullptr && *link != &watch) {
+      link = &(*link)->next;
+    }
+    if (*link != nullptr) {
+      *link = watch.next;
+    }
+    if (entry->second == nullptr) {
+      watched_.erase(entry);
+      // At its end the interpreter forgets its watchers, and dictionaries end unheard.
+      if (!is_finalizing() && PyDict_Unwatch(id_, watch.dict) != 0) {
+        PyErr_Clear();
+      }
+    }
+  }
+
+ private:
+  explicit Registry(int id) : id_(id) {}
+
+  static Registry* make() {
+    const int id = PyDict_AddWatcher(on_event);
+    if (id < 0) {
+      PyErr_Clear();
+      return nullptr;
+    }
+    auto registry = std::unique_ptr<Registry>(new Registry(id));
+    made_ = registry.get();
+    made_ = registry->hears_of_attributes() ? registry.release() : nullptr;
+    if (made_ == nullptr) {
+      PyDict_ClearWatcher(id);
+      PyErr_Clear();
+    }
+    return made_;
+  }
+
+  /// Whether an attribute that is set is a change of its object's dictionary. In CPython 3.13.0 it
+  /// is none (python/cpython#125608).
+  bool hears_of_attributes() {
+    const PythonRef type = PythonRef::stolen(
+        PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyType_Type), "s(){}", "Probe"));
+    const PythonRef object =
+        type ? PythonRef::stolen(PyObject_CallNoArgs(type.get())) : PythonRef();
+    const PythonRef dict =
+        object ? PythonRef::stolen(PyObject_GenericGetDict(object.get(), nullptr)) : PythonRef();
+    bool heard = static_cast<bool>(dict);
+    for (PyObject* value : {Py_True, Py_False, static_cast<PyObject*>(nullptr)}) {
+      Record record;
+      Record::Watch watch{.record = &record, .dict = dict.get()};
+      heard = heard && add(watch);
+      heard = heard && PyObject_SetAttrString(object.get(), "attribute", value) == 0;
+      heard = heard && record.stale();
+      if (dict) {
+        remove(watch);
+      }
+    }
+    PyErr_Clear();
+    return heard;
+  }
+
+  static int on_event(PyDict_WatchEvent event, PyObject* dict, PyObject* /*key*/,
+                      PyObject* /*value*/) noexcept {
+    std::unordered_map<PyObject*, Record::Watch*>& watched = made_->watched_;
+    const auto entry = watched.find(dict);
+    if (entry == watched.end()) {
+      return 0;
+    }
+    for (Record::Watch* watch = entry->second; watch != nullptr; watch = watch->next) {
+      watch->changed = watch->record->stale_ = true;
+      if (event == PyDict_EVENT_DEALLOCATED) {
+        watch->dict = nullptr;
+      }
+    }
+    if (event == PyDict_EVENT_DEALLOCATED) {
+      watched.erase(entry);
+    }
+    return 0;
+  }
+
+  static inline Registry* made_ = nullptr;
+
+  int id_;
+  std::unordered_map<PyObject*, Record::Watch*> watched_;  ///< to the first of a list
+};
+
+#else
+
+/// There is nothing to be watched.
+class Registry {
+ public:
+  static Registry* get() noexcept { return nullptr; }
+  static bool add(Record::Watch& /*watch*/) noexcept { return false; }
+  static void remove(const Record::Watch& /*watch*/) noexcept {}
+};
+
+#endif
+
+namespace {
+
+/// Whether everything that a value is equal by stays as it is.
+bool is_immutable(PyObject* value) noexcept {
+  constexpr std::array<std::string_view, 4> kOfTorch{"torch.dtype", "torch.device", "torch.layout",
+                                                     "torch.memory_format"};
+  const PyTypeObject* type = Py_TYPE(value);
+  return value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) ||
+         PyFloat_CheckExact(value) || PyUnicode_CheckExact(value) || PyBytes_CheckExact(value) ||
+         PyComplex_CheckExact(value) ||
+         (PyType_HasFeature(Py_TYPE(value), Py_TPFLAGS_HEAPTYPE) == 0 &&
+          std::find(kOfTorch.begin(), kOfTorch.end(), type->tp_name) != kOfTorch.end());
+}
+
+/// Whether an object may be given another type.
+bool may_change_type(PyObject* object) noexcept {
+  return PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_HEAPTYPE) != 0;
+}
+
+}  // namespace
+
+bool has_order_of_its_own(PyObject* dict) noexcept {
+  return PyODict_Check(dict) && PyDict_GET_SIZE(dict) > 1;
+}
+
+Record::~Record() {
+  for (const Watch& watch : watches_) {
+    if (watch.dict != nullptr) {
+      Registry::get()->remove(watch);
+    }
+  }
+}
+
+bool Record::watch(PyObject* dict, std::uint32_t place) {
+  Registry* registry = Registry::get();
+  if (registry == nullptr) {
+    return false;
+  }
+  Watch& watch = watches_.emplace_back(Watch{.record = this, .dict = dict, .place = place});
+  if (!registry->add(watch)) {
+    watches_.pop_back();
+    return false;
+  }
+  return true;
+}
+
+bool Recorder::stays_fixed(std::uint32_t place, const Place& node, PyObject* object) const {
+  switch (node.kind) {
+    case Place::Kind::kAny:
+    case Place::Kind::kIs:
+    case Place::Kind::kSame:
+    case Place::Kind::kTuple:
+      return true;
+    case Place::Kind::kValue:
+      return is_immutable(object);
+    case Place::Kind::kInstance:
+      return !is_walked(place);
+    case Place::Kind::kDict:
+      return !is_walked(place) && !has_order_of_its_own(object);
+    default:
+      return false;
+  }
+}
+
+Recorder::Position Recorder::enter(std::uint32_t place, const Place& node, PyObject* object) {
+  const Position outer = position_;
+  if (node.number >= 0) {
+    const auto number = static_cast<std::size_t>(node.number);
+    if (node.kind != Place::Kind::kSame) {
+      fixed_[number] = outer.fixed ? object : nullptr;
+    } else if (!outer.fixed) {
+      asked_[number] = true;
+    } else if (fixed_[number] == nullptr) {
+      check({Check::Kind::kSame, static_cast<std::uint32_t>(number), object});
+    }
+  }
+  if (!outer.fixed) {
+    return outer;
+  }
+  if (!stays_fixed(place, node, object)) {
+    check({Check::Kind::kWalk, place, object});
+    position_.fixed = false;
+  } else if ((node.kind == Place::Kind::kTuple || node.kind == Place::Kind::kDict) &&
+             may_change_type(object)) {
+    check({Check::Kind::kType, place, object, node.type.get()});
+  }
+  return outer;
+}
+
+void Recorder::enter_items(std::uint32_t place, const Place& node, PyObject* instance,
+                           PyObject* dict) {
+  const bool ordered = has_order_of_its_own(dict);
+  if (is_walked(place) || (ordered && !position_.fixed)) {
+    return;
+  }
+  if (ordered || !record_.watch(dict, place)) {  // an instance's __dict__ is no plain one
+    strikes_[place] = kMostStrikes;
+    failed_ = true;
+    return;
+  }
+  if (!position_.fixed) {
+    record_.anchors.push_back({.place = place, .dict = dict});
+    position_ = {.fixed = true, .anchor = record_.anchors.size()};
+  } else if (instance != nullptr) {
+    check({Check::Kind::kInstance, place, instance, node.type.get(), dict});
+  }
+}
+
+void Recorder::leave(Position outer, std::uint32_t end) {
+  if (position_.anchor != outer.anchor) {
+    record_.anchors[position_.anchor - 1].end = end;
+  }
+  position_ = outer;
+}
+
+bool Recorder::finish() {
+  for (std::size_t number = 0; number < fixed_.size(); ++number) {
+    if (asked_[number] && fixed_[number] != nullptr) {
+      record_.met.emplace_back(static_cast<std::uint32_t>(number), fixed_[number]);
+    }
+  }
+  return !failed_;
+}
+
+std::shared_ptr<Record> Unchanged::usable() const noexcept {
+  return record_ != nullptr && !record_->stale() && !is_finalizing() ? record_ : nullptr;
+}
+
+std::shared_ptr<Record> Unchanged::retire() {
+  std::shared_ptr<Record> last = std::exchange(record_, nullptr);
+  if (last == nullptr) {
+    return nullptr;
+  }
+  if (last->uses >= kWorthwhile) {
+    in_vain_ = 0;
+    return nullptr;
+  }
+  for (const Record::Watch& watch : last->watches_) {
+    if (watch.changed) {
+      ++strikes_[watch.place];
+    }
+  }
+  return last;
+}
+
+bool Unchanged::begin() noexcept {
+  if (in_vain_ == kMostInVain || Registry::get() == nullptr || is_finalizing()) {
+    return false;
+  }
+  ++in_vain_;
+  return true;
+}
+
+bool Unchanged::strike_moved(const Record& last, const Record& made) {
+  bool any = false;
+  auto before = last.watches_.begin();
+  for (const Record::Watch& watch : made.watches_) {  // both in the order of the tree
+    while (before != last.watches_.end() && before->place < watch.place) {
+      ++before;
+    }
+    if (before != last.watches_.end() && before->place == watch.place && !before->changed &&
+        before->dict != watch.dict) {
+      any = ++strikes_[watch.place] >= kMostStrikes || any;
+    }
+  }
+  return any;
+}
+
+}  // namespace pygraph::torch_bridge::callable
