@@ -530,3 +530,30 @@ def test_gradients_are_taken_over_and_not_copied(place: Place) -> None:
     pygraph.reset()
     alone = agree(place, functools.partial(build, accumulate=False))
     assert accumulated.nodes == alone.nodes
+
+
+@pytest.mark.parametrize("way", ["data", "set_"])
+def test_a_tensor_that_gets_other_memory(place: Place, way: str) -> None:
+    """The same object in the same place; a capture would leave it on memory of its own."""
+
+    def build() -> Program:
+        net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)).to(place.torch)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            out = net(x)
+            out.square().mean().backward()
+            optimizer.step()
+            for parameter in net.parameters():
+                if way == "data":
+                    parameter.data = parameter.data * 0.75
+                else:
+                    with torch.no_grad():
+                        parameter.set_(parameter.detach() * 0.75)
+            return out.detach()
+
+        return Program(step, lambda: state_of(net), lambda _: (place.randn(3, 4),))
+
+    agree(place, build, calls=12, replays=range(1))
+    assert "weight got other memory" in str(pygraph.report())

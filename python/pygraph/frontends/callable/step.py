@@ -24,7 +24,7 @@ from pygraph.frontends.callable.traced import Tape
 from pygraph.frontends.callable.watching import backwards_here, casts_anew
 from pygraph.torch_private.autograd import set_versions
 from pygraph.torch_private.dispatch import tree_leaves, tree_map
-from pygraph.torch_private.tensors import version
+from pygraph.torch_private.tensors import object_of, version
 
 #: Makes the tree of a call with these positional and named arguments, at this moment.
 Describe = Callable[[list[Any], dict[str, Any]], Tree]
@@ -80,7 +80,10 @@ def run(
 ) -> FinishedRun:
     """Calls the function, which is made of `before`, once. Raises what it raises."""
     own = set(map(id, before.leaves))
+    memory = _memory_of(before.leaves)
     value = without_spent_graphs(function(*positional, **named), own)
+    if (moved := _first_moved(before, memory)) is not None:
+        return FinishedRun(value, before, {}, f"{moved} got other memory")
     try:
         after = describe(positional, named)
     except NotDescribed as error:
@@ -88,6 +91,28 @@ def run(
     found = difference(before, after)
     rebound = {one: without_spent_graphs(after.held[two], own) for one, two in found.rebound}
     return FinishedRun(value, before, rebound, found.change)
+
+
+#: A storage, which nothing else can stand in for while it is held, and where a tensor begins.
+_Memory = tuple[torch.UntypedStorage, int]
+
+
+def _memory_of(leaves: Sequence[Any]) -> dict[int, _Memory]:
+    """By number."""
+    return {
+        number: (leaf.untyped_storage(), leaf.data_ptr())
+        for number, leaf in enumerate(leaves)
+        if isinstance(leaf, torch.Tensor)
+    }
+
+
+def _first_moved(tree: Tree, memory: Mapping[int, _Memory]) -> str | None:
+    """The first tensor that is the same object on other memory, as `p.data = other` makes it."""
+    for number, (storage, address) in memory.items():
+        leaf = tree.leaves[number]
+        if leaf.data_ptr() != address or object_of(leaf.untyped_storage()) != object_of(storage):
+            return tree.path(tree.leaf_places[number])
+    return None
 
 
 def without_spent_graphs(value: Any, own: Collection[int]) -> Any:
