@@ -390,21 +390,21 @@ class Structure::Walk {
   /// Whether everything below an anchor is the same.
   bool unchanged(const Anchor& anchor, PyObject* dict) {
     bool same = dict == anchor.dict && !record_->stale();
-    for (const Check& check : anchor.checks) {
+    for (const Recheck& check : anchor.checks) {
       if (!same) {
         break;
       }
       switch (check.kind) {
-        case Check::Kind::kInstance:
+        case Recheck::Kind::kInstance:
           same = is_of(check.type, check.object) && has_dict(check.object, check.dict);
           break;
-        case Check::Kind::kType:
+        case Recheck::Kind::kType:
           same = is_of(check.type, check.object);
           break;
-        case Check::Kind::kSame:
+        case Recheck::Kind::kSame:
           same = met_[check.place].get() == check.object;
           break;
-        case Check::Kind::kWalk: {
+        case Recheck::Kind::kWalk: {
           const PythonRef kept = PythonRef::to(check.object);
           at_ = check.place;
           if (!compare(check.object)) {

@@ -225,18 +225,18 @@ Recorder::Position Recorder::enter(std::uint32_t place, const Place& node, PyObj
     } else if (!outer.fixed) {
       asked_[number] = true;
     } else if (fixed_[number] == nullptr) {
-      check({Check::Kind::kSame, static_cast<std::uint32_t>(number), object});
+      check({Recheck::Kind::kSame, static_cast<std::uint32_t>(number), object});
     }
   }
   if (!outer.fixed) {
     return outer;
   }
   if (!stays_fixed(place, node, object)) {
-    check({Check::Kind::kWalk, place, object});
+    check({Recheck::Kind::kWalk, place, object});
     position_.fixed = false;
   } else if ((node.kind == Place::Kind::kTuple || node.kind == Place::Kind::kDict) &&
              may_change_type(object)) {
-    check({Check::Kind::kType, place, object, node.type.get()});
+    check({Recheck::Kind::kType, place, object, node.type.get()});
   }
   return outer;
 }
@@ -256,7 +256,7 @@ void Recorder::enter_items(std::uint32_t place, const Place& node, PyObject* ins
     record_.anchors.push_back({.place = place, .dict = dict});
     position_ = {.fixed = true, .anchor = record_.anchors.size()};
   } else if (instance != nullptr) {
-    check({Check::Kind::kInstance, place, instance, node.type.get(), dict});
+    check({Recheck::Kind::kInstance, place, instance, node.type.get(), dict});
   }
 }
 

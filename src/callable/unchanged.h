@@ -10,7 +10,7 @@
 // A call beside a Record walks the tree as ever, from the roots, until it comes to a watched
 // dictionary, an Anchor. If it is the one that was there before, its items are what they were. What
 // is *fixed* so, by the dictionary that holds it, is alive and the same object; of it, a few things
-// may have changed without an event, and are Checks, in the order of the tree:
+// may have changed without an event, and are Rechecks, in the order of the tree:
 //
 //   - An instance may have got another type, or another __dict__. Its attributes are fixed in turn.
 //   - A tuple's elements are fixed with it. Values that nobody can change need no check.
@@ -47,7 +47,7 @@ struct Place;
 class Registry;
 
 /// Something fixed that may have changed nevertheless.
-struct Check {
+struct Recheck {
   enum class Kind : std::uint8_t {
     kInstance,  ///< `object` is of the type `type` and has the __dict__ `dict`, that of `place`
     kType,      ///< `object` is of the type `type`
@@ -66,7 +66,7 @@ struct Anchor {
   std::uint32_t place = 0;  ///< whose items it holds
   std::uint32_t end = 0;    ///< the place behind these
   PyObject* dict = nullptr;
-  std::vector<Check> checks = {};
+  std::vector<Recheck> checks = {};
 };
 
 /// What one call has left.
@@ -134,7 +134,9 @@ class Recorder {
     return strikes_[place] >= kMostStrikes;
   }
   [[nodiscard]] bool stays_fixed(std::uint32_t place, const Place& node, PyObject* object) const;
-  void check(const Check& check) { record_.anchors[position_.anchor - 1].checks.push_back(check); }
+  void check(const Recheck& check) {
+    record_.anchors[position_.anchor - 1].checks.push_back(check);
+  }
 
   Record& record_;
   Strikes& strikes_;
