@@ -23,6 +23,7 @@ using torch_bridge::PythonRef;
 using torch_bridge::callable::CapturedFunction;
 using torch_bridge::callable::Entry;
 using torch_bridge::callable::Lifted;
+using torch_bridge::callable::ModeGuard;
 using torch_bridge::callable::Output;
 using torch_bridge::callable::Place;
 using torch_bridge::callable::Rebound;
@@ -121,7 +122,7 @@ void bind_structure(nb::module_& module) {
 }
 
 std::shared_ptr<Entry> entry_of(const nb::list& nodes, const nb::tuple& roots,
-                                nb::handle same_modes, nb::handle owner) {
+                                const std::shared_ptr<ModeGuard>& modes, nb::handle owner) {
   std::vector<Place> tree;
   tree.reserve(nodes.size());
   for (nb::handle node : nodes) {
@@ -129,7 +130,7 @@ std::shared_ptr<Entry> entry_of(const nb::list& nodes, const nb::tuple& roots,
   }
   return std::make_shared<Entry>(Entry{.structure = Structure(std::move(tree)),
                                        .roots = PythonRef::to(roots.ptr()),
-                                       .same_modes = PythonRef::to(same_modes.ptr()),
+                                       .modes = modes,
                                        .owner = PythonRef::to(owner.ptr())});
 }
 
@@ -150,6 +151,22 @@ void bind_callable(nb::module_& module) {
       .value("LIST", Output::Kind::kList)
       .value("DICT", Output::Kind::kDict)
       .value("MADE", Output::Kind::kMade);
+  using Questions = std::vector<std::tuple<nb::object, nb::object, nb::object>>;
+  nb::class_<ModeGuard>(module, "ModeGuard",
+                        "Whether torch's modes are those of before; see mode_guard.h.")
+      .def(
+          "__init__",
+          [](ModeGuard* self, const Questions& questions) {
+            std::vector<ModeGuard::Question> kept;
+            for (const auto& [function, argument, answer] : questions) {
+              kept.push_back({PythonRef::to(function.ptr()), optional(argument),
+                              PythonRef::to(answer.ptr())});
+            }
+            new (self) ModeGuard(std::move(kept));
+          },
+          nb::arg("questions"),
+          "`questions`: (function, what it is called with or None, what it has answered).")
+      .def("__call__", &ModeGuard::holds, "Whether the answers are the same.");
   using Parts = std::vector<std::tuple<Output::Kind, std::uint32_t, std::uint32_t, nb::object>>;
   using Inside = std::vector<std::tuple<std::uint32_t, std::int64_t>>;
   nb::class_<CapturedFunction>(module, "CapturedFunction", nb::type_slots(captured_slots),
@@ -169,11 +186,11 @@ void bind_callable(nb::module_& module) {
       .def(
           "add",
           [](CapturedFunction& self, const nb::list& nodes, const nb::tuple& roots,
-             nb::handle same_modes, const std::vector<std::tuple<std::uint32_t, Inside>>& arguments,
+             const std::shared_ptr<ModeGuard>& modes, const std::vector<std::tuple<std::uint32_t, Inside>>& arguments,
              const std::vector<std::tuple<std::uint32_t, std::int32_t, bool>>& rebound,
              std::vector<std::uint32_t> written, const Parts& output, nb::handle dispatcher,
              nb::handle owner) {
-            const auto entry = entry_of(nodes, roots, same_modes, owner);
+            const auto entry = entry_of(nodes, roots, modes, owner);
             entry->written = std::move(written);
             entry->graph = PythonRef::to(dispatcher.ptr());
             entry->dispatcher = &nb::cast<Dispatcher&>(dispatcher);
@@ -192,7 +209,7 @@ void bind_callable(nb::module_& module) {
             }
             self.add(entry);
           },
-          nb::arg("nodes"), nb::arg("roots"), nb::arg("same_modes"), nb::arg("arguments"),
+          nb::arg("nodes"), nb::arg("roots"), nb::arg("modes"), nb::arg("arguments"),
           nb::arg("rebound"), nb::arg("written"), nb::arg("output"), nb::arg("dispatcher"),
           nb::arg("owner"),
           "The calls that `nodes` admit are `dispatcher`'s. Takes the nodes over. `roots`: those "
@@ -204,12 +221,12 @@ void bind_callable(nb::module_& module) {
       .def(
           "add_as_it_is",
           [](CapturedFunction& self, const nb::list& nodes, const nb::tuple& roots,
-             nb::handle same_modes, nb::handle function, nb::handle owner) {
-            const auto entry = entry_of(nodes, roots, same_modes, owner);
+             const std::shared_ptr<ModeGuard>& modes, nb::handle function, nb::handle owner) {
+            const auto entry = entry_of(nodes, roots, modes, owner);
             entry->as_it_is = PythonRef::to(function.ptr());
             self.add(entry);
           },
-          nb::arg("nodes"), nb::arg("roots"), nb::arg("same_modes"), nb::arg("function"),
+          nb::arg("nodes"), nb::arg("roots"), nb::arg("modes"), nb::arg("function"),
           nb::arg("owner"), "The calls that `nodes` admit are `function`'s. Takes the nodes over.")
       .def_prop_ro("shortcuts", &CapturedFunction::shortcuts,
                    "Calls that were admitted without a look at what had not changed "

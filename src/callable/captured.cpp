@@ -6,14 +6,6 @@
 namespace pygraph::torch_bridge::callable {
 namespace {
 
-bool says_yes(PyObject* question) noexcept {
-  const PythonRef answer = PythonRef::stolen(PyObject_CallNoArgs(question));
-  if (!answer) {
-    PyErr_Clear();
-  }
-  return answer.get() == Py_True;
-}
-
 std::vector<PyObject*> roots_of(const Entry& entry, PyObject* positional, PyObject* named) {
   std::vector<PyObject*> roots{positional, named};
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entry.roots.get()); ++i) {
@@ -134,7 +126,7 @@ std::shared_ptr<const Entry> CapturedFunction::find(PyObject* positional, PyObje
                                                     Found& found) {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const std::shared_ptr<const Entry> entry = entries_[i];  // a comparison may run Python code
-    if (says_yes(entry->same_modes.get()) &&
+    if (entry->modes->holds() &&
         entry->structure.admits_again(roots_of(*entry, positional, named), found)) {
       shortcuts_ += found.past_unchanged ? 1 : 0;
       if (i != 0 && i < entries_.size() && entries_[i] == entry) {
@@ -223,7 +215,6 @@ int CapturedFunction::traverse(visitproc visit, void* arg) const {
   Py_VISIT(count_up_.get());
   for (const auto& entry : entries_) {
     Py_VISIT(entry->roots.get());
-    Py_VISIT(entry->same_modes.get());
     Py_VISIT(entry->owner.get());
     Py_VISIT(entry->graph.get());
     Py_VISIT(entry->as_it_is.get());

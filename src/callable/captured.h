@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "../torch/dispatcher.h"
+#include "mode_guard.h"
 #include "structure.h"
 
 namespace pygraph::torch_bridge::callable {
@@ -57,8 +58,8 @@ struct Rebound {
 /// What serves the calls of one structure.
 struct Entry {
   Structure structure;
-  PythonRef roots;       ///< a tuple: what the structure's trees but the first two begin with
-  PythonRef same_modes;  ///< a callable: whether torch's modes are those of the capture
+  PythonRef roots;  ///< a tuple: what the structure's trees but the first two begin with
+  std::shared_ptr<const ModeGuard> modes;  ///< those of the capture
   std::vector<Lifted> arguments = {};
   std::vector<Rebound> rebound = {};
   std::vector<std::uint32_t> written = {};  ///< leaves: their versions are counted up

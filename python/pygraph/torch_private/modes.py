@@ -3,11 +3,11 @@ determinism, those that a program pushes on torch's stacks, and transforms of wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from pygraph import _engine
 from pygraph.torch_private.names import attribute, bound, private
 
 _dispatch_modes = bound("torch._C:_len_torch_dispatch_stack")
@@ -17,16 +17,22 @@ _transform = bound("torch._C._functorch:peek_interpreter_stack")
 _hooks_on_saved = bound("torch._C._autograd:_top_saved_tensors_default_hooks")
 _forward_level = attribute("_current_level", torch.autograd.forward_ad)
 
+#: Questions, and their answers where nobody sees an operator before torch does.
+_NOT_SEEN_BY_OTHERS = [
+    (_dispatch_modes, None, 0),
+    (_transform, None, None),
+    (_hooks_on_saved, True, None),
+    (_forward_level, torch.autograd.forward_ad, -1),
+]
+_nobody_sees = _engine.ModeGuard(_NOT_SEEN_BY_OTHERS)
 
-def same_modes() -> Callable[[], bool]:
-    """A function that tells whether the modes are those of now."""
+
+def same_modes() -> _engine.ModeGuard:
+    """What tells whether the modes are those of now, which must not be foreign."""
     unchanged = private("torch._C._dynamo.guards:GlobalStateGuard")().check
     devices = _devices()
-
-    def same() -> bool:
-        return bool(unchanged()) and not _seen_by_others() and _devices() == devices
-
-    return same
+    function_modes = (_devices, None, devices) if devices else (_function_modes, None, 0)
+    return _engine.ModeGuard([(unchanged, None, True), *_NOT_SEEN_BY_OTHERS, function_modes])
 
 
 def foreign_modes() -> bool:
@@ -38,12 +44,7 @@ def foreign_modes() -> bool:
 def _seen_by_others() -> bool:
     """Dispatch modes, torch.func, forward-mode differentiation, and hooks on saved tensors, as
     torch.utils.checkpoint has."""
-    return (
-        bool(_dispatch_modes())
-        or _transform() is not None
-        or _hooks_on_saved(True) is not None
-        or _forward_level(torch.autograd.forward_ad) >= 0
-    )
+    return not _nobody_sees()
 
 
 def _devices() -> tuple[torch.device, ...] | None:

@@ -520,7 +520,7 @@ def test_a_place_of_a_number_admits_what_may_stand_in() -> None:
                 place(PlaceKind.DICT, type=dict),
             ],
             roots=(),
-            same_modes=lambda: True,
+            modes=_engine.ModeGuard([]),
             function=lambda *_: "served",
             owner=function,
         )
@@ -554,7 +554,7 @@ def test_a_place_of_a_number_says_which() -> None:
         function.add_as_it_is(
             nodes=[_engine.Place(PlaceKind.NUMBER)],
             roots=(),
-            same_modes=lambda: True,
+            modes=_engine.ModeGuard([]),
             function=lambda: None,
             owner=function,
         )

@@ -327,7 +327,7 @@ class Compared:
         self.calls.add_as_it_is(
             nodes=self._tree.nodes({}),
             roots=tuple(self._tree.roots[2:]),
-            same_modes=lambda: True,
+            modes=_engine.ModeGuard([]),
             function=lambda: True,
             owner=self.owner,
         )

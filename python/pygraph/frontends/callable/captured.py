@@ -89,7 +89,9 @@ _LONGEST_REST = 1024
 class Entry:
     """The calls that are made of the same."""
 
-    def __init__(self, tree: Tree, same_modes: Callable[[], bool], varying: frozenset[int]) -> None:
+    def __init__(
+        self, tree: Tree, same_modes: _engine.ModeGuard, varying: frozenset[int]
+    ) -> None:
         self.tree = tree
         self.varying = varying  #: places of numbers, of which each call may have others
         self.same_modes = same_modes
@@ -433,7 +435,7 @@ class Captured(Generic[Arguments, Result]):
         self._calls.add(
             nodes=tree.nodes(numbers, unread),
             roots=tuple(tree.roots[2:]),
-            same_modes=entry.same_modes,
+            modes=entry.same_modes,
             arguments=[(each.leaf, each.inside) for each in lifted],
             rebound=rebound,
             written=_written(entry, lifted),
@@ -566,7 +568,7 @@ class Captured(Generic[Arguments, Result]):
         self._calls.add_as_it_is(
             nodes=tree.nodes({}),
             roots=tuple(tree.roots[2:]),
-            same_modes=entry.same_modes,
+            modes=entry.same_modes,
             function=self.function,
             owner=entry,
         )
