@@ -697,6 +697,12 @@ def keeps_state(self: Any, x: torch.Tensor) -> Any:
     return self.last.exp()
 
 
+def penalises_its_gradient(self: Any, x: torch.Tensor) -> Any:
+    y = torch.tanh(x * self.weight)
+    (gradient,) = torch.autograd.grad(y.sum(), self.weight, create_graph=True)
+    return y * gradient.square().mean()
+
+
 def reads_the_loss(self: Any, x: torch.Tensor) -> Any:
     y = x * self.weight
     return y * 2 if float(y.sum()) > 0 else y * 3
@@ -713,6 +719,7 @@ def reads_the_loss(self: Any, x: torch.Tensor) -> Any:
         (counts_in_backward, r"Scaled\.forward\.calls is a list of 2, and was a list of 1"),
         (reads_in_backward, "of its backward: .* neither an argument nor found"),
         (keeps_state, "keeps a tensor that waits for a backward|each call changes what it reads"),
+        (penalises_its_gradient, "it differentiates what its caller is to differentiate once more"),
         (reads_the_loss, "aten._local_scalar_dense|Tensor.item|synchronisation"),
     ],
 )

@@ -25,6 +25,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_
 from torch.overrides import TorchFunctionMode
 
 from pygraph.capturing import tensors
+from pygraph.capturing.device import CaptureFailed
 from pygraph.torch_private.autograd import surround_arguments_of_functions
 from pygraph.torch_private.dispatch import DisableDispatch, tree_map
 from pygraph.torch_private.tensors import version
@@ -48,8 +49,9 @@ class _Numbered:
     number: int
 
     def unpack(self) -> torch.Tensor:
+        """Raises CaptureFailed while there are none: the callable itself runs a backward."""
         if self.table.tensors is None:
-            raise RuntimeError("a captured graph of autograd's runs without its tensors")
+            raise CaptureFailed("it differentiates what its caller is to differentiate once more")
         return self.table.tensors[self.number]
 
 
