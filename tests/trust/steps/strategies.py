@@ -28,6 +28,8 @@ UNGRAPHED = frozenset(
     }
 )
 _SIZES = (3, 4, 2)
+#: The contexts of calls that do not train.
+_MODES = ("", "torch.no_grad()", "torch.inference_mode()")
 _MOST_FEATURES = 4
 
 
@@ -288,10 +290,10 @@ def _calls(writer: Writer, form: str, trains: bool) -> tuple[StepCall, ...]:
     turns = writer.variants and writer.one_of((True, True, False))
     if turns:
         writer.has("variants take turns")
-    kinds = len(sizes) * (1 + turns)
+    modes = _modes(writer, trains)
+    kinds = len(sizes) * (1 + turns) * len(modes)
     before = _schedule(writer)
     calls: list[StepCall] = []
-    under = _under(writer, trains)
     events = _events(writer)
     kept = writer.flag()
     for phase in range(1 + writer.one_of((1, 0, 1, 2))):
@@ -315,7 +317,7 @@ def _calls(writer: Writer, form: str, trains: bool) -> tuple[StepCall, ...]:
                     FORMS[form][2](values),
                     again=again,
                     before=(*before, *happens),
-                    under=under,
+                    under=modes[number // (len(sizes) * (1 + turns)) % len(modes)],
                     behind=writer.behind,
                     kept=kept and not writer.once_in(3),
                 )
@@ -348,9 +350,14 @@ def _events(writer: Writer) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _under(writer: Writer, trains: bool) -> str:
+def _modes(writer: Writer, trains: bool) -> list[str]:
+    """The contexts that calls take turns in."""
     if trains:
-        return ""
-    under = writer.one_of(("", "torch.no_grad()", "torch.inference_mode()"))
-    writer.has(f"called {under or 'with gradients'}")
-    return under
+        return [""]
+    modes = [writer.one_of(_MODES)]
+    if writer.once_in(4):
+        modes.append(writer.one_of([mode for mode in _MODES if mode != modes[0]]))
+        writer.has("modes take turns")
+    for mode in modes:
+        writer.has(f"called {mode or 'with gradients'}")
+    return modes
