@@ -159,8 +159,8 @@ void bind_callable(nb::module_& module) {
           [](ModeGuard* self, const Questions& questions) {
             std::vector<ModeGuard::Question> kept;
             for (const auto& [function, argument, answer] : questions) {
-              kept.push_back({PythonRef::to(function.ptr()), optional(argument),
-                              PythonRef::to(answer.ptr())});
+              kept.push_back(
+                  {PythonRef::to(function.ptr()), optional(argument), PythonRef::to(answer.ptr())});
             }
             new (self) ModeGuard(std::move(kept));
           },
@@ -186,7 +186,8 @@ void bind_callable(nb::module_& module) {
       .def(
           "add",
           [](CapturedFunction& self, const nb::list& nodes, const nb::tuple& roots,
-             const std::shared_ptr<ModeGuard>& modes, const std::vector<std::tuple<std::uint32_t, Inside>>& arguments,
+             const std::shared_ptr<ModeGuard>& modes,
+             const std::vector<std::tuple<std::uint32_t, Inside>>& arguments,
              const std::vector<std::tuple<std::uint32_t, std::int32_t, bool>>& rebound,
              std::vector<std::uint32_t> written, const Parts& output, nb::handle dispatcher,
              nb::handle owner) {

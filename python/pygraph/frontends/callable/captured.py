@@ -89,9 +89,7 @@ _LONGEST_REST = 1024
 class Entry:
     """The calls that are made of the same."""
 
-    def __init__(
-        self, tree: Tree, same_modes: _engine.ModeGuard, varying: frozenset[int]
-    ) -> None:
+    def __init__(self, tree: Tree, same_modes: _engine.ModeGuard, varying: frozenset[int]) -> None:
         self.tree = tree
         self.varying = varying  #: places of numbers, of which each call may have others
         self.same_modes = same_modes
