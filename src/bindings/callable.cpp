@@ -102,12 +102,13 @@ void bind_structure(nb::module_& module) {
       .def(
           "__init__",
           [](Place* self, Place::Kind kind, std::uint32_t children, std::int32_t number,
-             std::int32_t slot, nb::handle object, nb::handle type, nb::handle key,
-             nb::handle like) {
+             std::int32_t slot, std::int32_t returned, nb::handle object, nb::handle type,
+             nb::handle key, nb::handle like) {
             new (self) Place{.kind = kind,
                              .children = children,
                              .number = number,
                              .slot = slot,
+                             .returned = returned,
                              .object = kind == Place::Kind::kValue || kind == Place::Kind::kIs
                                            ? PythonRef::to(object.ptr())
                                            : optional(object),
@@ -116,8 +117,8 @@ void bind_structure(nb::module_& module) {
                              .shape = shape_of(like)};
           },
           nb::arg("kind"), nb::kw_only(), nb::arg("children") = 0, nb::arg("number") = -1,
-          nb::arg("slot") = -1, nb::arg("object") = nb::none(), nb::arg("type") = nb::none(),
-          nb::arg("key") = nb::none(), nb::arg("like") = nb::none(),
+          nb::arg("slot") = -1, nb::arg("returned") = -1, nb::arg("object") = nb::none(),
+          nb::arg("type") = nb::none(), nb::arg("key") = nb::none(), nb::arg("like") = nb::none(),
           "`like`: a tensor with the metadata that must be there.");
 }
 
@@ -146,6 +147,7 @@ void bind_callable(nb::module_& module) {
   nb::enum_<Output::Kind>(module, "OutputKind", "See captured.h.")
       .value("RESULT", Output::Kind::kResult)
       .value("LEAF", Output::Kind::kLeaf)
+      .value("OBJECT", Output::Kind::kObject)
       .value("CONSTANT", Output::Kind::kConstant)
       .value("TUPLE", Output::Kind::kTuple)
       .value("LIST", Output::Kind::kList)

@@ -44,6 +44,8 @@ class Builder {
         return PythonRef::to(PyTuple_GET_ITEM(results_, static_cast<Py_ssize_t>(part.index)));
       case Output::Kind::kLeaf:
         return PythonRef::to(found_.leaves[part.index].get());
+      case Output::Kind::kObject:
+        return PythonRef::to(found_.objects[part.index].get());
       case Output::Kind::kConstant:
         return PythonRef::to(part.object.get());
       case Output::Kind::kTuple:

@@ -35,6 +35,7 @@ struct Output {
   enum class Kind : std::uint8_t {
     kResult,    ///< result number `index` of the graph
     kLeaf,      ///< leaf number `index` of the structure, the very object
+    kObject,    ///< the object in the place whose Place::returned is `index`
     kConstant,  ///< `object`
     kTuple,     ///< of `children`
     kList,

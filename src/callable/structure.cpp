@@ -195,6 +195,8 @@ class Structure::Walk {
     found_.leaves.reserve(structure.leaves_);
     found_.slots.clear();
     found_.slots.resize(structure.slots_);
+    found_.objects.clear();
+    found_.objects.resize(structure.objects_);
   }
   /// One that tells what it comes to.
   Walk(const Structure& structure, Found& found, Recorder& recorder) : Walk(structure, found) {
@@ -234,6 +236,9 @@ class Structure::Walk {
     const Place& node = nodes_[at_++];
     if (node.number >= 0 && node.kind != Place::Kind::kSame) {
       met_[static_cast<std::size_t>(node.number)] = PythonRef::to(object);
+    }
+    if (node.returned >= 0) {
+      found_.objects[static_cast<std::size_t>(node.returned)] = PythonRef::to(object);
     }
     switch (node.kind) {
       case Place::Kind::kAny:
@@ -554,6 +559,7 @@ Structure::Structure(std::vector<Place> nodes) : nodes_(std::move(nodes)) {
       open.pop_back();
     }
     slots_ = std::max(slots_, static_cast<std::size_t>(node.slot + 1));
+    objects_ = std::max(objects_, static_cast<std::size_t>(node.returned + 1));
     const bool leaf = node.kind == Place::Kind::kTensor || node.kind == Place::Kind::kUnread ||
                       node.kind == Place::Kind::kGenerator || node.kind == Place::Kind::kNumber;
     leaves_ += leaf ? 1 : 0;

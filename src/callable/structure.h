@@ -68,6 +68,8 @@ struct Place {
   std::uint32_t children = 0;
   std::int32_t number = -1;  ///< objects that are met again: which one; negative: never met again
   std::int32_t slot = -1;  ///< of what is in this place a call makes a new one: which; or negative
+  std::int32_t returned =
+      -1;  ///< of what a call returns itself, the same object: which; or negative
   PythonRef object;
   PythonRef type;
   PythonRef key;  ///< in the container above; null: none, or the place before this one is the key
@@ -88,10 +90,11 @@ struct Slot {
 
 /// What a call was found to be made of.
 struct Found {
-  std::vector<PythonRef> leaves;  ///< tensors, generators, numbers, in the order of the tree
-  std::vector<Slot> slots;        ///< by Place::slot
-  std::size_t places = 0;         ///< of the tree, that were looked at
-  bool past_unchanged = false;    ///< what has not changed was not looked at
+  std::vector<PythonRef> leaves;   ///< tensors, generators, numbers, in the order of the tree
+  std::vector<Slot> slots;         ///< by Place::slot
+  std::vector<PythonRef> objects;  ///< by Place::returned
+  std::size_t places = 0;          ///< of the tree, that were looked at
+  bool past_unchanged = false;     ///< what has not changed was not looked at
 };
 
 /// Whether code that takes `one` for a decision may be expected to decide the same of `other`: both
@@ -129,6 +132,7 @@ class Structure {
   std::size_t roots_ = 0;
   std::size_t numbers_ = 0;
   std::size_t slots_ = 0;
+  std::size_t objects_ = 0;
   std::size_t leaves_ = 0;
   std::unique_ptr<Unchanged> unchanged_;
 };

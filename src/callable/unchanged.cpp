@@ -199,6 +199,9 @@ bool Record::watch(PyObject* dict, std::uint32_t place) {
 }
 
 bool Recorder::stays_fixed(std::uint32_t place, const Place& node, PyObject* object) const {
+  if (node.returned >= 0) {  // the walk must find it
+    return false;
+  }
   switch (node.kind) {
     case Place::Kind::kAny:
     case Place::Kind::kIs:

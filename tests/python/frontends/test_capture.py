@@ -86,6 +86,93 @@ def test_a_result_that_is_an_argument_is_that_very_object(place: Place) -> None:
     assert graphed().replays == 6 - UNGRAPHED
 
 
+class Cache:
+    """As transformers' static ones: made when first used, then written in place."""
+
+    def __init__(self) -> None:
+        self.made = False
+        self.rows = self.length = torch.empty(0)
+
+    def update(self, row: torch.Tensor) -> torch.Tensor:
+        if not self.made:
+            self.rows = torch.zeros(8, *row.shape, device=row.device)
+            self.length = torch.zeros(1, device=row.device, dtype=torch.int64)
+            self.made = True
+        self.rows.index_copy_(0, self.length, row[None])
+        self.length.add_(1)
+        return self.rows.sum(0)
+
+
+def test_an_object_that_is_returned_is_that_very_object(place: Place) -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.kept = [place.randn(4)]
+            self.settings = {"scale": place.randn(4)}
+
+        def __call__(self, x: Any, caches: list[Cache], batch: dict[str, Any]) -> Any:
+            y = caches[0].update(x * self.settings["scale"] + self.kept[0] + batch["y"])
+            return {"y": y, "cache": caches[0]}, (self.kept, self.settings, batch), self
+
+    def made() -> tuple[Any, list[Cache], Any]:
+        cache = Cache()
+        cache.update(torch.zeros(4, device=place.torch))
+        return place.randn(4), [cache], {"y": place.randn(4)}
+
+    owner = Owner()
+    fast = pygraph.capture(owner, device=place.name)
+    for _ in range(7):
+        x, caches, batch = made()
+        expected, _, _ = owner(x, [copy.deepcopy(caches[0])], batch)
+        for _ in range(2):
+            found, others, itself = fast(x, caches, batch)
+            assert itself is owner
+            assert found["cache"] is caches[0]
+            assert others[0] is owner.kept
+            assert others[1] is owner.settings
+            assert others[2] is batch
+            if expected is not None:
+                assert_bits([found["y"]], [expected["y"]])
+                expected = None
+        assert caches[0].length.item() == 3
+        owner.kept[:] = [place.randn(4)]
+    assert graphed().replays == 14 - UNGRAPHED
+
+
+def test_an_object_is_returned_beside_results_that_wait(place: Place) -> None:
+    weight = torch.nn.Parameter(place.randn(4))
+
+    def forward(x: torch.Tensor, cache: Cache) -> Any:
+        return cache, (x * weight).exp()
+
+    fast = pygraph.capture(forward, device=place.name)
+    for _ in range(6):
+        x, cache = place.randn(4), Cache()
+        weight.grad = None
+        found, y = fast(x, cache)
+        y.sum().backward()
+        assert found is cache
+        assert weight.grad is not None
+        assert_bits([y, weight.grad], [(x * weight).exp(), x * (x * weight).exp()])
+    assert any(graph.replays for graph in pygraph.report().graphs)
+
+
+def test_calls_that_begin_something_run_as_they_are_beside_those_that_go_on(place: Place) -> None:
+    def step(x: torch.Tensor, cache: Cache) -> Any:
+        return cache.update(x), cache
+
+    fast = pygraph.capture(step, device=place.name)
+    for _ in range(6):
+        ours, theirs = Cache(), Cache()
+        for _ in range(5):
+            x = place.randn(4)
+            (found, cache), (expected, _) = fast(x, ours), step(x, theirs)
+            assert cache is ours
+            assert_bits([found, ours.rows, ours.length], [expected, theirs.rows, theirs.length])
+    beginning, going_on = sorted(pygraph.report().graphs, key=lambda graph: graph.replays)
+    assert going_on.replays == 6 * 4 - 2  # the very first call is another one
+    assert "each call changes what it reads: argument[1]." in str(beginning.reason)
+
+
 def test_each_structure_has_a_program_and_each_miss_is_explained(place: Place) -> None:
     @pygraph.capture(device=place.name)
     def function(x: torch.Tensor, power: int = 2, *, negative: bool = False) -> torch.Tensor:

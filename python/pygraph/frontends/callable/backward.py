@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from pygraph.capturing.device import Device
 from pygraph.decide.signatures import SignatureRules
 from pygraph.frontends.callable.kept import KeptGraph
 from pygraph.frontends.callable.lifting import Substitution
-from pygraph.frontends.callable.returned import Part, Returned, detached
+from pygraph.frontends.callable.returned import Part, Returned, detached, objects_in
 from pygraph.frontends.callable.training import SavingPlan
 from pygraph.reporting import FALLBACK
 from pygraph.runtime import registry
@@ -174,16 +174,22 @@ class Pending:
         self._results = max([plan.returned, *(number + 1 for number in plan.saved_results)])
         returned = {index for kind, index, *_ in form.parts if kind is OutputKind.LEAF}
         self._leaves = sorted({*returned, *plan.saved_leaves, *backward.leaves})
+        self._objects = objects_in(form.parts)
+        everything = self._results + len(self._leaves) + len(self._objects)
         #: How the engine makes it, of the graph's results.
         self.parts: list[Part] = [
-            (OutputKind.MADE, 0, self._results + len(self._leaves), self._tied),
+            (OutputKind.MADE, 0, everything, self._tied),
             *((OutputKind.RESULT, number, 0, None) for number in range(self._results)),
             *((OutputKind.LEAF, leaf, 0, None) for leaf in self._leaves),
+            *((OutputKind.OBJECT, place, 0, None) for place in self._objects),
         ]
 
-    def build(self, results: Sequence[Any], leaves: Sequence[Any]) -> Any:
+    def build(
+        self, results: Sequence[Any], leaves: Sequence[Any], objects: Mapping[int, Any]
+    ) -> Any:
         """The same, without the engine."""
-        return self._tied([*results[: self._results], *(leaves[leaf] for leaf in self._leaves)])
+        found = [*results[: self._results], *(leaves[leaf] for leaf in self._leaves)]
+        return self._tied([*found, *(objects[place] for place in self._objects)])
 
     def release(self) -> None:
         """Drops the graphs of its backwards."""
@@ -191,7 +197,9 @@ class Pending:
 
     def _tied(self, found: list[Any]) -> Any:
         plan, results = self._plan, found[: self._results]
-        leaves = dict(zip(self._leaves, found[self._results :], strict=True))
+        rest = found[self._results :]
+        leaves = dict(zip(self._leaves, rest, strict=False))
+        objects = dict(zip(self._objects, rest[len(self._leaves) :], strict=True))
         saved = [results[number] for number in plan.saved_results]
         saved += [leaves[leaf] for leaf in plan.saved_leaves]
         # Others may be views of these, and would wait, too, if these themselves did.
@@ -202,7 +210,7 @@ class Pending:
         results = [detached(each) for each in results]
         for number, each in zip(plan.waiting, tied, strict=True):
             results[number] = each
-        return self._form.build(results, leaves)
+        return self._form.build(results, leaves, objects)
 
 
 class Waiting(torch.autograd.Function):

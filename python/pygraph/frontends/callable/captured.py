@@ -19,6 +19,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 import torch
 
 from pygraph import _engine
+from pygraph._engine import OutputKind
 from pygraph.capturing.device import Device
 from pygraph.capturing.holdings import Holdings
 from pygraph.capturing.host_numbers import HostNumbers
@@ -33,7 +34,7 @@ from pygraph.frontends.callable.lifting import (
     touched,
     visible,
 )
-from pygraph.frontends.callable.returned import Returned
+from pygraph.frontends.callable.returned import Returned, objects_in
 from pygraph.frontends.callable.step import (
     Call,
     FinishedRun,
@@ -78,8 +79,10 @@ _PATIENCE = 16
 _MOST_TRIES = 2
 #: Calls that a program has not taken, until it is given up.
 _MOST_REFUSED = 8
-#: Calls that changed what they read, until no further one is looked at.
+#: Calls in a row that changed what they read, until no further one is looked at.
 _MOST_CHANGES = 4
+#: The same of one structure, which then runs as it is.
+_MOST_CHANGES_ALIKE = 2
 #: What `debug` may be.
 DEBUG = ("off", "compare")
 #: Calls that are not looked at then, at most.
@@ -94,6 +97,7 @@ class Entry:
         self.varying = varying  #: places of numbers, of which each call may have others
         self.same_modes = same_modes
         self.watched = False  #: a call of it has been
+        self.changes = 0  #: calls of it that changed what they read
         self.reason: str | None = None  #: why it gets no program
         self.chosen: set[int] = set()  #: leaves that are arguments of its graph
         #: leaves that calls get other tensors for: gradients, and what they rebind
@@ -294,6 +298,8 @@ class Captured(Generic[Arguments, Result]):
             self._entries.remove(entry)
             return made.value
         entry.watched = made.change is None  # else: perhaps the next one changes nothing
+        if entry.watched:
+            self._changes = 0
         numbers = [leaf for leaf, place in enumerate(tree.leaf_places) if place in entry.varying]
         entry.chosen = {*tree.given, *touched(tree.leaves, self._watched.touched), *numbers}
         gradients = {place for place, owner in tree.owners.items() if owner.key == "grad"}
@@ -315,8 +321,12 @@ class Captured(Generic[Arguments, Result]):
                 return made.value
         if made.change is not None:
             self._changes += 1
+            entry.changes += 1
+            why = f"each call changes what it reads: {made.change}"
             if self._changes >= _MOST_CHANGES:
-                self._give_up(f"each call changes what it reads: {made.change}")
+                self._give_up(why)
+            elif entry.changes >= _MOST_CHANGES_ALIKE:
+                self._refuse(entry, tree, why)
         elif problem is not None:
             self._refuse(entry, tree, problem, self._watched.operator)
         tree.forget()
@@ -430,14 +440,19 @@ class Captured(Generic[Arguments, Result]):
         unread = [step.slots[slot] for slot, _, gone in rebound if gone]
         if isinstance(step, TrainingStep):
             self._make_pending(entry, step, lifted)
+        parts = _form(entry).parts
+        returned = {place: n for n, place in enumerate(objects_in(parts))}
         self._calls.add(
-            nodes=tree.nodes(numbers, unread),
+            nodes=tree.nodes(numbers, unread, returned),
             roots=tuple(tree.roots[2:]),
             modes=entry.same_modes,
             arguments=[(each.leaf, each.inside) for each in lifted],
             rebound=rebound,
             written=_written(entry, lifted),
-            output=_form(entry).parts,
+            output=[
+                (kind, returned[index] if kind is OutputKind.OBJECT else index, children, value)
+                for kind, index, children, value in parts
+            ],
             dispatcher=graph.dispatcher,
             owner=entry,
         )
@@ -629,7 +644,7 @@ def _rebound(step: Step, tree: Tree, chosen: Collection[int]) -> list[tuple[int,
     graph does not read is given up in front of the launch, which may have its memory then, as a
     callable that begins with zero_grad() has."""
     assert step.form is not None
-    returned = {part[1] for part in step.form.parts if part[0] is _engine.OutputKind.LEAF}
+    returned = {part[1] for part in step.form.parts if part[0] is OutputKind.LEAF}
     needed = {*chosen, *returned, *step.form.bound_leaves}
     leaf_at = {place: leaf for leaf, place in enumerate(tree.leaf_places)}
     found = []
@@ -661,7 +676,7 @@ def _replayed(entry: Entry, results: Sequence[Any], tree: Tree) -> Any:
     assert step is not None and step.form is not None
     values = step.form.bound_values(results, tree.leaves)
     tree.put(dict(zip(step.slots, values, strict=True)))
-    return _form(entry).build(results, tree.leaves)
+    return _form(entry).build(results, tree.leaves, tree.walked)
 
 
 @overload

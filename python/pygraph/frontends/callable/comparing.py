@@ -175,8 +175,7 @@ class _Runs:
         return again.tensors
 
     def _taken_apart(self, made: FinishedRun) -> Returned:
-        leaf_of = {id(leaf): number for number, leaf in enumerate(self._call.tree.leaves)}
-        return take_apart(made.value, list(made.rebound.values()), leaf_of)
+        return take_apart(made.value, list(made.rebound.values()), self._call.tree)
 
     def paths(self) -> list[str]:
         """Of the tensors that the caller's run returns or rebinds."""
@@ -279,6 +278,8 @@ def _what(part: Part, tree: Tree) -> str:
         return f"new tensor {index}"
     if kind is OutputKind.LEAF:
         return tree.path(tree.leaf_places[index])
+    if kind is OutputKind.OBJECT:
+        return tree.path(index)
     if kind is OutputKind.CONSTANT:
         return repr(value)
     return f"a {kind.name.lower()} of {children}"

@@ -11,10 +11,11 @@ import torch
 
 from pygraph._engine import OutputKind
 from pygraph.capturing.device import CaptureFailed
-from pygraph.frontends.callable.structure import is_atom
+from pygraph.frontends.callable.structure import Tree, is_atom
 from pygraph.torch_private.dispatch import tree_flatten, tree_unflatten
 
-#: (kind, index, children, object), see src/callable/captured.h.
+#: (kind, index, children, object), see src/callable/captured.h. The index of an OBJECT is its place
+#: in the tree.
 Part = tuple[OutputKind, int, int, Any]
 
 
@@ -50,8 +51,14 @@ class Returned:
     def without_tensors(self) -> Returned:
         return dataclasses.replace(self, tensors=[], sources=[])
 
-    def build(self, results: Sequence[Any], leaves: Sequence[Any] | Mapping[int, Any]) -> Any:
-        """What the callable returns, of a graph's results. (The engine does the same.)"""
+    def build(
+        self,
+        results: Sequence[Any],
+        leaves: Sequence[Any] | Mapping[int, Any],
+        objects: Mapping[int, Any],
+    ) -> Any:
+        """What the callable returns, of a graph's results, and the objects in places of the tree.
+        (The engine does the same.)"""
         parts = iter(self.parts)
 
         def make() -> Any:
@@ -60,6 +67,8 @@ class Returned:
                 return results[index]
             if kind is OutputKind.LEAF:
                 return leaves[index]
+            if kind is OutputKind.OBJECT:
+                return objects[index]
             if kind is OutputKind.CONSTANT:
                 return value
             made = [make() for _ in range(children)]
@@ -83,26 +92,28 @@ class Returned:
         ]
 
 
-def take_apart(value: Any, rebound: Sequence[Any], leaf_of: Mapping[int, int]) -> Returned:
-    """Of what a run returned, and what it gave the places that it rebound. `leaf_of`: tensors that
-    the callable was given or has read, by id(): the numbers of their leaves. Raises CaptureFailed
-    for what no replay can return."""
-    taker = _Taker(leaf_of)
+def take_apart(value: Any, rebound: Sequence[Any], tree: Tree) -> Returned:
+    """Of what a run returned, and what it gave the places that it rebound. `tree`: what the run was
+    made of. Raises CaptureFailed for what no replay can return."""
+    taker = _Taker(tree)
     taker.add(value)
     taker.bind(rebound)
     return taker.found
 
 
 class _Taker:
-    def __init__(self, leaf_of: Mapping[int, int]) -> None:
+    def __init__(self, tree: Tree) -> None:
         self.found = Returned()
-        self._leaf_of = leaf_of
+        self._leaf_of = {id(leaf): number for number, leaf in enumerate(tree.leaves)}
+        self._place_of = {id(each): place for place, each in tree.walked.items()}
         self._numbers: dict[int, int] = {}
 
     def add(self, value: Any) -> None:
         parts = self.found.parts
         if isinstance(value, torch.Tensor):
             self._add_tensor(value)
+        elif (place := self._place_of.get(id(value))) is not None:  # a cache, or the batch
+            parts.append((OutputKind.OBJECT, place, 0, None))
         elif is_atom(value):
             parts.append((OutputKind.CONSTANT, 0, 0, value))
         elif type(value) in (tuple, list):
@@ -161,6 +172,11 @@ class Unflatten:
 
     def __call__(self, children: list[Any]) -> Any:
         return tree_unflatten(children, self.form)
+
+
+def objects_in(parts: Iterable[Part]) -> list[int]:
+    """The places of the objects among what is returned."""
+    return sorted({index for kind, index, *_ in parts if kind is OutputKind.OBJECT})
 
 
 def _leaf(number: int) -> int:

@@ -131,6 +131,8 @@ def without_spent_graphs(value: Any, own: Collection[int]) -> Any:
             known[id(each)] = each if waits_for_backward(each) else each.detach()
         return known[id(each)]
 
+    if all(replaced(each) is each for each in tree_leaves(value)):
+        return value  # with its own containers
     return tree_map(replaced, value)
 
 
@@ -290,8 +292,7 @@ class Step:
         return list(self._taken_apart(made).tensors)
 
     def _taken_apart(self, made: FinishedRun) -> Returned:
-        leaf_of = {id(leaf): number for number, leaf in enumerate(made.before.leaves)}
-        returned = take_apart(made.value, list(made.rebound.values()), leaf_of)
+        returned = take_apart(made.value, list(made.rebound.values()), made.before)
         if self.form is None:
             self.form, self.slots = returned.without_tensors(), list(made.rebound)
         elif made.change is not None:

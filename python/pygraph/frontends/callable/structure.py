@@ -400,9 +400,15 @@ class Tree:
                 text = f"{before}.{name.strip(chr(39))}{behind}"
         return text.replace(".__self__", "").replace(".__func__", "")
 
-    def nodes(self, slots: Mapping[int, int], unread: Collection[int] = ()) -> list[_engine.Place]:
+    def nodes(
+        self,
+        slots: Mapping[int, int],
+        unread: Collection[int] = (),
+        returned: Mapping[int, int] = types.MappingProxyType({}),
+    ) -> list[_engine.Place]:
         """The tree for the engine. `slots`: of places that a call gives something else, their
-        numbers among those. `unread`: gradients that it does not look at."""
+        numbers among those. `unread`: gradients that it does not look at. `returned`: of places
+        whose objects are returned, the same."""
         met_again = {place.same for place in self.places if place.same >= 0}
         likes = dict(zip(self.leaf_places, self.leaves, strict=True))
         return [
@@ -411,6 +417,7 @@ class Tree:
                 children=place.children,
                 number=place.same if place.same >= 0 else number if number in met_again else -1,
                 slot=slots.get(number, -1),
+                returned=returned.get(number, -1),
                 object=place.object,
                 type=place.type,
                 key=place.key,
@@ -505,7 +512,8 @@ def difference(before: Tree, after: Tree) -> Difference:
 
     def changed(one: int, other: int) -> bool:
         was, now = _what(before.places[one]), _what(after.places[other])
-        found.change = f"{before.path(one)} was {was} and is {now} now"
+        how = f"was {was} and is {now} now" if was != now else "holds others than before"
+        found.change = f"{before.path(one)} {how}"
         return False
 
     def compare(one: int, other: int) -> bool:
