@@ -6,7 +6,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pygraph.operators.table import Property, operators
+import torch
+
+from pygraph.operators.table import UNDECLARED_WRITES, Property, operators
 from pygraph.torch_private.dispatch import OpOverload, overload_name, schema
 
 
@@ -40,3 +42,25 @@ def given(target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     """What a call of an overload gives for one of its parameters."""
     position, default = parameters(target)[name]
     return args[position] if position < len(args) else kwargs.get(name, default)
+
+
+def written(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors that a call of an overload writes."""
+    written = _writes(target)
+    for name in names(target) & UNDECLARED_WRITES.keys():
+        more, condition = UNDECLARED_WRITES[name]
+        if given(target, condition, args, kwargs):
+            written += more
+    found: list[torch.Tensor] = []
+    for name in written:
+        value = given(target, name, args, kwargs)
+        items = value if isinstance(value, (list, tuple)) else [value]
+        found.extend(item for item in items if isinstance(item, torch.Tensor))
+    return found
+
+
+@functools.cache
+def _writes(target: Any) -> tuple[str, ...]:
+    """The arguments that an overload writes, as its schema has them."""
+    arguments = schema(target).arguments
+    return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)

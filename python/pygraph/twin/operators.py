@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from pygraph.operators.known import given, known, names, parameters
-from pygraph.operators.table import STORAGE_OFFSET, UNDECLARED_WRITES, Property
+from pygraph.operators.known import given, known, parameters
+from pygraph.operators.table import STORAGE_OFFSET, Property
 from pygraph.torch_private.dispatch import has_kernel
 from pygraph.torch_private.dispatch import schema as schema_of
 from pygraph.twin.operations import Alias, OperatorCall, Unsupported, value_arguments
@@ -49,9 +49,7 @@ class Operator:
     refusal: str  #: why it can never be recorded; "" when it may be
     free: tuple[bool, ...]
     free_names: dict[str, bool]
-    writes: tuple[str, ...]  #: arguments that it writes
     aliases: tuple[str | None, ...]  #: per result, the written argument that is returned
-    undeclared: tuple[tuple[str, ...], str] | None  #: see UNDECLARED_WRITES
     counts_from_storage: bool
     keeps_offset: bool
 
@@ -73,17 +71,6 @@ class Operator:
         if position < len(args):
             return (*args[:position], start, *args[position + 1 :]), kwargs
         return args, {**kwargs, STORAGE_OFFSET: start}
-
-    def written(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
-        written = list(self.writes)
-        if self.undeclared is not None and given(self.func, self.undeclared[1], args, kwargs):
-            written += self.undeclared[0]
-        found: list[torch.Tensor] = []
-        for name in written:
-            value = given(self.func, name, args, kwargs)
-            items = value if isinstance(value, (list, tuple)) else [value]
-            found.extend(item for item in items if isinstance(item, torch.Tensor))
-        return found
 
     def alias_numbers(self, call: OperatorCall, args: Any, kwargs: Any) -> tuple[Alias | None, ...]:
         def number(name: str | None) -> Alias | None:
@@ -116,9 +103,7 @@ def operator_of(func: Any) -> Operator:
         refusal=_refusal(func, schema, treatment),
         free=free,
         free_names=dict(zip(parameters(func), free, strict=True)),
-        writes=tuple(argument.name for argument in writes),
         aliases=tuple(returned(result) for result in schema.returns),
-        undeclared=next(map(UNDECLARED_WRITES.get, names(func) & UNDECLARED_WRITES.keys()), None),
         counts_from_storage=known(func, Property.COUNTS_FROM_STORAGE, ("aten", "prims")),
         keeps_offset=known(func, Property.KEEPS_OFFSET),
     )

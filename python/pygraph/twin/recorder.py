@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import torch
 
 from pygraph import _engine
+from pygraph.operators import known
 from pygraph.torch_private.dispatch import DisableFunction, UnseenByDynamo
 from pygraph.torch_private.tensors import object_of
 from pygraph.twin import faults, generator_state, layouts, operations
@@ -176,7 +177,7 @@ class _Recorder(UnseenByDynamo):
         for tensor in call.tensors:
             if tensor.numel() and not self._space.contains(tensor.data_ptr()):
                 self.keep.append(tensor)
-        written = operator.written(args, kwargs)
+        written = known.written(func, args, kwargs)
         for tensor in written:
             self._require_ours(func, tensor)
         treatment = operator.treatment

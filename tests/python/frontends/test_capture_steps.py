@@ -557,3 +557,40 @@ def test_a_tensor_that_gets_other_memory(place: Place, way: str) -> None:
 
     agree(place, build, calls=12, replays=range(1))
     assert "weight got other memory" in str(pygraph.report())
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_writes_that_change_nothing_at_first_are_counted(place: Place, foreach: bool) -> None:
+    """Foreach operators are not counted by torch while the callable is watched."""
+    net = nn.Linear(4, 3).to(place.torch)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.5, foreach=foreach)
+
+    @pygraph.capture(device=place.name)
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        net(x).square().sum().backward()
+        optimizer.step()
+
+    nn.init.zeros_(net.bias)
+    for call in range(8):
+        x = torch.zeros(2, 4, device=place.torch) if call < 5 else place.randn(2, 4)
+        before, version = net.weight.detach().clone(), net.weight._version
+        step(x)
+        assert torch.equal(net.weight, before) == (call < 5)
+        assert call < UNGRAPHED or net.weight._version > version
+    assert pygraph.report().graphs[-1].replays >= 4  # the first call makes the optimizer's state
+
+
+def test_a_write_that_changes_nothing_is_copied_back_later(place: Place) -> None:
+    """A memory that the graph cannot take is copied, and what is written is copied back."""
+    state = torch.zeros(64, device=place.torch)
+
+    def step(x: torch.Tensor, into: torch.Tensor) -> None:
+        into.add_(x)
+
+    fast = pygraph.capture(step, device=place.name)
+    for _ in range(5):
+        fast(torch.zeros_like(state), state)
+    misaligned = torch.zeros(65, device=place.torch)[1:]
+    fast(torch.ones_like(state), misaligned)
+    assert misaligned.sum().item() == 64

@@ -112,6 +112,7 @@ class Entry:
         self.replays = 0  #: calls that its program had taken by the last of these
         self.waits = False  #: its results wait for a backward
         self.counted: set[int] = set()  #: leaves whose versions the callable counts up
+        self.written: set[int] = set()  #: leaves that operators write
         self.pending: Pending | None = None  #: what its replays return, if they wait
 
 
@@ -312,6 +313,7 @@ class Captured(Generic[Arguments, Result]):
             or against_staging(tree, self._watched.used_on_host, device)
         )
         entry.counted = counted_up(tree.leaves, versions)
+        entry.written = self._watched.written_among(tree.leaves)
         if problem is None and made.waits():
             entry.waits = True
             self._note_second_derivatives(entry, made)
@@ -403,6 +405,7 @@ class Captured(Generic[Arguments, Result]):
                 against=functools.partial(self._against, entry, device),
             ),
             constants=stays,
+            mutated=[n for n, each in enumerate(lifted) if entry.written & {*each.leaves}],
             watched=range(len(lifted)),
             seen=True,
             device=device,

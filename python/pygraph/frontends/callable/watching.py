@@ -18,24 +18,43 @@ import random
 import sys
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from pygraph.capturing import tensors
 from pygraph.capturing.collection import nothing_collected
-from pygraph.capturing.device import Device
+from pygraph.capturing.device import Device, is_strided
 from pygraph.capturing.holdings import Allocator
 from pygraph.capturing.unsafe import Watch
 from pygraph.frames import is_programs
 from pygraph.frontends.callable.structure import is_library
-from pygraph.operators import obstacles
+from pygraph.operators import known, obstacles
 from pygraph.torch_private import autograd, dynamo
-from pygraph.torch_private.dispatch import tree_leaves
+from pygraph.torch_private.dispatch import OpOverload, tree_leaves
 from pygraph.torch_private.inductor import ALLOCATORS
 from pygraph.torch_private.tensors import object_of
 
 #: Functions whose effect a replay does not repeat, and that change nothing it computes.
 _NOT_REPEATED = {builtins.print: "print()"}
+
+
+class Written(NamedTuple):
+    """Memory that an operator has written: of a storage, as object_of(), the addresses."""
+
+    storage: int
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Written:
+        start = tensor.data_ptr()
+        storage = object_of(tensor.untyped_storage())
+        return cls(storage, start, start + tensors.extent_bytes(tensor))
+
+    def overlaps(self, other: Written) -> bool:
+        same = self.storage == other.storage
+        return same and self.start < other.end and other.start < self.end
 
 
 @dataclasses.dataclass
@@ -46,6 +65,8 @@ class Watched:
     compiled: bool = False  #: Dynamo's code ran
     #: storages and generators that the last call's operators were given, as object_of()
     touched: set[int] = dataclasses.field(default_factory=set)
+    #: what the last call's operators have written, whatever is there now
+    written: list[Written] = dataclasses.field(default_factory=list)
     #: storages on the host that its operators did more with than to bring them to the device, with
     #: the operator
     used_on_host: dict[int, str] = dataclasses.field(default_factory=dict)
@@ -53,6 +74,20 @@ class Watched:
     #: Why the callable must not be captured.
     reason: str | None = None
     operator: str | None = None
+
+    def written_among(self, leaves: Sequence[Any]) -> set[int]:
+        """The leaves that operators have written in the last call. What they were written by need
+        not differ from what was there."""
+        ranges: dict[int, list[Written]] = {}
+        for each in self.written:
+            ranges.setdefault(each.storage, []).append(each)
+        found = set()
+        for number, leaf in enumerate(leaves):
+            if is_strided(leaf):
+                own = Written.of(leaf)
+                if any(each.overlaps(own) for each in ranges.get(own.storage, ())):
+                    found.add(number)
+        return found
 
     def allocators(self) -> list[Allocator]:
         """What Inductor's code takes its buffers from."""
@@ -136,6 +171,9 @@ class _Operators(Watch):
                     on_host.append(storage)
             elif isinstance(each, torch.Generator):
                 self._watched.touched.add(object_of(each))
+        if isinstance(func, OpOverload):
+            written = known.written(func, args, kwargs or {})
+            self._watched.written += [Written.of(each) for each in written if is_strided(each)]
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if on_host and not func.is_view:
             kind = obstacles.of_call(func, args, kwargs or {}, result, self._on_host)
@@ -148,6 +186,7 @@ class _Operators(Watch):
 def watching(watched: Watched, device: Device) -> Iterator[None]:
     """Notes in `watched` what runs meanwhile on this thread, backwards included."""
     watched.touched.clear()
+    watched.written.clear()
     watched.used_on_host.clear()
     before = random_states_of_python()
     mode = _Operators(device, watched)
