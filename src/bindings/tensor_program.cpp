@@ -249,6 +249,10 @@ void bind_tensor_program(nb::module_& module) {
             torch_bridge::torch_api().data(tensor.ptr()));
       },
       "The address of a tensor's first element, the way the host path reads it.");
+  module.def(
+      "requires_grad",
+      [](nb::handle tensor) { return torch_bridge::torch_api().requires_grad(tensor.ptr()); },
+      "Whether a tensor requires grad, the way the host path reads it.");
   module.attr("NO_REGION") = torch_bridge::kNoRegion;
   module.attr("DEFAULT_GENERATOR") = torch_bridge::Draw::kDefault;
   module.def(

@@ -104,15 +104,6 @@ const std::array<TensorAttribute, 2>& hooks() {
   return attributes;
 }
 
-bool requires_grad(PyObject* tensor) noexcept {
-  static const TensorAttribute attribute("requires_grad");
-  const PythonRef value = PythonRef::stolen(attribute.of(tensor));
-  if (!value) {
-    PyErr_Clear();
-  }
-  return value.get() == Py_True;
-}
-
 bool is_negated(PyObject* tensor) noexcept {
   const PythonRef value = PythonRef::stolen(PyObject_CallMethodNoArgs(tensor, names().is_neg));
   if (!value) {
@@ -135,7 +126,7 @@ bool has_shape(PyObject* tensor, const TensorShape& shape) noexcept {
          std::equal(wanted + count, wanted + 2 * count, values) &&
          api.get_device_type(handle, &device) == 0 && device == shape.device_type &&
          api.get_device_index(handle, &index) == 0 && index == shape.device_index &&
-         requires_grad(tensor) == shape.requires_grad &&
+         api.requires_grad(tensor) == shape.requires_grad &&
          !(shape.may_be_negated && is_negated(tensor)) &&
          // Without memory of its own, as under a transformation of torch.func.
          (shape.empty || api.data(tensor) != nullptr);

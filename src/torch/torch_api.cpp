@@ -71,8 +71,9 @@ std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t stora
   TorchApi& api = torch_api();
   void* cpu = loaded("libtorch_cpu.so");
   void* python = loaded("libtorch_python.so");
-  if (cpu == nullptr || python == nullptr) {
-    return "libtorch_cpu.so and libtorch_python.so are not loaded; import torch first";
+  void* c10 = loaded("libc10.so");
+  if (cpu == nullptr || python == nullptr || c10 == nullptr) {
+    return "libc10.so, libtorch_cpu.so and libtorch_python.so are not loaded; import torch first";
   }
   std::string missing;
   const auto need = [&](void* library, const char* symbol, auto& function) {
@@ -97,6 +98,7 @@ std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t stora
   need(cpu, "aoti_torch_dtype_float64", api.dtype_float64);
   need(cpu, "aoti_torch_device_type_cuda", api.device_type_cuda);
   need(python, "_Z16THPVariable_WrapRKN2at10TensorBaseE", api.wrap);
+  need(c10, "_ZNK3c1010TensorImpl13requires_gradEv", api.impl_requires_grad);
   find_cuda(api);
   if (!missing.empty()) {
     return fmt::format("this torch lacks {}", missing);

@@ -54,6 +54,8 @@ struct TorchApi {
   Status (*raw_delete)(void*) = nullptr;
   // libtorch_python: THPVariable_Wrap(const at::TensorBase&)
   PyObject* (*wrap)(TensorHandle) = nullptr;
+  // libc10: c10::TensorImpl::requires_grad() const. Python's attribute takes ten times as long.
+  bool (*impl_requires_grad)(const void* implementation) = nullptr;
 
   PyTypeObject* tensor_type = nullptr;  ///< torch._C.TensorBase, borrowed for the process's life
   std::ptrdiff_t tensor_offset = 0;     ///< of the TensorImpl pointer in a Python tensor
@@ -78,6 +80,9 @@ struct TorchApi {
       const char* implementation = *reinterpret_cast<char**>(handle(tensor));              // NOLINT
       __builtin_prefetch(*reinterpret_cast<char* const*>(implementation + storage_word));  // NOLINT
     }
+  }
+  [[nodiscard]] bool requires_grad(PyObject* tensor) const noexcept {
+    return impl_requires_grad(*static_cast<void**>(handle(tensor)));
   }
   /// Whether a tensor is in the host's memory.
   [[nodiscard]] bool on_cpu(PyObject* tensor) const noexcept {

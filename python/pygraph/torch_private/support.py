@@ -36,6 +36,8 @@ def tensor_access() -> str:
     for other in (torch.zeros(3, dtype=torch.int8), torch.nn.Parameter(torch.ones(2))):
         if _engine.data_pointer(other) != other.data_ptr():
             return "the engine reads another address than Tensor.data_ptr()"
+        if _engine.requires_grad(other) != other.requires_grad:
+            return "the engine reads another value than Tensor.requires_grad"
     return "direct"
 
 
