@@ -21,6 +21,8 @@ SPREAD = 0.02
 BY_HAND = (
     "generate() calls its model with caches and shapes of its own: nobody captures that by hand"
 )
+MUTATED = "torch makes no graphs of a forward that writes its cache: it runs as default does"
+"""torch 2.11: "skipping cudagraphs due to mutated inputs"."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +268,7 @@ def rows(tiny: bool) -> list[Row]:
             lambda device: Generated(device, shape, generated),
             prompt_of(shape, prompt),
             training=False,
-            skips={"torch.cuda.graph": BY_HAND, "floor": BY_HAND},
+            skips={"torch.cuda.graph": BY_HAND, "floor": BY_HAND, "reduce-overhead": MUTATED},
             least=3,
         ),
     ]
