@@ -360,7 +360,7 @@ def number_that_is_returned(writer: Writer) -> None:
 
 
 def counter(writer: Writer) -> None:
-    count = writer.keep("count", "0")
+    count = writer.keep("counted", "0")
     writer.add(writer.one_of(("begin", "update", "end")), f"{count} += 1")
 
 
