@@ -68,8 +68,7 @@ struct Place {
   std::uint32_t children = 0;
   std::int32_t number = -1;  ///< objects that are met again: which one; negative: never met again
   std::int32_t slot = -1;  ///< of what is in this place a call makes a new one: which; or negative
-  std::int32_t returned =
-      -1;  ///< of what a call returns itself, the same object: which; or negative
+  std::int32_t returned = -1;  ///< of objects that a call returns, the same: which; or negative
   PythonRef object;
   PythonRef type;
   PythonRef key;  ///< in the container above; null: none, or the place before this one is the key
