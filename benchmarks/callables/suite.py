@@ -91,7 +91,7 @@ class Suite:
         found = outcome.result
         self.document.take_environment(found["env"])
         name = outcome.job.model
-        self.document.rows[name] = found["about"]
+        self.document.rows[name] = {"command": self.document.command, **found["about"]}
         self.document.records += [restored(Record, each) for each in found["records"]]
         order = {row: place for place, row in enumerate(ROWS)}
         self.document.records.sort(key=lambda each: order[each.workload])

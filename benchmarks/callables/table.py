@@ -148,7 +148,7 @@ def skipped(records: Sequence[Record]) -> list[str]:
 def not_graphed(records: Sequence[Record]) -> list[str]:
     """What runs as it is, since it has no graph: it can be right, and shows nothing of graphs."""
     return [
-        f"{each.workload}, {each.mode}: {shortened(found['reason'])}"
+        f"{each.workload}, {each.mode}, {found['graph']}: {shortened(found['reason'])}"
         for each in records
         for found in each.fallbacks
     ]

@@ -63,7 +63,8 @@ def _right(name: str, own: Record | None) -> Target:
         return Target(f"right, {name}", requirement, None, detail=detail)
     bits = {True: "bit-equal", False: "within eager's spread", None: ""}
     detail = own.error or bits[own.verdict.get("bit_equal")]
-    detail += "; not graphed" if own.fallbacks else ""
+    if own.fallbacks:
+        detail += "; graphed in part" if own.graphs else "; not graphed"
     return Target(f"right, {name}", requirement, own.correct, detail=detail)
 
 

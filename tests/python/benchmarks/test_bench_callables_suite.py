@@ -167,9 +167,11 @@ def test_a_wrong_mode_is_told():
 def test_what_runs_without_a_graph_is_told():
     reason = {"graph": "graph 0", "reason": "it waits"}
     found = records("blog-branch", fallbacks=[reason])
-    assert not_graphed(found) == ["blog-branch, pygraph: it waits"]
+    assert not_graphed(found) == ["blog-branch, pygraph, graph 0: it waits"]
     assert met(found)["right"].detail == "bit-equal; not graphed"
-    assert "- without a graph: blog-branch, pygraph: it waits" in page(content(found))
+    assert "- without a graph: blog-branch, pygraph, graph 0: it waits" in page(content(found))
+    found = records("generate", fallbacks=[reason], graphs=31.0)
+    assert met(found)["right"].detail == "bit-equal; graphed in part"
 
 
 def test_rows_with_parts_graphed_have_a_table_of_their_own():
@@ -333,6 +335,7 @@ def test_the_command_on_the_cpu(tmp_path: Path):
     assert "written: callables.json" in found.stdout
     stored = json.loads(out.read_text())
     assert stored["command"].startswith("./run bench-callables --rows host,blog --device cpu")
+    assert {row["command"] for row in stored["rows"].values()} == {stored["command"]}
     known = {(each["workload"], each["mode"]): each for each in stored["records"]}
     assert list(known) == [(row, mode) for row in ("blog", "host") for mode in ("eager", "pygraph")]
     for (_, mode), each in known.items():
