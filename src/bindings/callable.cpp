@@ -87,6 +87,7 @@ void bind_structure(nb::module_& module) {
       .value("NAMES", Place::Kind::kNames)
       .value("FUNCTION", Place::Kind::kFunction)
       .value("BYTES", Place::Kind::kBytes)
+      .value("REFERENCE", Place::Kind::kReference)
       .value("EMPTY", Place::Kind::kEmpty)
       .value("TENSOR", Place::Kind::kTensor)
       .value("UNREAD", Place::Kind::kUnread)

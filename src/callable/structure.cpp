@@ -260,6 +260,8 @@ class Structure::Walk {
         return object == nullptr;
       case Place::Kind::kBytes:
         return is_of(node, object) && same_bytes(node.object.get(), object);
+      case Place::Kind::kReference:
+        return reference(node, object);
       case Place::Kind::kTensor:
         return is_of(node, object) && has_shape(object, *node.shape) && tensor(node, object);
       case Place::Kind::kUnread:
@@ -490,6 +492,28 @@ class Structure::Walk {
            admits(keyword == nullptr ? Py_None : keyword);
   }
 
+  bool reference(const Place& node, PyObject* object) {
+    PyObject* referent = nullptr;
+    if (node.object) {
+      if (object != node.object.get()) {
+        return false;
+      }
+      if (PyContextVar_Get(object, nullptr, &referent) != 0) {
+        PyErr_Clear();
+      }
+    } else {
+      if (!is_of(node, object)) {
+        return false;
+      }
+      referent = PyObject_CallNoArgs(object);  // None, where it has died
+      if (referent == nullptr) {
+        PyErr_Clear();
+      }
+    }
+    const PythonRef kept = PythonRef::stolen(referent);
+    return kept ? admits(kept.get()) : admits_nothing();
+  }
+
   bool tensor(const Place& node, PyObject* object) {
     found_.leaves.push_back(PythonRef::to(object));
     if (node.children == 0) {
@@ -557,6 +581,9 @@ Structure::Structure(std::vector<Place> nodes) : nodes_(std::move(nodes)) {
     const bool needs_object = node.kind == Place::Kind::kValue || node.kind == Place::Kind::kIs ||
                               node.kind == Place::Kind::kFunction ||
                               node.kind == Place::Kind::kBytes || node.kind == Place::Kind::kNumber;
+    if (node.kind == Place::Kind::kReference && node.children != 1) {
+      throw std::invalid_argument("a reference of a structure does not say what it refers to");
+    }
     if (node.kind == Place::Kind::kTensor && node.shape == nullptr) {
       throw std::invalid_argument("a place of a structure does not say which tensor must be there");
     }

@@ -58,6 +58,8 @@ struct Place {
     kNames,       ///< a dictionary; children are looked up in it by their keys
     kFunction,   ///< a function with the code `object`; children: its cells, defaults, keyword ones
     kBytes,      ///< an array of the type `type` whose memory holds the bytes `object`
+    kReference,  ///< a weak reference of the type `type`, or the context variable `object`; one
+                 ///< child: what it refers to now
     kEmpty,      ///< a variable without a value
     kTensor,     ///< a tensor of the type `type`; children, or none: its gradient, its hooks
     kUnread,     ///< a gradient that nobody reads: a leaf that is left out

@@ -3,6 +3,7 @@ that it leaves must have the same bits, and the generator must end in the same s
 
 from __future__ import annotations
 
+import colorsys
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,6 +19,20 @@ from pygraph.reporting import GraphReport
 
 #: Calls before the first replay: one to learn the code, one that is watched, one that links.
 UNGRAPHED = 3
+
+
+class Unseen:
+    """Something that no tree of a call shows: a library's variables are no program's state."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name = f"{__name__}: {name}"
+        self.set(value)
+
+    def get(self) -> Any:
+        return vars(colorsys)[self.name]
+
+    def set(self, value: Any) -> None:
+        vars(colorsys)[self.name] = value
 
 
 class Program:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from callable_support import UNGRAPHED, Program, agree, runs_as_it_is
+from callable_support import UNGRAPHED, Program, Unseen, agree, runs_as_it_is
 from places import Place, assert_bits
 from torch import nn
 
@@ -775,11 +775,12 @@ def test_what_compiled_code_reads_is_compared(place: Place) -> None:
 
 
 def test_state_that_changes_when_it_is_linked(place: Place) -> None:
-    following = iter(range(100)).__next__
+    runs = Unseen("runs", 0)
     state = {"seen": 0}
 
     def step(x: torch.Tensor) -> torch.Tensor:
-        number = following()
+        number = runs.get()
+        runs.set(number + 1)
         if number == UNGRAPHED - 1:
             state["seen"] = number
         return x * 2
@@ -796,11 +797,12 @@ def test_state_that_changes_when_it_is_linked(place: Place) -> None:
 def test_state_that_cannot_be_described_any_more(place: Place, when: int) -> None:
     """The callable has run once, and its caller has the result."""
     state: dict[str, Any] = {"last": place.randn(2), "runs": place.randn(1).zero_()}
-    following = iter(range(100)).__next__
+    runs = Unseen("runs", 0)
 
     def step(x: torch.Tensor) -> torch.Tensor:
         state["runs"] += 1
-        if following() == when:
+        runs.set(runs.get() + 1)
+        if runs.get() == when + 1:
             state["last"] = x.to_sparse()
         return x * 2
 

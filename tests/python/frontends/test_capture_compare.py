@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import array
 import copy
-import ctypes
 import functools
 import logging
+import os
 import random
+import struct
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from callable_support import UNGRAPHED, Program, agree, deterministic, state_of
+from callable_support import UNGRAPHED, Program, Unseen, agree, deterministic, state_of
 from places import Place
 from torch import nn
 from torch.nn import functional as F
@@ -28,8 +29,9 @@ from pygraph.runtime.warn import warn_once
 WHEN = 8
 CALLS = 12
 
-KEPT_IN_ARRAY = array.array("d", [2.0])
-KEPT_IN_C = ctypes.c_double(2.0)
+KEPT = Unseen("kept", 2.0)
+FILE = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the tests
+DESCRIPTOR = FILE.fileno()
 
 
 class Hidden:
@@ -38,34 +40,35 @@ class Hidden:
     def __getattr__(self, name: str) -> Any:
         if name != "scale":
             raise AttributeError(name)
-        return KEPT_IN_ARRAY[0]
+        return KEPT.get()
 
 
 HIDDEN = Hidden()
 
 
-def in_array(value: float | None = None) -> float:
+def in_library(value: float | None = None) -> float:
     if value is not None:
-        KEPT_IN_ARRAY[0] = value
-    return KEPT_IN_ARRAY[0]
+        KEPT.set(value)
+    return float(KEPT.get())
 
 
-def in_c(value: float | None = None) -> float:
+def in_file(value: float | None = None) -> float:
     if value is not None:
-        KEPT_IN_C.value = value
-    return KEPT_IN_C.value
+        os.pwrite(DESCRIPTOR, struct.pack("d", value), 0)
+    (found,) = struct.unpack("d", os.pread(DESCRIPTOR, 8, 0))
+    return float(found)
 
 
 def behind_getattr(value: float | None = None) -> float:
     if value is not None:
-        KEPT_IN_ARRAY[0] = value
+        KEPT.set(value)
     return float(HIDDEN.scale)
 
 
 @pytest.fixture(autouse=True)
 def nothing_said_before() -> None:
-    in_array(2.0)
-    in_c(2.0)
+    in_library(2.0)
+    in_file(2.0)
     warn_once.cache_clear()
 
 
@@ -107,7 +110,7 @@ def test_a_right_step_shows_no_difference(place: Place) -> None:
     assert GraphReport.from_dict(report.to_dict()) == report
 
 
-@pytest.mark.parametrize("hidden", [in_array, in_c, behind_getattr])
+@pytest.mark.parametrize("hidden", [in_library, in_file, behind_getattr])
 def test_hidden_state_is_caught_where_it_shows(
     place: Place, hidden: Callable[..., float], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -153,14 +156,14 @@ def test_places_are_written_as_a_program_writes_them(place: Place) -> None:
 
         def step(self, x: torch.Tensor) -> Any:
             self.model.zero_grad()
-            loss = (self.model(x) * in_array()).sum()
+            loss = (self.model(x) * in_library()).sum()
             loss.backward()
-            return {"loss": [loss.detach() * 0, x + in_c()]}
+            return {"loss": [loss.detach() * 0, x + in_file()]}
 
     captured = compare(place, Training().step)
     for number in range(1, 2 * CALLS):
-        in_array(2.0 if number < WHEN else 3.0)
-        in_c(2.0 if number < CALLS else 3.0)
+        in_library(2.0 if number < WHEN else 3.0)
+        in_file(2.0 if number < CALLS else 3.0)
         captured(place.randn(2, 4))
     gradient, result = only().differences
     assert f"call {WHEN}: " in gradient and "step.model.weight.grad: float32 [4, 4]" in gradient
@@ -215,10 +218,10 @@ def test_what_a_replay_does_not_do_is_named(
     def step(x: torch.Tensor) -> Any:
         box.cache = x * 2
         assert box.count < 2 and box.also is not x
-        return x + 1, effect(box, x) if in_array() > 2 else None
+        return x + 1, effect(box, x) if in_library() > 2 else None
 
     for number in range(1, WHEN + 1):
-        in_array(2.0 if number < WHEN else 3.0)
+        in_library(2.0 if number < WHEN else 3.0)
         x = place.randn(4)
         before = torch.get_rng_state() if place.name == "twin" else torch.cuda.get_rng_state()
         state, on_host = before.clone(), random.getstate()
@@ -296,12 +299,12 @@ def test_a_wrong_graph_is_named(
     assert note.startswith(f"call {WHEN}: a replay is not") and note.endswith(wanted)
 
 
-NOISE = random.Random(0)
+NOISE = Unseen("noise", random.Random(0))
 
 
 @torch.library.custom_op("compare::noisy", mutates_args=())
 def noisy(x: torch.Tensor) -> torch.Tensor:
-    return x + 1e-3 * NOISE.random()
+    return x + 1e-3 * NOISE.get().random()
 
 
 def varying(place: Place) -> tuple[Callable[..., torch.Tensor], torch.Tensor]:
@@ -358,12 +361,12 @@ def test_results_that_wait_for_a_backward(place: Place) -> None:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8)).to(place.torch)
     eager = copy.deepcopy(model)
-    captured = compare(place, lambda x: model(x) * in_array())
+    captured = compare(place, lambda x: model(x) * in_library())
     with deterministic(place):
         for number in range(1, CALLS + 1):
-            in_array(2.0 if number < WHEN else 3.0)
+            in_library(2.0 if number < WHEN else 3.0)
             x = place.randn(4, 8)
-            for each, serve in ((model, captured), (eager, lambda x: eager(x) * in_array())):
+            for each, serve in ((model, captured), (eager, lambda x: eager(x) * in_library())):
                 each.zero_grad()
                 serve(x).square().sum().backward()
             assert all(map(same_bits, state_of(model), state_of(eager)))
@@ -378,12 +381,12 @@ def test_an_error_is_the_callables(place: Place) -> None:
     @functools.partial(compare, place)
     def step(x: torch.Tensor) -> torch.Tensor:
         state.add_(1)
-        if in_array() > 2:
+        if in_library() > 2:
             raise ArithmeticError("too much")
         return state + x
 
     for number in range(1, CALLS):
-        in_array(3.0 if number == WHEN else 2.0)
+        in_library(3.0 if number == WHEN else 2.0)
         if number == WHEN:
             with pytest.raises(ArithmeticError, match="too much"):
                 step(place.randn(3))
@@ -397,16 +400,16 @@ def test_an_error_is_the_callables(place: Place) -> None:
 def test_notes_are_bounded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparing, "_MOST_NOTES", 2)
     states = [torch.zeros(2, device=place.torch) for _ in range(6)]
-    chosen = array.array("q", [0])
+    chosen = Unseen("chosen", 0)
 
     @functools.partial(compare, place)
     def step(x: torch.Tensor) -> torch.Tensor:
         for number, state in enumerate(states):
-            state.add_(x if number == chosen[0] else 0)
+            state.add_(x if number == chosen.get() else 0)
         return x + 1
 
     for number in range(3 + len(states)):
-        chosen[0] = max(0, number - 3)
+        chosen.set(max(0, number - 3))
         step(place.randn(2))
     assert only().differed == len(states) - 1
     assert len(only().differences) == 2
@@ -428,12 +431,12 @@ def test_without_memory_for_copies_the_callable_runs(
 def test_calls_without_a_graph_are_counted_with_the_others(place: Place) -> None:
     @functools.partial(compare, place)
     def step(x: torch.Tensor, reads: bool) -> torch.Tensor:
-        return x * (1 if reads and x.sum().item() > 100 else in_array())
+        return x * (1 if reads and x.sum().item() > 100 else in_library())
 
     for number in range(1, 4 * CALLS):
-        in_array(2.0 if number < 3 * CALLS else 3.0)
+        in_library(2.0 if number < 3 * CALLS else 3.0)
         x = place.randn(4)
-        assert torch.equal(step(x, reads=bool(number % 2)), x * in_array())
+        assert torch.equal(step(x, reads=bool(number % 2)), x * in_library())
     differences = [note for each in pygraph.report().graphs for note in each.differences]
     assert [note.partition(":")[0] for note in differences] == [f"call {3 * CALLS}"]
 

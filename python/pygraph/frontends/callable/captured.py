@@ -234,18 +234,18 @@ class Captured(Generic[Arguments, Result]):
 
     def _describe(self, scope: Scope, positional: list[Any], named: dict[str, Any]) -> Tree:
         """What a call is made of at this moment. Raises NotDescribed."""
-        tree = Tree(scope.names)
+        tree = Tree(scope.named, scope.every)
         tree.add_positional(positional)
         tree.add_root("argument", named)
         tree.add_root(self._name, self.function)
         for variables, names in scope.variables:
             tree.add_variables(variables, names)
-        if scope.names is None:
+        if scope.every:
             for function in tree.functions[:]:
                 known = variables_in(function.__code__) & function.__globals__.keys()
                 if known:
                     tree.add_variables(function.__globals__, known)
-        tree.add_classes()
+        tree.add_what_was_met()
         return tree
 
     def _entry(self, tree: Tree) -> Entry:

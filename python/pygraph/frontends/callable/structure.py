@@ -5,27 +5,39 @@ compared with others place by place, and restored: a callable that is run once m
 Python state that it began with before.
 
 Which attributes belong to the tree is told by the code that ran (watching.py): what no code names
-is not read. Library objects are walked where programs keep state in them (modules, optimizers,
-gradient scalers), and are told by their identity elsewhere.
+is not read. What else an object may keep, and how it is told from another, is in state.py.
 """
 
 from __future__ import annotations
 
+import array
 import bisect
 import collections
+import contextvars
 import dataclasses
 import enum
 import functools
 import io
+import os
 import sys
 import types
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from pygraph import _engine
 from pygraph._engine import PlaceKind
+from pygraph.frontends.callable.state import (
+    Keeps,
+    is_array,
+    is_library,
+    is_scalar_of_numpy,
+    keeps_attributes_of_programs,
+    kept_by,
+    slots,
+)
 from pygraph.frontends.callable.traced import TRACED
 from pygraph.torch_private.dynamo import ORIGINAL
 
@@ -49,8 +61,12 @@ _COUNTED = (PlaceKind.TUPLE, PlaceKind.LIST, PlaceKind.DICT)
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 #: Where a wrapper has what it wraps.
 _WRAPPED = (ORIGINAL, "__wrapped__")
-#: Where torch keeps a program's state.
-_KEEPERS = (torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler)
+#: What a subclass of these is equal to is its value, too.
+_VALUES_OF_PYTHON = (int, float, complex, str, bytes)
+#: Those of an interpreter, and not of what they are bound to.
+_UNBOUND = (type(None), type, types.ModuleType)
+_BOUND = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType, functools.partial)
+_INSTANCES = (PlaceKind.INSTANCE, PlaceKind.ATTRIBUTES, PlaceKind.NAMES)
 
 
 class NotDescribed(Exception):
@@ -100,8 +116,9 @@ class Owner:
 class Tree:
     """What one call was found to be made of."""
 
-    def __init__(self, names: Collection[str] | None) -> None:
-        """`names`: those of the attributes that count; None: all."""
+    def __init__(self, named: Collection[str], every: bool = False) -> None:
+        """`named`: the attributes that code names. Where `every` is set, those of a program's
+        objects count that none names, too."""
         self.roots: list[Any] = []
         self.places: list[Place] = []
         self.leaves: list[Any] = []  #: tensors, generators, and numbers that vary
@@ -113,7 +130,9 @@ class Tree:
         self.functions: list[types.FunctionType] = []
         self.classes: list[type] = []
         self.optimizers: list[torch.optim.Optimizer] = []
-        self._names = names
+        self._named = named
+        self._every = every
+        self._owing: collections.deque[Any] = collections.deque()  #: see add_what_was_met()
         self._met: dict[int, int] = {}
         self._alive: list[Any] = []  #: ids stay those of what was met
         self._containers: list[tuple[Any, Any]] = []
@@ -153,17 +172,30 @@ class Tree:
                 self._empty(name, number, key)
         place.end = len(self.places)
 
-    def add_classes(self) -> None:
-        """Adds the data of the classes whose instances were met."""
-        for kind in self.classes:
-            names = [] if is_library(kind.__module__) else list(data_of_class(kind, self._names))
+    def add_what_was_met(self) -> None:
+        """Adds the data of the classes that were met, or whose instances were, and the attributes
+        of functions."""
+        while self._owing:
+            owner = self._owing.popleft()
+            if isinstance(owner, type):
+                names = list(data_of_class(owner, self._counts))
+            else:
+                known = [name for name in vars(owner) if name in self._named]
+                names = sorted(name for name in known if not name.startswith("__"))
             if names:
-                self._root(kind)
+                self._root(owner)
                 number = len(self.places)
-                place = Place(PlaceKind.ATTRIBUTES, kind.__name__, -1)
+                place = Place(PlaceKind.ATTRIBUTES, owner.__name__, -1)
                 self.places.append(place)
-                self._attributes(kind, names, place, number)
+                self._attributes(owner, names, place, number)
                 place.end = len(self.places)
+
+    def _owe_class(self, kind: type) -> None:
+        metaclass: type = type(kind)
+        for each in (*kind.__mro__, *metaclass.__mro__):
+            if each not in self.classes and not is_library(each.__module__):
+                self.classes.append(each)
+                self._owing.append(each)
 
     def _root(self, value: Any) -> None:
         self.roots.append(value)
@@ -227,15 +259,21 @@ class Tree:
             self._attributes(value, ("func", "args", "keywords"), place, number)
         elif isinstance(value, types.ModuleType):
             self._module(value, place, number)
-        elif _is_array(value):
+        elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
+            self._builtin(value, place, number)
+        elif isinstance(value, (contextvars.ContextVar, weakref.ReferenceType)):
+            self._reference(value, place, number)
+        elif is_array(value) or isinstance(value, (array.array, bytearray)):
             self._array(value, place, number)
-        elif isinstance(value, (type, enum.Enum)) or not _is_walked(kind):
-            if isinstance(value, Iterator) and not isinstance(value, io.IOBase):
-                what = f"{self.path(number)} is a {kind.__name__}"
-                raise NotDescribed(f"{what}: an iterator moves on, which no replay would")
+        elif isinstance(value, type):
             place.kind, place.object = PlaceKind.IS, value
+            self._owe_class(value)
+        elif isinstance(value, enum.Enum):
+            place.kind, place.object = PlaceKind.IS, value
+        elif isinstance(value, _VALUES_OF_PYTHON) or is_scalar_of_numpy(value):
+            place.kind, place.object = PlaceKind.VALUE, value
         else:
-            self._instance(value, kind, place, number)
+            self._object(value, kind, place, number)
 
     def _leaf(self, value: Any, number: int) -> None:
         self.leaves.append(value)
@@ -274,6 +312,7 @@ class Tree:
         place: Place,
         number: int,
         attributes: bool = False,
+        library: bool = False,
     ) -> None:
         place.kind = kind
         self._containers.append((value, dict(value)))
@@ -285,14 +324,15 @@ class Tree:
                 self._add(key, "'s key", number)
             place.children += 1
             own = key if known else None
-            if attributes and not self._counts(key):
+            if attributes and not self._counts(key, library):
                 end = len(self.places) + 1
                 self.places.append(Place(PlaceKind.ANY, label, number, key=own, end=end))
                 continue
             self._add(item, label, number, Owner(Holder.DICT, value, key), key=own)
 
-    def _counts(self, name: str) -> bool:
-        return self._names is None or name in self._names
+    def _counts(self, name: str, library: bool = False) -> bool:
+        """Code of a library's that is compiled reads no attributes of its own but by name."""
+        return (self._every and not library) or name in self._named
 
     def _values(self, value: Any, place: Place, number: int) -> None:
         """A set or a deque, which is compared as a whole."""
@@ -304,14 +344,58 @@ class Tree:
         place.kind, place.type, place.object = PlaceKind.VALUE, type(value), value.copy()
 
     def _array(self, value: Any, place: Place, number: int) -> None:
-        if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
+        data = memoryview(value)
+        if data.nbytes > _MOST_BYTES or data.format == "O":
             raise NotDescribed(
-                f"{self.path(number)} is an array of {value.nbytes} bytes; "
+                f"{self.path(number)} is an array of {data.nbytes} bytes; "
                 f"at most {_MOST_BYTES} are compared: give it as a tensor"
             )
         place.kind, place.type = PlaceKind.BYTES, type(value)
-        place.object = value.tobytes()
-        place.shape = str(value.dtype), value.shape
+        place.object, place.shape = data.tobytes(), (data.format, data.shape)
+
+    def _object(self, value: Any, kind: type, place: Place, number: int) -> None:
+        state = kept_by(kind)
+        library = is_library(kind.__module__)
+        problem = "its state cannot be compared: nothing tells of a change"
+        if library and isinstance(value, io.IOBase):
+            state = Keeps.NOTHING if value.closed or not value.readable() else Keeps.HIDDEN
+        elif library and isinstance(value, Iterator):
+            state, problem = Keeps.HIDDEN, "an iterator moves on, which no replay would"
+        if state is Keeps.HIDDEN and self._is_named(place):
+            raise NotDescribed(f"{self.path(number)} is a {kind.__name__}: {problem}")
+        if state is Keeps.ATTRIBUTES:
+            self._instance(value, kind, place, number, library)
+        else:
+            place.kind, place.object = PlaceKind.IS, value
+
+    def _is_named(self, place: Place) -> bool:
+        """Whether what is in a place is read, as far as is known: by its name, if it has one."""
+        above = self.places[place.above] if place.above >= 0 else place
+        has_name = above.kind in _INSTANCES and above.type not in _BOUND
+        return not has_name or place.key in self._named
+
+    def _builtin(self, value: Any, place: Place, number: int) -> None:
+        """A function in C, and what it is bound to."""
+        bound: type = type(value.__self__)
+        if isinstance(value.__self__, _UNBOUND) or kept_by(bound) is Keeps.NOTHING:
+            place.kind, place.object = PlaceKind.IS, value
+        else:
+            self._attributes(value, ("__name__", "__self__"), place, number)
+
+    def _reference(self, value: Any, place: Place, number: int) -> None:
+        """A context variable or a weak reference, and what it refers to now."""
+        place.kind, place.children = PlaceKind.REFERENCE, 1
+        if isinstance(value, weakref.ReferenceType):
+            place.type = type(value)
+            self._add(value(), "()", number)
+            return
+        place.object = value
+        try:
+            content = value.get()
+        except LookupError:
+            self._empty(".get()", number)
+        else:
+            self._add(content, ".get()", number)
 
     def _function(self, value: types.FunctionType, place: Place, number: int) -> None:
         if is_library(value.__globals__.get("__name__") or ""):  # a wrapper around a program's
@@ -323,6 +407,7 @@ class Tree:
             return
         place.kind, place.object = PlaceKind.FUNCTION, value.__code__
         self.functions.append(value)
+        self._owing.append(value)
         cells = value.__closure__ or ()
         place.children = len(cells) + 2
         for name, cell in zip(value.__code__.co_freevars, cells, strict=True):
@@ -347,23 +432,29 @@ class Tree:
             self._add(getattr(value, name), f".{name}", number, owner, key=sys.intern(name))
 
     def _module(self, value: types.ModuleType, place: Place, number: int) -> None:
+        if value is os and "environ" in self._named:
+            self._attributes(value, ("environ",), place, number)
+            return
         if is_library(value.__name__):
             place.kind, place.object = PlaceKind.IS, value
             return
-        names = () if self._names is None else sorted(self._names & vars(value).keys())
+        names = () if self._every else sorted(vars(value).keys() & self._named)
         self._attributes(value, names, place, number)
 
-    def _instance(self, value: Any, kind: type, place: Place, number: int) -> None:
-        if kind not in self.classes:
-            self.classes.append(kind)
+    def _instance(self, value: Any, kind: type, place: Place, number: int, library: bool) -> None:
+        self._owe_class(kind)
         if isinstance(value, torch.optim.Optimizer):
             self.optimizers.append(value)
+        library = library and not keeps_attributes_of_programs(kind)
         if not hasattr(value, "__dict__"):
-            slots = [name for name in _slots(kind) if self._counts(name) and hasattr(value, name)]
-            self._attributes(value, slots, place, number)
+            there = [name for name in slots(kind) if hasattr(value, name)]
+            counted = [name for name in there if self._counts(name, library)]
+            self._attributes(value, counted, place, number)
             return
-        self._items(vars(value), PlaceKind.INSTANCE, place, number, attributes=True)
         place.type = kind
+        self._items(
+            vars(value), PlaceKind.INSTANCE, place, number, attributes=True, library=library
+        )
 
     # ------------------------------------------------------------------ numbers that vary
 
@@ -507,50 +598,62 @@ def first_difference(one: Tree, other: Tree) -> tuple[int, str]:
 
 def difference(before: Tree, after: Tree) -> Difference:
     """What one call did to what it was made of, as seen before it and after."""
-    found = Difference([])
-    places: dict[int, int] = {}  #: before to after
+    pair = _Pair(before, after)
+    for one, other in zip(before.first_of_root, after.first_of_root, strict=False):
+        if not pair.compare(one, other):
+            return pair.found
+    if len(before.first_of_root) != len(after.first_of_root):
+        pair.found.change = "a class or a function has other attributes now"
+    return pair.found
 
-    def changed(one: int, other: int) -> bool:
-        was, now = _what(before.places[one]), _what(after.places[other])
-        how = f"was {was} and is {now} now" if was != now else "holds others than before"
-        found.change = f"{before.path(one)} {how}"
-        return False
 
-    def compare(one: int, other: int) -> bool:
-        places[one] = other
+class _Pair:
+    """The trees before a call and after it. (Functions within difference() that call each other
+    would keep both, and the call's tensors, until the next collection.)"""
+
+    def __init__(self, before: Tree, after: Tree) -> None:
+        self.before, self.after = before, after
+        self.found = Difference([])
+        self._places: dict[int, int] = {}  #: before to after
+
+    def compare(self, one: int, other: int) -> bool:
+        """Whether nothing changed below a place, but for what was bound anew."""
+        before, after = self.before, self.after
+        self._places[one] = other
         left, right = before.places[one], after.places[other]
         if one in before.held and other in after.held:
             if before.held[one] is not after.held[other]:
-                found.rebound.append((one, other))
+                self.found.rebound.append((one, other))
                 return True
             if left.kind is PlaceKind.TENSOR and left.shape != right.shape:
-                return changed(one, other)
-        elif not _unchanged(left, right) or places.get(left.same, -1) != right.same:
-            return changed(one, other)
-        rebound = len(found.rebound)
-        if not children(one, other):
+                return self._changed(one, other)
+        elif not _unchanged(left, right) or self._places.get(left.same, -1) != right.same:
+            return self._changed(one, other)
+        rebound = len(self.found.rebound)
+        if not self._children(one, other):
             return False
         replaced = before.walked.get(one) is not after.walked.get(other)
-        if replaced and len(found.rebound) > rebound:  # a replay would put it in the old one
-            found.change = f"{before.path(one)} is another {_named(left)} now"
+        if replaced and len(self.found.rebound) > rebound:  # a replay would put it in the old one
+            self.found.change = f"{before.path(one)} is another {_named(left)} now"
             return False
         return True
 
-    def children(one: int, other: int) -> bool:
-        count = before.places[one].children
-        if count != after.places[other].children:
-            return changed(one, other)
+    def _children(self, one: int, other: int) -> bool:
+        count = self.before.places[one].children
+        if count != self.after.places[other].children:
+            return self._changed(one, other)
         one, other = one + 1, other + 1
         for _ in range(count):
-            if not compare(one, other):
+            if not self.compare(one, other):
                 return False
-            one, other = before.places[one].end, after.places[other].end
+            one, other = self.before.places[one].end, self.after.places[other].end
         return True
 
-    for one, other in zip(before.first_of_root, after.first_of_root, strict=True):
-        if not compare(one, other):
-            break
-    return found
+    def _changed(self, one: int, other: int) -> bool:
+        was, now = _what(self.before.places[one]), _what(self.after.places[other])
+        how = f"was {was} and is {now} now" if was != now else "holds others than before"
+        self.found.change = f"{self.before.path(one)} {how}"
+        return False
 
 
 def _unchanged(left: Place, right: Place) -> bool:
@@ -622,48 +725,9 @@ def is_atom(value: Any) -> bool:
     return type(value) in _ATOMS
 
 
-def is_library(module: str) -> bool:
-    """Whether a module's variables are no program's state."""
-    top = module.partition(".")[0]
-    return (top in sys.stdlib_module_names and top != "__main__") or top in (
-        "torch",
-        "pygraph",
-        "numpy",
-    )
-
-
-def _is_array(value: Any) -> bool:
-    return (
-        type(value).__module__ == "numpy"
-        and hasattr(value, "tobytes")
-        and hasattr(value, "shape")
-        and bool(getattr(value, "ndim", 0))
-    )
-
-
-def _is_walked(kind: type) -> bool:
-    module = getattr(kind, "__module__", "") or ""
-    if kind is types.SimpleNamespace or issubclass(kind, _KEEPERS):
-        return True
-    return not is_library(module)
-
-
-def _slots(kind: type) -> list[str]:
-    found: list[str] = []
-    for each in kind.__mro__:
-        listed = vars(each).get("__slots__", ())
-        found += [listed] if isinstance(listed, str) else list(listed)
-    return [name for name in found if name not in ("__dict__", "__weakref__")]
-
-
-def data_of_class(kind: type, names: Collection[str] | None) -> Iterator[str]:
-    """The attributes of a class that are data, of those that count."""
+def data_of_class(kind: type, counts: Callable[[str], bool]) -> Iterator[str]:
+    """The attributes of a class itself that are data, of those that count."""
     for name, value in vars(kind).items():
-        counts = names is None or name in names
-        if (
-            counts
-            and not name.startswith("__")
-            and not callable(value)
-            and not hasattr(value, "__get__")
-        ):
+        data = not isinstance(value, type) and not hasattr(value, "__get__")
+        if data and not name.startswith("__") and counts(name):
             yield name

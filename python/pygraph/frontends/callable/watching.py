@@ -28,7 +28,7 @@ from pygraph.capturing.device import Device, is_strided
 from pygraph.capturing.holdings import Allocator
 from pygraph.capturing.unsafe import Watch
 from pygraph.frames import is_programs
-from pygraph.frontends.callable.structure import is_library
+from pygraph.frontends.callable.state import is_library
 from pygraph.operators import known, obstacles
 from pygraph.torch_private import autograd, dynamo
 from pygraph.torch_private.dispatch import OpOverload, tree_leaves
@@ -109,7 +109,8 @@ class Watched:
                 _, known = found.setdefault(id(variables), (variables, set()))
                 known.update(name for name in variables_in(code) if name in variables)
         return Scope(
-            None if self.compiled else names,
+            names,
+            self.compiled,
             [(variables, frozenset(known)) for variables, known in found.values()],
         )
 
@@ -124,7 +125,8 @@ def _is_ours(code: types.CodeType, variables: dict[str, Any]) -> bool:
 class Scope:
     """What some code can read, by the names in it."""
 
-    names: frozenset[str] | None = frozenset()  #: of attributes; None: any
+    named: frozenset[str] = frozenset()  #: attributes
+    every: bool = False  #: there is code that has been compiled, which may read any
     #: the variables of the program's modules, with the names of those that count
     variables: Sequence[tuple[dict[str, Any], frozenset[str]]] = ()
 

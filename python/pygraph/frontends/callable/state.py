@@ -1,0 +1,156 @@
+"""Where objects of a kind keep what a callable may compute from.
+
+A program's own objects, and most of the standard library's, keep it in attributes, which can be
+walked. Others keep it in C: a queue, a generator of random numbers, an open file. Nothing tells
+whether that is what it was, so a callable that reads one runs as it is. CPython itself can say
+which these are: an object whose memory is larger than its attributes need cannot be pickled by
+them (object.__reduce_ex__), and hides something.
+
+Torch's and NumPy's objects are told by their identity, but for those in which programs keep state.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import struct
+import sys
+import threading
+import types
+from typing import Any
+
+import torch
+
+
+class Keeps(enum.Enum):
+    """Where the state of an object is, of which another call may find another one."""
+
+    NOTHING = enum.auto()  #: it has none, or none that a computation reads: the object is it
+    ATTRIBUTES = enum.auto()
+    HIDDEN = enum.auto()
+
+
+_OWN_LIBRARIES = ("torch", "numpy", "pygraph")
+#: Where torch's and NumPy's objects have state of a program: kinds, and packages.
+_KEEPERS = (torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler)
+_KEEPING = ("torch.optim.", "torch.distributions.", "numpy.random.", "numpy.ma.")
+#: What a program sets attributes of as it does of its own objects.
+_NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
+#: Modules of the standard library whose objects are values, or do their work beside a computation.
+_STATELESS = frozenset(
+    [
+        "abc",
+        "ast",
+        "contextlib",
+        "datetime",
+        "enum",
+        "fractions",
+        "functools",
+        "importlib",
+        "inspect",
+        "ipaddress",
+        "logging",
+        "numbers",
+        "operator",
+        "pathlib",
+        "re",
+        "types",
+        "typing",
+        "uuid",
+        "warnings",
+        "zoneinfo",
+    ]
+)
+_STATELESS_KINDS = frozenset(
+    {
+        types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType,
+        types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
+        types.MemberDescriptorType, types.CodeType, types.GenericAlias, types.UnionType,
+        types.TracebackType, type(NotImplemented), property, staticmethod, classmethod, super,
+        type(threading.Lock()), type(threading.RLock()),
+    }
+)  # fmt: skip
+_STATELESS_NAMES = ("builtins.PyCapsule", "decimal.Decimal")
+_POINTER = struct.calcsize("P")
+
+
+def is_library(module: str | None) -> bool:
+    """Whether a module's variables are no program's state."""
+    top = (module or "").partition(".")[0]
+    return (top in sys.stdlib_module_names and top != "__main__") or top in _OWN_LIBRARIES
+
+
+@functools.lru_cache(maxsize=4096)
+def kept_by(kind: type) -> Keeps:
+    """Where objects of a kind have their state; of a kind that Tree knows no better of."""
+    module = kind.__module__ or ""
+    top = module.partition(".")[0]
+    if issubclass(kind, _KEEPERS) or _name(kind) in _NAMESPACES:
+        return Keeps.ATTRIBUTES
+    if top in _OWN_LIBRARIES and not f"{module}.".startswith(_KEEPING):
+        return Keeps.NOTHING
+    library = is_library(module)
+    if (
+        (library and top in _STATELESS)
+        or kind in _STATELESS_KINDS
+        or _name(kind) in _STATELESS_NAMES
+        or issubclass(kind, BaseException)
+    ):
+        return Keeps.NOTHING
+    if _hides(kind):
+        constant = _is_function(kind, library) or _is_enumeration(kind)
+        return Keeps.NOTHING if constant else Keeps.HIDDEN
+    # Of an object without attributes there is the object; a program's may be any of its kind.
+    bare = not kind.__dictoffset__ and not slots(kind)
+    return Keeps.NOTHING if library and bare else Keeps.ATTRIBUTES
+
+
+def keeps_attributes_of_programs(kind: type) -> bool:
+    """Whether a program reads the attributes of a library's objects as it does those of its own."""
+    return issubclass(kind, _KEEPERS) or _name(kind) in _NAMESPACES
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _hides(kind: type) -> bool:
+    """Whether objects of a kind have more than attributes; what torch adds to a program's own kind
+    does not count."""
+    if any(each.__module__.partition(".")[0] == "torch" for each in kind.__mro__):
+        return False
+    attributes = int(kind.__dictoffset__ > 0) + int(kind.__weakrefoffset__ > 0) + len(slots(kind))
+    return bool(kind.__itemsize__) or (
+        kind.__basicsize__ > object.__basicsize__ + _POINTER * attributes
+    )
+
+
+def _is_function(kind: type, library: bool) -> bool:
+    """Whether what is hidden is code: a compiled kernel, a function of another language."""
+    called = any("__call__" in vars(each) for each in kind.__mro__)
+    return called and (library or not kind.__dictoffset__)
+
+
+def _is_enumeration(kind: type) -> bool:
+    return hasattr(kind, "__members__")  # as pybind11 and nanobind make them
+
+
+def slots(kind: type) -> list[str]:
+    """The attributes that have a place of their own in objects of a kind."""
+    found: list[str] = []
+    for each in kind.__mro__:
+        listed = vars(each).get("__slots__", ())
+        found += [listed] if isinstance(listed, str) else list(listed)
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
+
+
+def is_array(value: Any) -> bool:
+    """Whether this is an array of NumPy's, and nothing more than that."""
+    numpy = sys.modules.get("numpy")
+    plain = numpy is not None and isinstance(value, numpy.ndarray)
+    return plain and type(value).__module__ == "numpy"
+
+
+def is_scalar_of_numpy(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.generic)

@@ -1,0 +1,481 @@
+"""Objects of every kind that a captured callable may keep a number in: no replay repeats what the
+callable does to them, so it runs as it is, or sees what others did."""
+
+from __future__ import annotations
+
+import argparse
+import array
+import collections
+import contextvars
+import ctypes
+import io
+import itertools
+import mmap
+import os
+import queue
+import random
+import tempfile
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from callable_support import Unseen
+from places import Place
+
+import pygraph
+
+CALLS = 12
+Take = Callable[[], Any]
+MANY = tuple(float(number) for number in range(1, 100))
+ALIVE: list[Any] = []
+
+
+class Box:
+    n = 0.0
+
+
+class Slots:
+    __slots__ = ("n",)
+
+
+class Number(float):
+    pass
+
+
+class Own(random.Random):
+    pass
+
+
+class Structure(ctypes.Structure):
+    _fields_ = (("n", ctypes.c_double),)
+
+
+class Meta(type):
+    n = 0.0
+
+
+class OfMeta(metaclass=Meta):
+    pass
+
+
+class Base:
+    n = 0.0
+
+
+class Derived(Base):
+    @classmethod
+    def take(cls) -> float:
+        Base.n += 1
+        return cls.n
+
+
+def counting(box: Any) -> Take:
+    """Counts in an attribute."""
+
+    def take() -> float:
+        box.n += 1
+        return float(box.n)
+
+    return take
+
+
+def counting_in(container: Any, key: Any) -> Take:
+    """Counts in an item."""
+
+    def take() -> float:
+        container[key] += 1
+        return float(container[key])
+
+    return take
+
+
+def kept_alive(value: Any) -> Any:
+    ALIVE.append(value)
+    return value
+
+
+def in_namespace() -> Take:
+    return counting(argparse.Namespace(n=0.0))
+
+
+def in_simple_namespace() -> Take:
+    return counting(types.SimpleNamespace(n=0.0))
+
+
+def in_slots() -> Take:
+    box = Slots()
+    box.n = 0.0
+    return counting(box)
+
+
+def in_class() -> Take:
+    Box.n = 0.0
+    return counting(Box)
+
+
+def in_class_above() -> Take:
+    Base.n = 0.0
+    return Derived.take
+
+
+def in_metaclass() -> Take:
+    Meta.n = 0.0
+
+    def take() -> float:
+        Meta.n += 1
+        return OfMeta.n
+
+    return take
+
+
+def in_function() -> Take:
+    def helper() -> float:
+        helper.n += 1  # type: ignore[attr-defined]
+        return float(helper.n)  # type: ignore[attr-defined]
+
+    helper.n = 0.0  # type: ignore[attr-defined]
+    return lambda: helper()
+
+
+def in_value_of_its_own() -> Take:
+    box = types.SimpleNamespace(n=Number(0))
+
+    def take() -> float:
+        box.n = Number(box.n + 1)
+        return float(box.n)
+
+    return take
+
+
+def in_user_dict() -> Take:
+    return counting_in(collections.UserDict(n=0.0), "n")
+
+
+def in_chain_map() -> Take:
+    return counting_in(collections.ChainMap({"n": 0.0}), "n")
+
+
+def in_weak_keys() -> Take:
+    key = kept_alive(Box())
+    return counting_in(weakref.WeakKeyDictionary({key: 0.0}), key)
+
+
+def behind_reference() -> Take:
+    reference = weakref.ref(kept_alive(Box()))
+
+    def take() -> float:
+        box: Any = reference()
+        box.n += 1
+        return float(box.n)
+
+    return take
+
+
+def in_weak_values() -> Take:
+    boxes = weakref.WeakValueDictionary({"box": kept_alive(Box())})
+
+    def take() -> float:
+        boxes["box"].n += 1
+        return boxes["box"].n
+
+    return take
+
+
+def in_context() -> Take:
+    variable: contextvars.ContextVar[float] = contextvars.ContextVar("variable", default=0.0)
+
+    def take() -> float:
+        variable.set(variable.get() + 1)
+        return variable.get()
+
+    return take
+
+
+def in_thread() -> Take:
+    local = threading.local()
+    local.n = 0.0
+    return counting(local)
+
+
+def in_environment() -> Take:
+    os.environ["PYGRAPH_TEST_COUNT"] = "0"
+
+    def take() -> float:
+        os.environ["PYGRAPH_TEST_COUNT"] = str(int(os.environ["PYGRAPH_TEST_COUNT"]) + 1)
+        return float(os.environ["PYGRAPH_TEST_COUNT"])
+
+    return take
+
+
+def in_array_of_python() -> Take:
+    return counting_in(array.array("d", [0.0]), 0)
+
+
+def in_bytes() -> Take:
+    return counting_in(bytearray(1), 0)
+
+
+def in_memory() -> Take:
+    return counting_in(memoryview(bytearray(1)), 0)
+
+
+def in_mapped_memory() -> Take:
+    return counting_in(mmap.mmap(-1, 8), 0)
+
+
+def in_array_of_numpy() -> Take:
+    return counting_in(np.zeros(1), 0)
+
+
+def in_array_without_dimensions() -> Take:
+    return counting_in(np.array(0.0), ())
+
+
+def in_masked_array() -> Take:
+    return counting_in(np.ma.zeros(1), 0)
+
+
+def in_c() -> Take:
+    value = ctypes.c_double(0.0)
+
+    def take() -> float:
+        value.value += 1
+        return value.value
+
+    return take
+
+
+def in_structure() -> Take:
+    return counting(Structure(0.0))
+
+
+def from_queue() -> Take:
+    given: queue.Queue[float] = queue.Queue()
+    for each in MANY:
+        given.put(each)
+    return given.get
+
+
+def from_queue_in_c() -> Take:
+    given: queue.SimpleQueue[float] = queue.SimpleQueue()
+    for each in MANY:
+        given.put(each)
+    return lambda: given.get()
+
+
+def from_deque() -> Take:
+    return collections.deque(MANY).popleft
+
+
+def from_iterator() -> Take:
+    return itertools.count(1.0).__next__
+
+
+def from_text() -> Take:
+    lines = io.StringIO("\n".join(map(str, MANY)))
+    return lambda: float(lines.readline())
+
+
+def from_file() -> Take:
+    file = kept_alive(tempfile.TemporaryFile())  # noqa: SIM115 - as long as the tests
+    file.write(bytes(range(1, 100)))
+    file.seek(0)
+    return lambda: file.read(1)[0]
+
+
+def drawn() -> Take:
+    return random.Random(0).random
+
+
+def drawn_by_own_kind() -> Take:
+    generator = Own(0)
+    return lambda: generator.random()
+
+
+def drawn_by_numpy() -> Take:
+    generator = np.random.default_rng(0)
+    return lambda: float(generator.random())
+
+
+def drawn_by_legacy_numpy() -> Take:
+    generator = np.random.RandomState(0)
+    return lambda: float(generator.rand())
+
+
+SOURCES = [
+    in_namespace, in_simple_namespace, in_slots, in_class, in_class_above, in_metaclass,
+    in_function, in_value_of_its_own, in_user_dict, in_chain_map, in_weak_keys, behind_reference,
+    in_weak_values, in_context, in_thread, in_environment, in_array_of_python, in_bytes, in_memory,
+    in_mapped_memory, in_array_of_numpy, in_array_without_dimensions, in_masked_array, in_c,
+    in_structure, from_queue, from_queue_in_c, from_deque, from_iterator, from_text, from_file,
+    drawn, drawn_by_own_kind, drawn_by_numpy, drawn_by_legacy_numpy,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_what_a_callable_counts_or_draws_it_goes_on_to(
+    place: Place, source: Callable[[], Take]
+) -> None:
+    take = source()
+    expected = [float(take()) for _ in range(CALLS)]
+    take = source()
+    captured = pygraph.capture(lambda x: x * float(take()), device=place.name)
+    x = place.randn(4)
+    assert all(torch.equal(captured(x), x * each) for each in expected)
+    assert sum(each.replays for each in pygraph.report().graphs) == 0
+    assert pygraph.report().events or pygraph.report().graphs  # says why
+
+
+@pytest.mark.parametrize("when", [1, 2], ids=["watched", "linked"])
+@pytest.mark.parametrize("kind", ["function", "class"])
+def test_an_attribute_that_comes_later(place: Place, kind: str, when: int) -> None:
+    runs = Unseen("runs", 0)
+
+    class Bare:
+        pass
+
+    def bare() -> None:
+        pass
+
+    owner: Any = Bare if kind == "class" else bare
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        runs.set(runs.get() + 1)
+        if runs.get() == when + 1:
+            owner.later = 2.0
+        return x * getattr(owner, "later", 1.0)
+
+    captured = pygraph.capture(step, device=place.name)
+    for number in range(CALLS):
+        x = place.randn(4)
+        assert torch.equal(captured(x), x * (2.0 if number >= when else 1.0)), number
+
+
+def test_a_schedule_in_the_step_goes_on(place: Place) -> None:
+    """Whose rate stays the same in the calls that are watched and linked."""
+
+    def trained(wrap: Callable[[Any], Any]) -> torch.Tensor:
+        parameter = torch.nn.Parameter(torch.ones(4, device=place.torch))
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+
+        def step(x: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            (parameter * x).sum().backward()
+            optimizer.step()
+            schedule.step()
+
+        call = wrap(step)
+        for number in range(CALLS):
+            call(torch.full((4,), number / 8, device=place.torch))
+        return parameter.detach()
+
+    expected = trained(lambda step: step)
+    assert torch.equal(trained(lambda step: pygraph.capture(step, device=place.name)), expected)
+
+
+class Agent:
+    """As programs have them: much that the step does not read, in one object."""
+
+    def __init__(self, place: Place) -> None:
+        self.weight = place.randn(4)
+        self.random = random.Random(0)
+        self.numpy = np.random.default_rng(0)
+        self.queue: queue.Queue[Any] = queue.Queue()
+        self.log = io.BytesIO()
+        self.arguments = argparse.Namespace(scale=2.0, counted=0)
+        self.lock = threading.Lock()
+        self.steps = itertools.count()
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        with self.lock:
+            return x * self.weight * self.arguments.scale
+
+    def explore(self) -> float:
+        self.queue.put(next(self.steps))
+        self.log.write(b"explored")
+        self.arguments.counted += 1
+        return self.random.random() + float(self.numpy.random())
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_state_that_a_step_does_not_read_is_in_nobodys_way(place: Place, compiled: bool) -> None:
+    agent = Agent(place)
+    inner = agent.step
+    if compiled:
+        torch._dynamo.reset()
+        inner = torch.compile(agent.step, backend="eager")
+    captured = pygraph.capture(lambda x: inner(x) + 1, device=place.name)
+    for number in range(CALLS):
+        agent.explore()
+        agent.arguments.counted = 0  # which compiled code may read, as far as is known
+        if number == CALLS - 3:
+            agent.arguments.scale = 3.0
+        x = place.randn(4)
+        assert torch.equal(captured(x), x * agent.weight * agent.arguments.scale + 1)
+    assert sum(each.replays for each in pygraph.report().graphs) >= CALLS - 6
+
+
+def test_a_file_that_is_written_only_is_no_state(place: Place) -> None:
+    with open(os.devnull, "w") as sink:
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            sink.write("a step\n")
+            return x * 2
+
+        captured = pygraph.capture(step, device=place.name)
+        for _ in range(CALLS):
+            x = place.randn(4)
+            assert torch.equal(captured(x), x * 2)
+    assert sum(each.replays for each in pygraph.report().graphs) == CALLS - 3
+
+
+def test_what_cannot_be_compared_is_named(place: Place) -> None:
+    generator = random.Random(0)
+    captured = pygraph.capture(lambda x: x * generator.random(), device=place.name)
+    for _ in range(3):
+        captured(place.randn(4))
+    assert (
+        "'s generator is a Random: its state cannot be compared: nothing tells of a change"
+        in str(pygraph.report())
+    )
+
+
+def test_a_context_variable_that_others_set_is_seen(place: Place) -> None:
+    scale: contextvars.ContextVar[torch.Tensor | float] = contextvars.ContextVar("scale")
+    captured = pygraph.capture(lambda x: x * scale.get(2.0), device=place.name)
+    values = [None, 3.0, place.randn(4), place.randn(4), 5.0]
+    for value in values:
+        if value is not None:
+            scale.set(value)
+        for _ in range(5):
+            x = place.randn(4)
+            assert torch.equal(captured(x), x * scale.get(2.0))
+    assert sum(each.replays for each in pygraph.report().graphs) >= 6
+
+
+def test_what_a_weak_reference_refers_to_is_seen(place: Place) -> None:
+    box = Box()
+    reference = weakref.ref(box)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        there = reference()
+        return x if there is None else x * there.n
+
+    captured = pygraph.capture(step, device=place.name)
+    for n in (2.0, 3.0):
+        box.n = n
+        for _ in range(5):
+            x = place.randn(4)
+            assert torch.equal(captured(x), x * n)
+    replays = sum(each.replays for each in pygraph.report().graphs)
+    assert replays >= 4
+    del box
+    for _ in range(5):
+        x = place.randn(4)
+        assert torch.equal(captured(x), x)
