@@ -85,6 +85,7 @@ void bind_structure(nb::module_& module) {
       .value("INSTANCE", Place::Kind::kInstance)
       .value("ATTRIBUTES", Place::Kind::kAttributes)
       .value("NAMES", Place::Kind::kNames)
+      .value("METHODS", Place::Kind::kMethods)
       .value("FUNCTION", Place::Kind::kFunction)
       .value("BYTES", Place::Kind::kBytes)
       .value("REFERENCE", Place::Kind::kReference)

@@ -253,7 +253,9 @@ class Structure::Walk {
       case Place::Kind::kAttributes:
         return is_of(node, object) && attributes(node, object);
       case Place::Kind::kNames:
-        return PyDict_Check(object) && looked_up(node, object);
+        return looked_up(node, object);
+      case Place::Kind::kMethods:
+        return methods(node, object);
       case Place::Kind::kFunction:
         return function(node, object);
       case Place::Kind::kEmpty:
@@ -451,18 +453,43 @@ class Structure::Walk {
     return true;
   }
 
-  bool looked_up(const Place& node, PyObject* dict) {
+  /// The variables of a dictionary, or of a class itself.
+  bool looked_up(const Place& node, PyObject* object) {
+    const bool is_class = PyType_Check(object) != 0;
+    PyObject* dict = is_class ? reinterpret_cast<PyTypeObject*>(object)->tp_dict : object;
+    if (dict == nullptr || PyDict_Check(dict) == 0) {
+      return false;
+    }
     for (std::uint32_t i = 0; i < node.children; ++i) {
       PyObject* key = nodes_[at_].key.get();
       const PythonRef value = PythonRef::to(PyDict_GetItemWithError(dict, key));
       if (PyErr_Occurred() != nullptr) {
         PyErr_Clear();
       }
-      note(Slot::Owner::kDict, dict, key, 0);
+      note(is_class ? Slot::Owner::kAttribute : Slot::Owner::kDict, object, key, 0);
       if (!(value ? admits(value.get()) : admits_nothing())) {
         return false;
       }
     }
+    return true;
+  }
+
+  bool methods(const Place& node, PyObject* object) {
+    if (object != node.object.get() || PyType_Check(object) == 0) {
+      return false;
+    }
+    auto* type = reinterpret_cast<PyTypeObject*>(object);
+    if (node.version != 0 && node.version == type->tp_version_tag) {
+      at_ += node.children;  // which have none
+      return true;
+    }
+    if (type->tp_mro != node.type.get() || !looked_up(node, object)) {
+      return false;
+    }
+#if PY_VERSION_HEX >= 0x030C0000
+    PyUnstable_Type_AssignVersionTag(type);
+#endif
+    node.version = type->tp_version_tag;  // 0: has none
     return true;
   }
 
@@ -565,8 +592,12 @@ Structure::Structure(std::vector<Place> nodes) : nodes_(std::move(nodes)) {
       strikes[at] = kMostStrikes;
     } else {
       --open.back().children;
+      const std::size_t above = open.back().place;
       if (node.slot >= 0) {
-        strikes[open.back().place] = kMostStrikes;
+        strikes[above] = kMostStrikes;
+      }
+      if (nodes_[above].kind == Place::Kind::kMethods && node.children != 0) {
+        throw std::invalid_argument("a method in a structure has places below it");
       }
     }
     open.push_back({at, node.children});
@@ -580,6 +611,7 @@ Structure::Structure(std::vector<Place> nodes) : nodes_(std::move(nodes)) {
     leaves_ += leaf ? 1 : 0;
     const bool needs_object = node.kind == Place::Kind::kValue || node.kind == Place::Kind::kIs ||
                               node.kind == Place::Kind::kFunction ||
+                              node.kind == Place::Kind::kMethods ||
                               node.kind == Place::Kind::kBytes || node.kind == Place::Kind::kNumber;
     if (node.kind == Place::Kind::kReference && node.children != 1) {
       throw std::invalid_argument("a reference of a structure does not say what it refers to");

@@ -55,7 +55,9 @@ struct Place {
     kDict,        ///< of the type `type`; children in order, with their keys
     kInstance,    ///< of the type `type`; children are its __dict__ in order, with their keys
     kAttributes,  ///< of the type `type`; children are attributes, looked up by their keys
-    kNames,       ///< a dictionary; children are looked up in it by their keys
+    kNames,       ///< a dictionary, or a class for its own; children are looked up by their keys
+    kMethods,     ///< the class `object` of the order `type`; children: what it has by their keys.
+                  ///< They are looked at where it has changed since it was compared last
     kFunction,   ///< a function with the code `object`; children: its cells, defaults, keyword ones
     kBytes,      ///< an array of the type `type` whose memory holds the bytes `object`
     kReference,  ///< a weak reference of the type `type`, or the context variable `object`; one
@@ -75,6 +77,7 @@ struct Place {
   PythonRef type;
   PythonRef key;  ///< in the container above; null: none, or the place before this one is the key
   std::unique_ptr<const TensorShape> shape = {};  ///< of a tensor
+  mutable unsigned int version = 0;  ///< kMethods: CPython's for the class, which a change ends
 };
 
 /// A place that a call gives another tensor, or None.

@@ -8,6 +8,7 @@ import array
 import collections
 import contextvars
 import ctypes
+import functools
 import io
 import itertools
 import mmap
@@ -354,6 +355,214 @@ def test_an_attribute_that_comes_later(place: Place, kind: str, when: int) -> No
     for number in range(CALLS):
         x = place.randn(4)
         assert torch.equal(captured(x), x * (2.0 if number >= when else 1.0)), number
+
+
+class Doubling:
+    def go(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class OfDict(dict[str, float]):
+    scale = 2.0
+
+
+class OfList(list[float]):
+    scale = 2.0
+
+
+def around(value: Any) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    """A method that reads a variable around its class, and what sets that."""
+
+    class Inner:
+        def go(self, x: torch.Tensor) -> torch.Tensor:
+            return x * value
+
+    def put(other: Any) -> None:
+        nonlocal value
+        value = other
+
+    inner = Inner()
+    return lambda x: inner.go(x), put
+
+
+def changed_method(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    class Own(Doubling):
+        pass
+
+    def put(value: Any) -> None:
+        Own.go = lambda self, x: x * value  # type: ignore[method-assign]
+
+    own = Own()
+    put(2.0)
+    return lambda x: own.go(x), put
+
+
+def changed_method_of_module(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    class Own(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    def put(value: Any) -> None:
+        Own.forward = lambda self, x: x * value  # type: ignore[method-assign]
+
+    return Own(), put
+
+
+def changed_property(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    class Own:
+        scale = property(lambda self: 2.0)
+
+    def put(value: Any) -> None:
+        Own.scale = property(lambda self: value)
+
+    own = Own()
+    return lambda x: x * own.scale, put
+
+
+def changed_default(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    class Own:
+        @staticmethod
+        def go(x: torch.Tensor, scale: list[Any] = [2.0]) -> torch.Tensor:  # noqa: B006
+            return x * scale[0]
+
+    def put(value: Any) -> None:
+        Own.go.__defaults__[0][0] = value  # type: ignore[index]
+
+    return lambda x: Own.go(x), put
+
+
+def changed_around_a_method(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    return around(2.0)
+
+
+def changed_tensor_around_a_method(
+    place: Place,
+) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    call, put = around(torch.full((4,), 2.0, device=place.torch))
+    return call, lambda value: put(torch.full((4,), value, device=place.torch))
+
+
+def changed_around_a_wrapper(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    scale = [2.0]
+
+    def scaled(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*arguments: Any) -> Any:
+            return function(*arguments) * scale[0]
+
+        return wrapper
+
+    class Own:
+        @scaled
+        def go(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    own = Own()
+    return lambda x: own.go(x), functools.partial(scale.__setitem__, 0)
+
+
+def changed_around_a_backward(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    scale = [2.0]
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * scale[0]
+
+    return lambda x: Scaled.apply(x), functools.partial(scale.__setitem__, 0)
+
+
+def changed_beside_a_tensor(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    weight = torch.ones(4, device=place.torch)
+    weight.scale = 2.0  # type: ignore[attr-defined]
+
+    def put(value: Any) -> None:
+        weight.scale = value  # type: ignore[attr-defined]
+
+    return lambda x: x * weight * weight.scale, put  # type: ignore[attr-defined]
+
+
+def changed_beside_items(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    kept, listed = OfDict(a=1.0), OfList([1.0])
+    kept.scale, listed.scale = 2.0, 1.0
+
+    def put(value: Any) -> None:
+        kept.scale, listed.scale = value / 2, 2.0
+
+    return lambda x: x * kept.scale * listed.scale, put
+
+
+def changed_set(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    there = {Box(), Box()}
+    return lambda x: x * len(there), lambda value: there.add(Box())
+
+
+def changed_descriptor(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    class Descriptor:
+        value = 2.0
+
+        def __get__(self, instance: Any, owner: Any) -> Any:
+            return self.value
+
+    class Own:
+        scale = Descriptor()
+
+    own = Own()
+    return lambda x: x * own.scale, functools.partial(setattr, vars(Own)["scale"], "value")
+
+
+CHANGES = [
+    changed_method, changed_method_of_module, changed_property, changed_default,
+    changed_around_a_method, changed_tensor_around_a_method, changed_around_a_wrapper,
+    changed_around_a_backward, changed_beside_a_tensor, changed_beside_items, changed_set,
+    changed_descriptor,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_others_change_is_seen(place: Place, change: Callable[..., Any]) -> None:
+    """What a callable comes to by its classes and functions, or beside what an object holds."""
+    function, put = change(place)
+    captured = pygraph.capture(function, device=place.name)
+    for scale in (2.0, 3.0):
+        if scale != 2.0:
+            put(scale)
+        for _ in range(CALLS // 2):
+            x = place.randn(4)
+            assert torch.equal(captured(x), x * scale)
+    assert sum(each.replays for each in pygraph.report().graphs) >= 2 * (CALLS // 2 - 3)
+
+
+def test_a_method_that_changes_often_is_seen(place: Place) -> None:
+    """The class has another version in each call, and mostly the same methods."""
+    own = Doubling()
+    captured = pygraph.capture(lambda x: own.go(x), device=place.name)
+    before = Doubling.go
+    try:
+        for number in range(CALLS):
+            setattr(Doubling, f"other_{number}", number)
+            if number == CALLS - 2:
+                Doubling.go = lambda self, x: x * 3  # type: ignore[method-assign]
+            x = place.randn(4)
+            assert torch.equal(captured(x), x * (2 if number < CALLS - 2 else 3))
+    finally:
+        Doubling.go = before  # type: ignore[method-assign]
+    assert sum(each.replays for each in pygraph.report().graphs) == CALLS - 2 - 3
+
+
+def test_a_function_that_stands_nowhere_is_named(place: Place) -> None:
+    scale = 2.0
+
+    @torch.library.custom_op("capture_state::scaled", mutates_args=())
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * scale
+
+    captured = pygraph.capture(torch.ops.capture_state.scaled, device=place.name)
+    for number in range(CALLS):
+        scale = 2.0 if number < CALLS // 2 else 3.0
+        x = place.randn(4)
+        assert torch.equal(captured(x), x * scale)
+    assert "scaled reads scale of a function around it, and stands nowhere" in str(pygraph.report())
 
 
 def test_a_schedule_in_the_step_goes_on(place: Place) -> None:

@@ -234,7 +234,7 @@ class Captured(Generic[Arguments, Result]):
 
     def _describe(self, scope: Scope, positional: list[Any], named: dict[str, Any]) -> Tree:
         """What a call is made of at this moment. Raises NotDescribed."""
-        tree = Tree(scope.named, scope.every)
+        tree = Tree(scope.named, scope.every, scope.codes)
         tree.add_positional(positional)
         tree.add_root("argument", named)
         tree.add_root(self._name, self.function)
@@ -308,6 +308,7 @@ class Captured(Generic[Arguments, Result]):
         entry.moving = {leaf for leaf, place in enumerate(tree.leaf_places) if place in moving}
         problem = (
             self._watched.reason
+            or self._watched.against_unmet(tree.functions)
             or made.problem()
             or steps_on_host(tree.optimizers, device)
             or against_staging(tree, self._watched.used_on_host, device)

@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from pygraph.torch_private.dynamo import ORIGINAL
+
 
 class Keeps(enum.Enum):
     """Where the state of an object is, of which another call may find another one."""
@@ -71,6 +73,10 @@ _STATELESS_KINDS = frozenset(
     }
 )  # fmt: skip
 _STATELESS_NAMES = ("builtins.PyCapsule", "decimal.Decimal")
+#: Where a wrapper has what it wraps.
+WRAPPED = (ORIGINAL, "__wrapped__")
+#: Of what a function's defaults may be and stay the same.
+_NEVER_WRITTEN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 _POINTER = struct.calcsize("P")
 
 
@@ -154,3 +160,27 @@ def is_array(value: Any) -> bool:
 def is_scalar_of_numpy(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.generic)
+
+
+def functions_of(value: Any) -> list[types.FunctionType]:
+    """The functions behind an attribute of a class, and those that they wrap."""
+    found: list[Any] = [value]
+    if isinstance(value, (staticmethod, classmethod)):
+        found = [value.__func__]
+    elif isinstance(value, property):
+        found = [value.fget, value.fset, value.fdel]
+    elif isinstance(value, functools.cached_property):
+        found = [value.func]
+    for each in found:  # which grows
+        inner = [vars(each)[name] for name in WRAPPED if name in getattr(each, "__dict__", ())]
+        found += [one for one in inner if not any(one is known for known in found)]
+    return [each for each in found if isinstance(each, types.FunctionType)]
+
+
+def is_open(function: types.FunctionType) -> bool:
+    """Whether a function reads more than its code that may change while it stays the same: the
+    variables of a function around it, or defaults that can be written. `__class__` is super()'s.
+    """
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    around = any(name != "__class__" for name in function.__code__.co_freevars)
+    return around or any(not isinstance(each, _NEVER_WRITTEN) for each in defaults)

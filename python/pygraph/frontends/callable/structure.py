@@ -22,7 +22,7 @@ import os
 import sys
 import types
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,16 +30,19 @@ import torch
 from pygraph import _engine
 from pygraph._engine import PlaceKind
 from pygraph.frontends.callable.state import (
+    WRAPPED,
     Keeps,
+    functions_of,
     is_array,
     is_library,
+    is_open,
     is_scalar_of_numpy,
     keeps_attributes_of_programs,
     kept_by,
     slots,
 )
 from pygraph.frontends.callable.traced import TRACED
-from pygraph.torch_private.dynamo import ORIGINAL
+from pygraph.torch_private.dynamo import MARKS
 
 #: Places of a tree, at most: comparing so many takes a millisecond.
 MOST_PLACES = 100_000
@@ -57,10 +60,16 @@ PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _VALUES = (PlaceKind.VALUE, PlaceKind.NUMBER)
 _CHANGEABLE = (PlaceKind.LIST, PlaceKind.DICT, PlaceKind.INSTANCE)
 _COUNTED = (PlaceKind.TUPLE, PlaceKind.LIST, PlaceKind.DICT)
+#: How names of attributes begin that no program gives.
+_NO_PROGRAMS = ("__", MARKS)
+#: What functools.cache returns.
+_REMEMBERING = type(functools.cache(len))
+#: An object in such a place may have attributes besides.
+_TOLD_BY_MORE = (
+    PlaceKind.TUPLE, PlaceKind.LIST, PlaceKind.DICT, PlaceKind.FUNCTION, PlaceKind.TENSOR,
+)  # fmt: skip
 #: What runs when a leaf gets a gradient.
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-#: Where a wrapper has what it wraps.
-_WRAPPED = (ORIGINAL, "__wrapped__")
 #: What a subclass of these is equal to is its value, too.
 _VALUES_OF_PYTHON = (int, float, complex, str, bytes)
 #: Those of an interpreter, and not of what they are bound to.
@@ -116,9 +125,15 @@ class Owner:
 class Tree:
     """What one call was found to be made of."""
 
-    def __init__(self, named: Collection[str], every: bool = False) -> None:
-        """`named`: the attributes that code names. Where `every` is set, those of a program's
-        objects count that none names, too."""
+    def __init__(
+        self,
+        named: Collection[str],
+        every: bool = False,
+        codes: Collection[types.CodeType] = (),
+    ) -> None:
+        """`named`: the attributes that code names, `codes`: the program's code that ran. Where
+        `every` is set, attributes of a program's objects count that none names, too, and any code
+        of theirs may have run."""
         self.roots: list[Any] = []
         self.places: list[Place] = []
         self.leaves: list[Any] = []  #: tensors, generators, and numbers that vary
@@ -132,7 +147,9 @@ class Tree:
         self.optimizers: list[torch.optim.Optimizer] = []
         self._named = named
         self._every = every
-        self._owing: collections.deque[Any] = collections.deque()  #: see add_what_was_met()
+        self._codes = codes
+        #: see add_what_was_met()
+        self._owing: collections.deque[tuple[Any, str]] = collections.deque()
         self._met: dict[int, int] = {}
         self._alive: list[Any] = []  #: ids stay those of what was met
         self._containers: list[tuple[Any, Any]] = []
@@ -173,29 +190,70 @@ class Tree:
         place.end = len(self.places)
 
     def add_what_was_met(self) -> None:
-        """Adds the data of the classes that were met, or whose instances were, and the attributes
-        of functions."""
+        """Adds the classes that were met, or whose instances were, and the attributes of objects
+        that are told by something else."""
         while self._owing:
-            owner = self._owing.popleft()
+            owner, label = self._owing.popleft()
             if isinstance(owner, type):
-                names = list(data_of_class(owner, self._counts))
-            else:
-                known = [name for name in vars(owner) if name in self._named]
-                names = sorted(name for name in known if not name.startswith("__"))
-            if names:
-                self._root(owner)
-                number = len(self.places)
-                place = Place(PlaceKind.ATTRIBUTES, owner.__name__, -1)
-                self.places.append(place)
-                self._attributes(owner, names, place, number)
+                self._of_class(owner)
+            elif names := self._attributes_beside(owner):
+                place = self._open_root(PlaceKind.ATTRIBUTES, label, owner)
+                self._attributes(owner, names, place, len(self.places) - 1)
                 place.end = len(self.places)
+
+    def _attributes_beside(self, value: Any) -> list[str]:
+        """The attributes that count of something that is more than these: a function, a list of a
+        program's own kind, a tensor."""
+        there = getattr(value, "__dict__", None) or ()
+        return sorted(n for n in there if n in self._named and not n.startswith(_NO_PROGRAMS))
+
+    def _open_root(self, kind: PlaceKind, label: str, value: Any) -> Place:
+        self._root(value)
+        place = Place(kind, label, -1)
+        self.places.append(place)
+        return place
+
+    def _of_class(self, kind: type) -> None:
+        """Its data, and its methods that ran: what those are made of, where it may change."""
+        own = vars(kind)
+        ran = {name: run for name in own if (run := self._that_run(own[name]))}
+        open_ = [name for name in ran if any(is_open(function) for function in ran[name])]
+        data = [name for name in own if self._is_data(name, own[name])]
+        if data or open_:
+            place = self._open_root(PlaceKind.NAMES, kind.__name__, kind)
+            number, names = len(self.places) - 1, [*data, *open_]
+            place.children = len(names)
+            for name in names:
+                owner = Owner(Holder.ATTRIBUTE, kind, name)
+                self._add(own[name], f".{name}", number, owner, key=sys.intern(name))
+            place.end = len(self.places)
+        closed = [name for name in ran if name not in open_]
+        if closed:
+            place = self._open_root(PlaceKind.METHODS, kind.__name__, kind)
+            number = len(self.places) - 1
+            place.object, place.type, place.children = kind, kind.__mro__, len(closed)
+            for name in closed:
+                end, key = len(self.places) + 1, sys.intern(name)
+                method = Place(PlaceKind.IS, f".{name}", number, end=end, object=own[name], key=key)
+                self.places.append(method)
+            place.end = len(self.places)
+
+    def _is_data(self, name: str, value: Any) -> bool:
+        """Whether an attribute of a class is data that counts."""
+        code = hasattr(value, "__get__") and is_library(type(value).__module__)
+        counts = not name.startswith("__") and self._counts(name)
+        return counts and not code and not isinstance(value, type)
+
+    def _that_run(self, value: Any) -> list[types.FunctionType]:
+        """The functions behind an attribute of a class that ran, or may have."""
+        return [each for each in functions_of(value) if self._every or each.__code__ in self._codes]
 
     def _owe_class(self, kind: type) -> None:
         metaclass: type = type(kind)
         for each in (*kind.__mro__, *metaclass.__mro__):
             if each not in self.classes and not is_library(each.__module__):
                 self.classes.append(each)
-                self._owing.append(each)
+                self._owing.append((each, each.__name__))
 
     def _root(self, value: Any) -> None:
         self.roots.append(value)
@@ -226,7 +284,15 @@ class Tree:
             self._describe(value, kind, place, number, owner)
             if place.kind in _CHANGEABLE:
                 self.walked[number] = value
+            if place.kind in _TOLD_BY_MORE and self._attributes_beside(value):
+                self._owe_attributes(value, number)
         place.end = len(self.places)
+
+    def _owe_attributes(self, value: Any, number: int) -> None:
+        if len(self.roots) <= 2:  # another object in each call
+            what = f"{self.path(number)} is a {type(value).__name__} with attributes of its own"
+            raise NotDescribed(f"{what} ({', '.join(self._attributes_beside(value))})")
+        self._owing.append((value, self.path(number)))
 
     def _hold(self, number: int, value: Any, owner: Owner | None) -> None:
         self.held[number] = value
@@ -257,6 +323,14 @@ class Tree:
             self._attributes(value, ("__func__", "__self__"), place, number)
         elif isinstance(value, functools.partial):
             self._attributes(value, ("func", "args", "keywords"), place, number)
+        elif isinstance(value, _REMEMBERING):
+            self._attributes(value, ("__wrapped__",), place, number)
+        elif isinstance(value, (staticmethod, classmethod)):
+            self._attributes(value, ("__func__",), place, number)
+        elif isinstance(value, property):
+            self._attributes(value, ("fget", "fset", "fdel"), place, number)
+        elif isinstance(value, functools.cached_property):
+            self._attributes(value, ("func",), place, number)
         elif isinstance(value, types.ModuleType):
             self._module(value, place, number)
         elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
@@ -336,11 +410,8 @@ class Tree:
 
     def _values(self, value: Any, place: Place, number: int) -> None:
         """A set or a deque, which is compared as a whole."""
-        if any(type(each) not in _ATOMS for each in value):
-            if isinstance(value, collections.deque):
-                raise NotDescribed(f"{self.path(number)} is a deque of {_kinds(value)}")
-            place.kind, place.object = PlaceKind.IS, value
-            return
+        if isinstance(value, collections.deque) and any(type(each) not in _ATOMS for each in value):
+            raise NotDescribed(f"{self.path(number)} is a deque of {_kinds(value)}")
         place.kind, place.type, place.object = PlaceKind.VALUE, type(value), value.copy()
 
     def _array(self, value: Any, place: Place, number: int) -> None:
@@ -399,7 +470,7 @@ class Tree:
 
     def _function(self, value: types.FunctionType, place: Place, number: int) -> None:
         if is_library(value.__globals__.get("__name__") or ""):  # a wrapper around a program's
-            inner = [name for name in _WRAPPED if hasattr(value, name)][:1]
+            inner = [name for name in WRAPPED if hasattr(value, name)][:1]
             if inner:
                 self._attributes(value, inner, place, number)
             else:
@@ -407,7 +478,6 @@ class Tree:
             return
         place.kind, place.object = PlaceKind.FUNCTION, value.__code__
         self.functions.append(value)
-        self._owing.append(value)
         cells = value.__closure__ or ()
         place.children = len(cells) + 2
         for name, cell in zip(value.__code__.co_freevars, cells, strict=True):
@@ -723,11 +793,3 @@ def _alike(left: Sequence[Any], right: Sequence[Any]) -> bool:
 def is_atom(value: Any) -> bool:
     """Whether a value is told by what it is equal to, and nobody can change it."""
     return type(value) in _ATOMS
-
-
-def data_of_class(kind: type, counts: Callable[[str], bool]) -> Iterator[str]:
-    """The attributes of a class itself that are data, of those that count."""
-    for name, value in vars(kind).items():
-        data = not isinstance(value, type) and not hasattr(value, "__get__")
-        if data and not name.startswith("__") and counts(name):
-            yield name

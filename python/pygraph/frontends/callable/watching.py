@@ -62,6 +62,7 @@ class Watched:
     """What was seen in one call, and in those before."""
 
     codes: dict[types.CodeType, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    ran: set[types.CodeType] = dataclasses.field(default_factory=set)  #: in the last call
     compiled: bool = False  #: Dynamo's code ran
     #: storages and generators that the last call's operators were given, as object_of()
     touched: set[int] = dataclasses.field(default_factory=set)
@@ -94,6 +95,22 @@ class Watched:
         found = {id(each): each for each in self.codes.values()}
         return [(each, name) for each in found.values() for name in ALLOCATORS if name in each]
 
+    def against_unmet(self, met: Sequence[types.FunctionType]) -> str | None:
+        """Why what the last call's code reads is not known, if so: a function that was made before
+        the call reads variables of the function around it, and was not `met`."""
+        ran = [code for code in self.ran if _is_ours(code, self.codes[code])]
+        known = {_place_of(each.__code__) for each in met}
+        known |= {_place_of(inner) for code in ran for inner in codes_within(code)}
+        for code in ran:
+            names = [name for name in code.co_freevars if name != "__class__"]
+            resumed = code.co_name.startswith(dynamo.RESUMED)
+            if names and not resumed and _place_of(code) not in known:
+                return (
+                    f"{code.co_qualname} reads {', '.join(names)} of a function around it, and "
+                    "stands nowhere that the callable reads: what it reads cannot be compared"
+                )
+        return None
+
     def codes_of_program(self) -> dict[types.CodeType, dict[str, Any]]:
         """Those that are no library's."""
         return {code: names for code, names in self.codes.items() if _is_ours(code, names)}
@@ -112,6 +129,7 @@ class Watched:
             names,
             self.compiled,
             [(variables, frozenset(known)) for variables, known in found.values()],
+            frozenset(self.codes_of_program()),
         )
 
 
@@ -129,6 +147,20 @@ class Scope:
     every: bool = False  #: there is code that has been compiled, which may read any
     #: the variables of the program's modules, with the names of those that count
     variables: Sequence[tuple[dict[str, Any], frozenset[str]]] = ()
+    codes: frozenset[types.CodeType] = frozenset()  #: of the program, that ran
+
+
+def _place_of(code: types.CodeType) -> tuple[str, int, str]:
+    """By which a function is known that Dynamo has given other code."""
+    return code.co_filename, code.co_firstlineno, code.co_name
+
+
+def codes_within(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Of the functions that a function makes, and those within these."""
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield constant
+            yield from codes_within(constant)
 
 
 def names_in(code: types.CodeType) -> Iterator[str]:
@@ -187,6 +219,7 @@ class _Operators(Watch):
 @contextlib.contextmanager
 def watching(watched: Watched, device: Device) -> Iterator[None]:
     """Notes in `watched` what runs meanwhile on this thread, backwards included."""
+    watched.ran.clear()
     watched.touched.clear()
     watched.written.clear()
     watched.used_on_host.clear()
@@ -234,6 +267,7 @@ def _profiled(watched: Watched) -> Iterator[None]:
         elif compiling:
             return
         elif event == "call":
+            watched.ran.add(code)
             if code not in codes:
                 codes[code] = frame.f_globals
                 watched.compiled |= any(name.startswith(dynamo.COMPILED) for name in code.co_names)
