@@ -22,7 +22,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from callable_support import Unseen
@@ -93,6 +92,10 @@ def counting_in(container: Any, key: Any) -> Take:
         return float(container[key])
 
     return take
+
+
+def numpy() -> Any:
+    return pytest.importorskip("numpy")
 
 
 def kept_alive(value: Any) -> Any:
@@ -230,15 +233,15 @@ def in_mapped_memory() -> Take:
 
 
 def in_array_of_numpy() -> Take:
-    return counting_in(np.zeros(1), 0)
+    return counting_in(numpy().zeros(1), 0)
 
 
 def in_array_without_dimensions() -> Take:
-    return counting_in(np.array(0.0), ())
+    return counting_in(numpy().array(0.0), ())
 
 
 def in_masked_array() -> Take:
-    return counting_in(np.ma.zeros(1), 0)
+    return counting_in(numpy().ma.zeros(1), 0)
 
 
 def in_c() -> Take:
@@ -299,12 +302,12 @@ def drawn_by_own_kind() -> Take:
 
 
 def drawn_by_numpy() -> Take:
-    generator = np.random.default_rng(0)
+    generator = numpy().random.default_rng(0)
     return lambda: float(generator.random())
 
 
 def drawn_by_legacy_numpy() -> Take:
-    generator = np.random.RandomState(0)
+    generator = numpy().random.RandomState(0)
     return lambda: float(generator.rand())
 
 
@@ -594,7 +597,6 @@ class Agent:
     def __init__(self, place: Place) -> None:
         self.weight = place.randn(4)
         self.random = random.Random(0)
-        self.numpy = np.random.default_rng(0)
         self.queue: queue.Queue[Any] = queue.Queue()
         self.log = io.BytesIO()
         self.arguments = argparse.Namespace(scale=2.0, counted=0)
@@ -609,7 +611,7 @@ class Agent:
         self.queue.put(next(self.steps))
         self.log.write(b"explored")
         self.arguments.counted += 1
-        return self.random.random() + float(self.numpy.random())
+        return self.random.random()
 
 
 @pytest.mark.parametrize("compiled", [False, True])
