@@ -536,6 +536,31 @@ def test_what_others_change_is_seen(place: Place, change: Callable[..., Any]) ->
     assert sum(each.replays for each in pygraph.report().graphs) >= 2 * (CALLS // 2 - 3)
 
 
+class Output(dict[str, torch.Tensor]):
+    """Its items are attributes as well, as those of transformers' outputs are."""
+
+    def __init__(self, **items: torch.Tensor) -> None:
+        super().__init__(items)
+        vars(self).update(items)
+
+
+def test_items_that_are_attributes_as_well_are_no_more_than_items(place: Place) -> None:
+    captured = pygraph.capture(lambda out: out.hidden * 2, device=place.name)
+    for _ in range(CALLS):
+        x = place.randn(4)
+        assert torch.equal(captured(Output(hidden=x)), x * 2)
+    assert sum(each.replays for each in pygraph.report().graphs) == CALLS - 3
+
+
+def test_an_argument_with_attributes_of_its_own_is_named(place: Place) -> None:
+    captured = pygraph.capture(lambda given: given["x"] * given.scale, device=place.name)
+    for number in range(CALLS):
+        given: Any = Output(x=place.randn(4))
+        given.scale = 2.0 + number // 6
+        assert torch.equal(captured(given), given["x"] * given.scale)
+    assert "argument[0] is a Output with attributes of its own (scale)" in str(pygraph.report())
+
+
 def test_a_method_that_changes_often_is_seen(place: Place) -> None:
     """The class has another version in each call, and mostly the same methods."""
     own = Doubling()
@@ -644,6 +669,18 @@ def test_a_file_that_is_written_only_is_no_state(place: Place) -> None:
             x = place.randn(4)
             assert torch.equal(captured(x), x * 2)
     assert sum(each.replays for each in pygraph.report().graphs) == CALLS - 3
+
+
+def test_a_class_may_say_that_it_is_of_any_module(place: Place) -> None:
+    class Odd:
+        __module__ = 3  # type: ignore[assignment]
+        n = 2.0
+
+    odd = Odd()
+    captured = pygraph.capture(lambda x: x * odd.n, device=place.name)
+    for _ in range(CALLS):
+        x = place.randn(4)
+        assert torch.equal(captured(x), x * 2)
 
 
 def test_what_cannot_be_compared_is_named(place: Place) -> None:

@@ -80,16 +80,16 @@ _NEVER_WRITTEN = (type(None), bool, int, float, complex, str, bytes, torch.dtype
 _POINTER = struct.calcsize("P")
 
 
-def is_library(module: str | None) -> bool:
-    """Whether a module's variables are no program's state."""
-    top = (module or "").partition(".")[0]
+def is_library(module: Any) -> bool:
+    """Whether the variables of a module of this name are no program's state."""
+    top = module.partition(".")[0] if isinstance(module, str) else ""
     return (top in sys.stdlib_module_names and top != "__main__") or top in _OWN_LIBRARIES
 
 
 @functools.lru_cache(maxsize=4096)
 def kept_by(kind: type) -> Keeps:
     """Where objects of a kind have their state; of a kind that Tree knows no better of."""
-    module = kind.__module__ or ""
+    module = kind.__module__ if isinstance(kind.__module__, str) else ""
     top = module.partition(".")[0]
     if issubclass(kind, _KEEPERS) or _name(kind) in _NAMESPACES:
         return Keeps.ATTRIBUTES
@@ -123,7 +123,7 @@ def _name(kind: type) -> str:
 def _hides(kind: type) -> bool:
     """Whether objects of a kind have more than attributes; what torch adds to a program's own kind
     does not count."""
-    if any(each.__module__.partition(".")[0] == "torch" for each in kind.__mro__):
+    if any(str(each.__module__).partition(".")[0] == "torch" for each in kind.__mro__):
         return False
     attributes = int(kind.__dictoffset__ > 0) + int(kind.__weakrefoffset__ > 0) + len(slots(kind))
     return bool(kind.__itemsize__) or (

@@ -204,8 +204,10 @@ class Tree:
     def _attributes_beside(self, value: Any) -> list[str]:
         """The attributes that count of something that is more than these: a function, a list of a
         program's own kind, a tensor."""
-        there = getattr(value, "__dict__", None) or ()
-        return sorted(n for n in there if n in self._named and not n.startswith(_NO_PROGRAMS))
+        there: dict[str, Any] = getattr(value, "__dict__", None) or {}
+        items = value if isinstance(value, dict) else {}  # some are attributes as well
+        own = [name for name in there if name not in items or items[name] is not there[name]]
+        return sorted(n for n in own if n in self._named and not n.startswith(_NO_PROGRAMS))
 
     def _open_root(self, kind: PlaceKind, label: str, value: Any) -> Place:
         self._root(value)
