@@ -90,7 +90,9 @@ class Side:
         if call.behind and self.raised is None:
             self._between(f"behind_{number}", self.result)
             if self.raised is not None:  # how far a backward has come is its own affair
-                for value in tensors(self.places):
+                # It may have been that of a call before.
+                waiting = Walk().places(self.world.arguments_to_come, "argument")
+                for value in tensors([*self.places, *waiting]):
                     if value.is_leaf and value.requires_grad:
                         value.grad = None
         self.before = {

@@ -158,6 +158,11 @@ class World:
         self._arguments.append(made if len(self._arguments) in self._again else None)
         return made
 
+    @property
+    def arguments_to_come(self) -> list[Any]:
+        """Of earlier calls, those that may come again."""
+        return [each for each in self._arguments if each is not None]
+
     def context(self, call: StepCall) -> Any:
         return eval(call.under, self._space) if call.under else contextlib.nullcontext()
 
