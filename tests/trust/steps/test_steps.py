@@ -219,6 +219,31 @@ def test_a_step_that_raises_must_raise_the_same() -> None:
     assert check.run(raising, check.way("twin")).raised == 6
 
 
+def test_how_far_a_backward_that_raises_has_come_is_not_compared() -> None:
+    """Its weights were written since; the arguments of its call come again."""
+    behind = (
+        "$waiting.append(result)",
+        "if len($waiting) > 1: $waiting.pop(0).backward()",
+        "$steps.step()",
+        "$steps.zero_grad()",
+    )
+    given = [f"t({seed}, 3, 4), t({seed + 60}, 3).requires_grad_()" for seed in range(8)]
+    late = step(
+        state=(
+            ("net", "nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))"),
+            ("steps", "torch.optim.SGD($net.parameters(), 0.1)"),
+            ("waiting", "[]"),
+        ),
+        signature="x, soft",
+        body=("return ($net(x) * soft).square().mean()",),
+        calls=tuple(
+            StepCall(each, again=3 if number == 5 else None, behind=behind)
+            for number, each in enumerate(given)
+        ),
+    )
+    assert check.run(late, check.way("twin")).replays >= 4
+
+
 def test_a_reproducer_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "share_memory_eagerly", lambda in_pieces: None)
     text = fleet.reproducer(step(), "eager-steps", "what was wrong")
