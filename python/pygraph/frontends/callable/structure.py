@@ -417,8 +417,11 @@ class Tree:
         place.kind, place.type, place.object = PlaceKind.VALUE, type(value), value.copy()
 
     def _array(self, value: Any, place: Place, number: int) -> None:
-        data = memoryview(value)
-        if data.nbytes > _MOST_BYTES or data.format == "O":
+        try:
+            data = memoryview(value)
+        except ValueError as error:  # NumPy's dates, which have no buffer
+            raise NotDescribed(f"{self.path(number)} cannot be compared: {error}") from None
+        if data.nbytes > _MOST_BYTES or "O" in data.format:
             raise NotDescribed(
                 f"{self.path(number)} is an array of {data.nbytes} bytes; "
                 f"at most {_MOST_BYTES} are compared: give it as a tensor"
