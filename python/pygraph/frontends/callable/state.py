@@ -82,20 +82,23 @@ _POINTER = struct.calcsize("P")
 
 def is_library(module: Any) -> bool:
     """Whether the variables of a module of this name are no program's state."""
-    top = module.partition(".")[0] if isinstance(module, str) else ""
+    top = _package(module)
     return (top in sys.stdlib_module_names and top != "__main__") or top in _OWN_LIBRARIES
+
+
+def _package(module: Any) -> str:
+    return module.partition(".")[0] if isinstance(module, str) else ""
 
 
 @functools.lru_cache(maxsize=4096)
 def kept_by(kind: type) -> Keeps:
     """Where objects of a kind have their state; of a kind that Tree knows no better of."""
-    module = kind.__module__ if isinstance(kind.__module__, str) else ""
-    top = module.partition(".")[0]
-    if issubclass(kind, _KEEPERS) or _name(kind) in _NAMESPACES:
+    top = _package(kind.__module__)
+    if keeps_attributes_of_programs(kind):
         return Keeps.ATTRIBUTES
-    if top in _OWN_LIBRARIES and not f"{module}.".startswith(_KEEPING):
+    if top in _OWN_LIBRARIES and not f"{kind.__module__}.".startswith(_KEEPING):
         return Keeps.NOTHING
-    library = is_library(module)
+    library = is_library(kind.__module__)
     if (
         (library and top in _STATELESS)
         or kind in _STATELESS_KINDS
@@ -123,7 +126,7 @@ def _name(kind: type) -> str:
 def _hides(kind: type) -> bool:
     """Whether objects of a kind have more than attributes; what torch adds to a program's own kind
     does not count."""
-    if any(str(each.__module__).partition(".")[0] == "torch" for each in kind.__mro__):
+    if any(_package(each.__module__) == "torch" for each in kind.__mro__):
         return False
     attributes = int(kind.__dictoffset__ > 0) + int(kind.__weakrefoffset__ > 0) + len(slots(kind))
     return bool(kind.__itemsize__) or (

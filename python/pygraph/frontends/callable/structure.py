@@ -149,7 +149,7 @@ class Tree:
         self._every = every
         self._codes = codes
         #: see add_what_was_met()
-        self._owing: collections.deque[tuple[Any, str]] = collections.deque()
+        self._owing: collections.deque[tuple[Any, str, Sequence[str]]] = collections.deque()
         self._met: dict[int, int] = {}
         self._alive: list[Any] = []  #: ids stay those of what was met
         self._containers: list[tuple[Any, Any]] = []
@@ -193,10 +193,10 @@ class Tree:
         """Adds the classes that were met, or whose instances were, and the attributes of objects
         that are told by something else."""
         while self._owing:
-            owner, label = self._owing.popleft()
+            owner, label, names = self._owing.popleft()
             if isinstance(owner, type):
                 self._of_class(owner)
-            elif names := self._attributes_beside(owner):
+            else:
                 place = self._open_root(PlaceKind.ATTRIBUTES, label, owner)
                 self._attributes(owner, names, place, len(self.places) - 1)
                 place.end = len(self.places)
@@ -255,7 +255,7 @@ class Tree:
         for each in (*kind.__mro__, *metaclass.__mro__):
             if each not in self.classes and not is_library(each.__module__):
                 self.classes.append(each)
-                self._owing.append((each, each.__name__))
+                self._owing.append((each, each.__name__, ()))
 
     def _root(self, value: Any) -> None:
         self.roots.append(value)
@@ -286,15 +286,15 @@ class Tree:
             self._describe(value, kind, place, number, owner)
             if place.kind in _CHANGEABLE:
                 self.walked[number] = value
-            if place.kind in _TOLD_BY_MORE and self._attributes_beside(value):
-                self._owe_attributes(value, number)
+            if place.kind in _TOLD_BY_MORE and (names := self._attributes_beside(value)):
+                self._owe_attributes(value, number, names)
         place.end = len(self.places)
 
-    def _owe_attributes(self, value: Any, number: int) -> None:
+    def _owe_attributes(self, value: Any, number: int, names: Sequence[str]) -> None:
         if len(self.roots) <= 2:  # another object in each call
             what = f"{self.path(number)} is a {type(value).__name__} with attributes of its own"
-            raise NotDescribed(f"{what} ({', '.join(self._attributes_beside(value))})")
-        self._owing.append((value, self.path(number)))
+            raise NotDescribed(f"{what} ({', '.join(names)})")
+        self._owing.append((value, self.path(number), names))
 
     def _hold(self, number: int, value: Any, owner: Owner | None) -> None:
         self.held[number] = value

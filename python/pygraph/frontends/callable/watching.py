@@ -120,16 +120,16 @@ class Watched:
         names = frozenset(name for code in self.codes for name in names_in(code))
         if autograd.WAY_IN in names:
             names |= {"grad"}  # which a backward sets, whether any code names it or not
+        ours = self.codes_of_program()
         found: dict[int, tuple[dict[str, Any], set[str]]] = {}
-        for code, variables in self.codes.items():
-            if _is_ours(code, variables):
-                _, known = found.setdefault(id(variables), (variables, set()))
-                known.update(name for name in variables_in(code) if name in variables)
+        for code, variables in ours.items():
+            _, known = found.setdefault(id(variables), (variables, set()))
+            known.update(name for name in variables_in(code) if name in variables)
         return Scope(
             names,
             self.compiled,
             [(variables, frozenset(known)) for variables, known in found.values()],
-            frozenset(self.codes_of_program()),
+            frozenset(ours),
         )
 
 
@@ -165,11 +165,14 @@ def codes_within(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def names_in(code: types.CodeType) -> Iterator[str]:
     """What a function names: attributes, variables of its module, and texts that may be either."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from names_in(constant)
-        elif isinstance(constant, str) and constant.isidentifier():
+    for own in (code, *codes_within(code)):
+        yield from own.co_names
+        yield from _texts_in(own.co_consts)
+
+
+def _texts_in(constants: Sequence[Any]) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, str) and constant.isidentifier():
             yield constant
         elif isinstance(constant, tuple):
             yield from (each for each in constant if isinstance(each, str))
@@ -181,11 +184,12 @@ _OF_VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME", "DELE
 @functools.cache
 def variables_in(code: types.CodeType) -> frozenset[str]:
     """The variables of its module that a function names, and those within it."""
-    found = {each.argval for each in dis.get_instructions(code) if each.opname in _OF_VARIABLES}
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found |= variables_in(constant)
-    return frozenset(found)
+    return frozenset(
+        each.argval
+        for own in (code, *codes_within(code))
+        for each in dis.get_instructions(own)
+        if each.opname in _OF_VARIABLES
+    )
 
 
 class _Operators(Watch):
