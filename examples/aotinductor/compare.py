@@ -25,12 +25,15 @@ def replayed(program: Path, model: torch.nn.Module, inputs: torch.Tensor) -> tor
 
 
 def main() -> None:
+    program = Path(sys.argv[1])
+    if not program.exists():
+        sys.exit(f"{program} is not there; its build says why")
     torch.manual_seed(0)
     layers = torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 128)
     model = torch.nn.Sequential(*layers).cuda().eval()
     inputs = torch.randn(3, 64, 256, device="cuda")
     with torch.no_grad():
-        found = replayed(Path(sys.argv[1]), model, inputs)
+        found = replayed(program, model, inputs)
         torch.testing.assert_close(found.view(3, 64, 128), model(inputs).cpu())
     print("the outputs of the program are torch's")
 

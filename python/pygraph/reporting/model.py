@@ -45,7 +45,8 @@ class GraphReport:
     state: str
     """ "warming": it was not called often enough yet. "graphed": its calls are replayed. "graphed,
     partly copied": so they are, and inputs are copied into place or memory is kept. "fallback": it
-    runs without a graph. "replaced": it was compiled once more, and others serve its calls."""
+    runs without a graph. "replaced": it was compiled or captured once more, and others serve its
+    calls."""
     device: str = "cuda"
     """What it is compiled for, as the option `device` names it: "cuda" or "twin"."""
     reason: str | None = None

@@ -515,7 +515,7 @@ class Captured(Generic[Arguments, Result]):
         if reason is not None:
             self._refuse_backward(entry, reason)
         elif self._scope != scope and entry in self._entries:
-            self._drop([entry])  # it is made of more than its tree has
+            self._replace([entry], "its backward's code reads more than was known")
         return cast(Gradients, made.value)
 
     def _note_second_derivatives(self, entry: Entry, made: FinishedRun) -> None:
@@ -557,7 +557,7 @@ class Captured(Generic[Arguments, Result]):
             entry.chosen |= entry.more
             entry.tries += 1
             entry.graph = entry.step = None
-            graph.release()
+            _retire(graph, "there is one that is given what its kernels read besides")
             return
         if entry.varying and graph is not None and not self._refused_with_values(entry):
             assert entry.step is not None
@@ -625,8 +625,7 @@ class Captured(Generic[Arguments, Result]):
     def _replace(self, entries: Sequence[Entry], reason: str) -> None:
         for entry in entries:
             if entry.graph is not None:
-                entry.graph.replace(reason)
-                registry.add_replaced(entry.graph)
+                _retire(entry.graph, reason)
         self._drop(entries)
 
     def _drop(self, entries: Sequence[Entry]) -> None:
@@ -634,6 +633,12 @@ class Captured(Generic[Arguments, Result]):
             self._entries.remove(entry)
             self._calls.remove(entry)
             _release(entry)
+
+
+def _retire(graph: CompiledGraph, reason: str) -> None:
+    """Drops a graph in whose place there will be another one."""
+    graph.replace(reason)
+    registry.add_replaced(graph)
 
 
 def _release(entry: Entry) -> None:
