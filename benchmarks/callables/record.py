@@ -1,7 +1,8 @@
 """What is stored of the benchmark of captured functions, and how a file is read back.
 
 env, command, settings   the machine; how this was called last; how it is measured
-rows                     {name: command, about, batch, check, phases, timelines}
+rows                     {name: command, about, batch, check, phases, timelines, loop_step_ns: the
+                         host's speed before and after the clocks, measure.loop_step_ns()}
 records                  [Record], one per row and mode
 targets                  [{name, requirement, met, value, limit, detail}]
 errors                   [{job, error, ran}], also of what there was no time for

@@ -67,7 +67,9 @@ def run_row(
             with phases.time("check"):
                 about["check"] = check(bench, records)
             with phases.time("clocks"):
+                begun = measure.loop_step_ns()
                 _time(bench, records, effort)
+                about["loop_step_ns"] = [begun, measure.loop_step_ns()]
             with phases.time("profile"):
                 about["timelines"] = _profile(bench, records)
     return list(records.values()), about

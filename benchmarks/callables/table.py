@@ -161,12 +161,18 @@ def bits(records: Sequence[Record]) -> str:
     return f"pygraph bit-equal to eager, results and state: {equal} of {len(own)} rows"
 
 
+def _host_speed(row: Mapping[str, Any]) -> str:
+    steps = " and ".join(f"{each:.0f}" for each in row.get("loop_step_ns", ()))
+    return f"; the host took {steps} ns for a step of a loop in Python" if steps else ""
+
+
 def page(content: Mapping[str, Any]) -> str:
     """A record in Markdown."""
     records = [restored(Record, each) for each in content["records"]]
     env = content["env"]
     machine = f"{env.get('gpu')}, driver {env.get('driver')}, torch {env.get('torch')}"
-    about = [f"- `{name}`: {row['about']}" for name, row in content["rows"].items()]
+    rows = content["rows"].items()
+    about = [f"- `{name}`: {row['about']}{_host_speed(row)}" for name, row in rows]
     parts = [f"{machine}, {str(env.get('date'))[:10]}. `{content['command']}`", "\n".join(about)]
     targets = target_table(evaluate(list(content["rows"]), records), with_requirement=True)
     for table in [*tables(records), targets]:

@@ -26,6 +26,7 @@ ENOUGH = 50
 """Samples that a median should rest on."""
 FEWEST_IN_A_ROW = 3
 """Calls of the pipelined loop per round; a mean over calls needs no more of them."""
+LOOP_STEPS = 1_000_000
 
 
 Alone = Callable[[], AbstractContextManager[Any]]
@@ -101,6 +102,15 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def geomean(values: Sequence[float]) -> float | None:
     """None where there is nothing to average."""
     return math.exp(statistics.fmean(map(math.log, values))) if values else None
+
+
+def loop_step_ns() -> float:
+    """Nanoseconds that a step of a bare loop of Python's takes now. A virtual machine's host can
+    change to half its speed within minutes, and all host times with it."""
+    start = time.perf_counter_ns()
+    for _ in range(LOOP_STEPS):
+        pass
+    return (time.perf_counter_ns() - start) / LOOP_STEPS
 
 
 @contextmanager

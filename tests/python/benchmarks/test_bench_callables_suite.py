@@ -342,6 +342,8 @@ def test_the_command_on_the_cpu(tmp_path: Path):
         assert each["skipped"] or each["samples"] >= 60, each
         assert mode == "pygraph" or (each["correct"] and not each["skipped"])
     assert stored["rows"]["blog"]["phases"].keys() >= {"eager", "check", "clocks"}
+    assert all(step > 0 for step in stored["rows"]["blog"]["loop_step_ns"])
+    assert "; the host took " in page(stored)
     assert not out.with_suffix(".svg").exists()
     found = command_line("--report-only", "--out", str(out))
     assert found.returncode == 0 and "| blog | " in found.stdout
