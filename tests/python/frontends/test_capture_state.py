@@ -658,6 +658,38 @@ def test_state_that_a_step_does_not_read_is_in_nobodys_way(place: Place, compile
     assert sum(each.replays for each in pygraph.report().graphs) >= CALLS - 6
 
 
+def library(name: str, source: str) -> types.ModuleType:
+    module = types.ModuleType(name)
+    exec(compile(source, f"/packages/{name.replace('.', '/')}.py", "exec"), vars(module))
+    return module
+
+
+def test_what_triton_keeps_for_each_launch_is_no_state(place: Place) -> None:
+    """As Inductor's code gives it for each kernel (CachingAutotuner.run)."""
+    allocation = """
+import contextvars
+_allocator = contextvars.ContextVar("_allocator", default=None)
+def set_allocator(allocator): _allocator.set(allocator)
+"""
+    heuristics = """
+def launch(set_allocator):
+    def alloc_fn(size): return bytearray(size)
+    set_allocator(alloc_fn)
+"""
+    triton = library("triton.runtime._allocation", allocation)
+    inductor = library("torch._inductor.runtime.triton_heuristics", heuristics)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        inductor.launch(triton.set_allocator)
+        return x * 2
+
+    captured = pygraph.capture(step, device=place.name)
+    for _ in range(CALLS):
+        x = place.randn(4)
+        assert torch.equal(captured(x), x * 2)
+    assert sum(each.replays for each in pygraph.report().graphs) == CALLS - 3
+
+
 def test_a_file_that_is_written_only_is_no_state(place: Place) -> None:
     with open(os.devnull, "w") as sink:
 

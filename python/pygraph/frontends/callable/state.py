@@ -6,7 +6,8 @@ whether that is what it was, so a callable that reads one runs as it is. CPython
 which these are: an object whose memory is larger than its attributes need cannot be pickled by
 them (object.__reduce_ex__), and hides something.
 
-Torch's and NumPy's objects are told by their identity, but for those in which programs keep state.
+Torch's, NumPy's and Triton's objects are told by their identity, but for those in which programs
+keep state. (Inductor's code sets one of Triton's context variables in front of each kernel.)
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Keeps(enum.Enum):
     HIDDEN = enum.auto()
 
 
-_OWN_LIBRARIES = ("torch", "numpy", "pygraph")
+_OWN_LIBRARIES = ("torch", "numpy", "triton", "pygraph")
 #: Where torch's and NumPy's objects have state of a program: kinds, and packages.
 _KEEPERS = (torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler)
 _KEEPING = ("torch.optim.", "torch.distributions.", "numpy.random.", "numpy.ma.")
