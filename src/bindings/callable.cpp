@@ -81,6 +81,7 @@ void bind_structure(nb::module_& module) {
       .value("SAME", Place::Kind::kSame)
       .value("TUPLE", Place::Kind::kTuple)
       .value("LIST", Place::Kind::kList)
+      .value("ITERATED", Place::Kind::kIterated)
       .value("DICT", Place::Kind::kDict)
       .value("INSTANCE", Place::Kind::kInstance)
       .value("ATTRIBUTES", Place::Kind::kAttributes)

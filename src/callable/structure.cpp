@@ -33,23 +33,24 @@ bool equal(PyObject* one, PyObject* other) noexcept {
   return same == 1;
 }
 
-bool same_value(const Place& node, PyObject* object) noexcept {
-  PyObject* wanted = node.object.get();
+std::uint64_t bits(double value) noexcept { return std::bit_cast<std::uint64_t>(value); }
+
+/// Whether nothing tells two values apart. Python's equality takes 1, 1.0 and True for the same,
+/// and 0.0 and -0.0; a NaN is itself here.
+bool same_value(PyObject* wanted, PyObject* object) noexcept {
   if (object == wanted) {
     return true;
   }
-  const PyObject* type = node.type ? node.type.get() : reinterpret_cast<PyObject*>(Py_TYPE(wanted));
-  if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != type || wanted == Py_None ||
-      PyBool_Check(wanted)) {
+  if (Py_TYPE(object) != Py_TYPE(wanted) || wanted == Py_None || PyBool_Check(wanted)) {
     return false;
   }
-  if (PyFloat_CheckExact(wanted)) {  // 0.0 is not -0.0, and a NaN is itself
-    const double left = PyFloat_AS_DOUBLE(wanted);
-    const double right = PyFloat_AS_DOUBLE(object);
-    return std::bit_cast<std::uint64_t>(left) == std::bit_cast<std::uint64_t>(right);
+  if (PyFloat_Check(wanted)) {
+    return bits(PyFloat_AS_DOUBLE(wanted)) == bits(PyFloat_AS_DOUBLE(object));
   }
-  if (PyAnySet_Check(object) && PyAnySet_Check(wanted) && PySet_GET_SIZE(object) == 0) {
-    return PySet_GET_SIZE(wanted) == 0;  // each module has an empty one
+  if (PyComplex_Check(wanted)) {
+    const Py_complex left = PyComplex_AsCComplex(wanted);
+    const Py_complex right = PyComplex_AsCComplex(object);
+    return bits(left.real) == bits(right.real) && bits(left.imag) == bits(right.imag);
   }
   return equal(object, wanted);
 }
@@ -235,7 +236,7 @@ class Structure::Walk {
       case Place::Kind::kAny:
         return true;
       case Place::Kind::kValue:
-        return same_value(node, object);
+        return same_value(node.object.get(), object);
       case Place::Kind::kIs:
         return object == node.object.get();
       case Place::Kind::kSame:
@@ -246,6 +247,8 @@ class Structure::Walk {
       case Place::Kind::kList:
         return is_of(node, object) && PyList_Check(object) &&
                PyList_GET_SIZE(object) == node.children && elements(node, object);
+      case Place::Kind::kIterated:
+        return is_of(node, object) && iterated(node, object);
       case Place::Kind::kDict:
         return is_of(node, object) && PyDict_Check(object) && items(node, nullptr, object);
       case Place::Kind::kInstance:
@@ -311,6 +314,24 @@ class Structure::Walk {
       }
     }
     return true;
+  }
+
+  bool iterated(const Place& node, PyObject* object) {
+    const PythonRef iterator = PythonRef::stolen(PyObject_GetIter(object));
+    std::uint32_t seen = 0;
+    while (iterator) {
+      const PythonRef element = PythonRef::stolen(PyIter_Next(iterator.get()));
+      if (!element) {
+        break;
+      }
+      if (seen == node.children || !admits(element.get())) {
+        return false;
+      }
+      ++seen;
+    }
+    const bool ended = PyErr_Occurred() == nullptr;
+    PyErr_Clear();
+    return ended && seen == node.children;
   }
 
   /// The items of `dict`, which may be the __dict__ of `instance`.
@@ -379,7 +400,7 @@ class Structure::Walk {
       if (!admits(key)) {
         return false;
       }
-    } else if (wanted != key && !equal(wanted, key)) {
+    } else if (!same_value(wanted, key)) {
       return false;
     }
     ++seen;
@@ -443,10 +464,9 @@ class Structure::Walk {
       const PythonRef value = PythonRef::stolen(PyObject_GetAttr(object, key));
       if (!value) {
         PyErr_Clear();
-        return false;
       }
       note(Slot::Owner::kAttribute, object, key, 0);
-      if (!admits(value.get())) {
+      if (!(value ? admits(value.get()) : admits_nothing())) {
         return false;
       }
     }

@@ -47,11 +47,12 @@ struct TensorShape {
 struct Place {
   enum class Kind : std::uint8_t {
     kAny,         ///< whatever is there
-    kValue,       ///< equals `object` and has its type, or `type` where that is set
+    kValue,       ///< equals `object` and has its type
     kIs,          ///< is `object`
     kSame,        ///< is the object that was met as number `number`
     kTuple,       ///< of the exact type `type`; children in order
     kList,        ///< the same
+    kIterated,    ///< a set or a deque, of the type `type`; children in the order that it shows
     kDict,        ///< of the type `type`; children in order, with their keys
     kInstance,    ///< of the type `type`; children are its __dict__ in order, with their keys
     kAttributes,  ///< of the type `type`; children are attributes, looked up by their keys

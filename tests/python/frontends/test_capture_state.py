@@ -8,9 +8,11 @@ import array
 import collections
 import contextvars
 import ctypes
+import enum
 import functools
 import io
 import itertools
+import math
 import mmap
 import os
 import queue
@@ -44,6 +46,14 @@ class Slots:
 
 
 class Number(float):
+    pass
+
+
+class Text(str):
+    pass
+
+
+class Complex(complex):
     pass
 
 
@@ -496,6 +506,60 @@ def changed_beside_items(place: Place) -> tuple[Callable[..., Any], Callable[[An
     return lambda x: x * kept.scale * listed.scale, put
 
 
+def with_scale(value: Any, scale: float) -> Any:
+    value.scale = scale
+    return value
+
+
+def changed_beside_a_value(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    part, number = with_scale(functools.partial(len), 2.0), with_scale(Number(1.0), 1.0)
+
+    def put(value: Any) -> None:
+        part.scale, number.scale = value / 2, 2.0
+
+    return lambda x: x * part.scale * number.scale, put
+
+
+def another(make: Callable[[], Any]) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    """Something of the same that is another object, and has another attribute."""
+    box: Any = Box()
+
+    def put(scale: Any) -> None:
+        box.kept = with_scale(make(), scale)
+
+    put(2.0)
+    return lambda x: x * box.kept.scale, put
+
+
+def another_list(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    return another(lambda: OfList([1.0]))
+
+
+def another_dict(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    return another(lambda: OfDict(a=1.0))
+
+
+def another_tensor(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    return another(lambda: torch.ones(4, device=place.torch))
+
+
+def another_function(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    return another(lambda: lambda: None)
+
+
+def another_partial(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    return another(lambda: functools.partial(len))
+
+
+def another_number(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    return another(lambda: Number(1.0))
+
+
+def changed_of_a_thread(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    local = with_scale(threading.local(), 2.0)
+    return lambda x: x * local.scale, functools.partial(setattr, local, "scale")
+
+
 def changed_set(place: Place) -> tuple[Callable[..., Any], Callable[[Any], None]]:
     there = {Box(), Box()}
     return lambda x: x * len(there), lambda value: there.add(Box())
@@ -518,8 +582,9 @@ def changed_descriptor(place: Place) -> tuple[Callable[..., Any], Callable[[Any]
 CHANGES = [
     changed_method, changed_method_of_module, changed_property, changed_default,
     changed_around_a_method, changed_tensor_around_a_method, changed_around_a_wrapper,
-    changed_around_a_backward, changed_beside_a_tensor, changed_beside_items, changed_set,
-    changed_descriptor,
+    changed_around_a_backward, changed_beside_a_tensor, changed_beside_items,
+    changed_beside_a_value, another_list, another_dict, another_tensor, another_function,
+    another_partial, another_number, changed_of_a_thread, changed_set, changed_descriptor,
 ]  # fmt: skip
 
 
@@ -543,6 +608,215 @@ class Output(dict[str, torch.Tensor]):
     def __init__(self, **items: torch.Tensor) -> None:
         super().__init__(items)
         vars(self).update(items)
+
+
+def first_of(values: Any) -> Any:
+    return next(iter(values))
+
+
+#: Pairs of values that Python takes for equal, or that look alike, and what a callable reads.
+TAKEN_FOR_EQUAL: list[tuple[Any, Any, Callable[[Any], Any]]] = [
+    ({1: 0}, {1.0: 0}, first_of),
+    ({0.0: 0}, {-0.0: 0}, first_of),
+    ({1: 0, 2: 0}, {2: 0, 1: 0}, first_of),
+    ({(1,): 0}, {(1.0,): 0}, lambda value: first_of(value)[0]),
+    ({"a": 2}, {Text("a"): 3}, lambda value: 2 if type(first_of(value)) is str else 3),
+    ({1}, {1.0}, first_of),
+    ({0, 8}, {8, 0}, first_of),
+    ({(1, 2)}, {(1.0, 2)}, lambda value: first_of(value)[0]),
+    (frozenset([1]), frozenset([True]), lambda value: 2 + (first_of(value) is True)),
+    (frozenset([frozenset([1])]), frozenset([frozenset([1.0])]), lambda v: first_of(first_of(v))),
+    (collections.deque([1]), collections.deque([1.0]), first_of),
+    (collections.deque([1], 2), collections.deque([1], 3), lambda value: value.maxlen),
+    (collections.defaultdict(int), collections.defaultdict(float), lambda v: v.default_factory()),
+    (slice(0, 1), slice(0.0, 1), lambda value: value.start),
+    (range(1, 1), range(2, 2), lambda value: value.start),
+    (range(0, 1, 1), range(0, 1, 2), lambda value: value.step),
+    (0j, -0j, lambda value: math.copysign(2.0, value.real)),
+    (Complex(0j), Complex(-0j), lambda value: math.copysign(2.0, value.real)),
+    (Number(0.0), Number(-0.0), lambda value: math.copysign(2.0, value)),
+]
+
+
+@pytest.mark.parametrize("pair", TAKEN_FOR_EQUAL, ids=lambda pair: repr(pair[:2]))
+def test_what_python_takes_for_equal_is_told_apart(place: Place, pair: Any) -> None:
+    one, other, read = pair
+    box: Any = Box()
+    box.kept = one
+    captured = pygraph.capture(lambda x: x * read(box.kept), device=place.name)
+    for number in range(CALLS):
+        if number == CALLS // 2:
+            box.kept = other
+        x = torch.arange(4, device=place.torch)
+        found, expected = captured(x), x * read(box.kept)
+        assert found.dtype == expected.dtype and torch.equal(found, expected)
+    assert sum(each.replays for each in pygraph.report().graphs) >= CALLS - 6
+
+
+@pytest.mark.parametrize("pair", [("float32", 0.0, -0.0), ("float64", 0.0, -0.0)])
+def test_scalars_of_numpy_are_told_apart(place: Place, pair: Any) -> None:
+    name, one, other = pair
+    test_what_python_takes_for_equal_is_told_apart(
+        place,
+        (
+            getattr(numpy(), name)(one),
+            getattr(numpy(), name)(other),
+            lambda value: math.copysign(2.0, value),
+        ),
+    )
+
+
+def bases() -> list[Any]:
+    pair = collections.namedtuple("pair", "a b")
+    return [
+        (list, ([1.0],)), (dict, ()), (tuple, ([1.0],)), (set, ()), (collections.deque, ()),
+        (float, (1.0,)), (str, ("a",)), (pair, (1, 2)), (functools.partial, (len,)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["method", "data"])
+@pytest.mark.parametrize("base", bases(), ids=lambda base: base[0].__name__)
+def test_a_class_of_values_is_compared(place: Place, base: Any, what: str) -> None:
+    class Own(base[0]):  # type: ignore[misc]
+        scale = 2.0
+
+        def go(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale
+
+    own = Own(*base[1])
+    captured = pygraph.capture(lambda x: own.go(x), device=place.name)
+    for number in range(CALLS):
+        if number == CALLS // 2 and what == "data":
+            Own.scale = 3.0
+        elif number == CALLS // 2:
+            Own.go = lambda self, x: x * 3.0  # type: ignore[method-assign]
+        x = place.randn(4)
+        assert torch.equal(captured(x), own.go(x))
+    assert sum(each.replays for each in pygraph.report().graphs) >= CALLS - 6
+
+
+def changed_member(kind: Any) -> None:
+    kind.ONE.scale = 3.0
+
+
+def changed_class_of_members(kind: Any) -> None:
+    kind.factor = 3.0
+
+
+def changed_method_of_members(kind: Any) -> None:
+    kind.go = lambda self, x: x * 3.0
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(
+    "change", [changed_member, changed_class_of_members, changed_method_of_members]
+)
+def test_an_enumeration_is_compared(place: Place, change: Any, given: bool) -> None:
+    class Kind(enum.Enum):
+        ONE = 1
+
+        def go(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale * self.factor  # type: ignore[attr-defined]
+
+    kind: Any = Kind
+    kind.ONE.scale, kind.factor = 2.0, 2.0
+
+    def step(x: torch.Tensor, member: Any = None) -> torch.Tensor:
+        return (member or Kind.ONE).go(x)
+
+    captured = pygraph.capture(step, device=place.name)
+    more = (Kind.ONE,) if given else ()
+    for number in range(CALLS):
+        if number == CALLS // 2:
+            change(kind)
+        x = place.randn(4)
+        assert torch.equal(captured(x, *more), step(x, *more))
+    assert sum(each.replays for each in pygraph.report().graphs) >= CALLS - 6
+
+
+class Sparse:
+    __slots__ = ("__private", "n")
+
+    def go(self, x: torch.Tensor) -> torch.Tensor:
+        return x * getattr(self, "n", 1.0) * self.__private
+
+    def put(self, private: float) -> None:
+        self.__private = private
+
+
+class Dense(Sparse):
+    """Has a place for each of some attributes, and a dictionary."""
+
+    def go(self, x: torch.Tensor) -> torch.Tensor:
+        return super().go(x) * getattr(self, "m", 1.0)
+
+
+@pytest.mark.parametrize("kind", [Sparse, Dense])
+def test_attributes_with_places_of_their_own_are_compared(place: Place, kind: Any) -> None:
+    thing: Any = kind()
+    thing.put(2.0)
+    captured = pygraph.capture(lambda x: thing.go(x), device=place.name)
+    changes: list[Callable[[], Any]] = [
+        lambda: setattr(thing, "n", 3.0),
+        lambda: delattr(thing, "n"),
+        lambda: thing.put(5.0),
+        lambda: kind is Dense and setattr(thing, "m", 7.0),
+    ]
+    for change in changes:
+        for _ in range(CALLS // 2):
+            x = place.randn(4)
+            assert torch.equal(captured(x), thing.go(x))
+        change()
+        x = place.randn(4)
+        assert torch.equal(captured(x), thing.go(x))
+    assert sum(each.replays for each in pygraph.report().graphs) >= CALLS
+
+
+@pytest.mark.parametrize("kind", [set, collections.deque])
+def test_tensors_in_sets_and_deques(place: Place, kind: Any) -> None:
+    captured = pygraph.capture(lambda x, given: x * sum(given), device=place.name)
+    for number in range(CALLS):
+        x, given = place.randn(4), kind(place.randn(4) for _ in range(1 + number // 6))
+        assert torch.equal(captured(x, given), x * sum(given))
+    assert sum(each.replays for each in pygraph.report().graphs) == CALLS - 5
+
+
+def test_a_ring_of_tensors_goes_on(place: Place) -> None:
+    ring: collections.deque[torch.Tensor] = collections.deque(maxlen=2)
+    own: collections.deque[torch.Tensor] = collections.deque(maxlen=2)
+
+    def step(x: torch.Tensor, ring: collections.deque[torch.Tensor]) -> torch.Tensor:
+        ring.append(x * 2)
+        return ring[0] + ring[-1]
+
+    captured = pygraph.capture(lambda x: step(x, ring), device=place.name)
+    for _ in range(CALLS):
+        x = place.randn(4)
+        assert torch.equal(captured(x), step(x, own))
+
+
+def test_each_thread_has_its_own(place: Place) -> None:
+    local = with_scale(threading.local(), 2.0)
+    captured = pygraph.capture(lambda x: x * local.scale, device=place.name)
+
+    def call() -> None:
+        for _ in range(CALLS // 2):
+            x = place.randn(4)
+            results.append(torch.equal(captured(x), x * local.scale))
+
+    def call_elsewhere() -> None:
+        local.scale = 3.0
+        call()
+
+    results: list[bool] = []
+    call()
+    other = threading.Thread(target=call_elsewhere)
+    other.start()
+    other.join()
+    call()
+    assert results == [True] * (CALLS // 2 * 3)
+    assert sum(each.replays for each in pygraph.report().graphs) >= CALLS - 3
+    assert "local.scale is 3.0, and was 2.0" in str(pygraph.report())
 
 
 def test_items_that_are_attributes_as_well_are_no_more_than_items(place: Place) -> None:

@@ -382,18 +382,22 @@ TWINS = {Point: Other, Table: OtherTable, Pair: OtherPair}
 TWINS |= {other: one for one, other in TWINS.items()}
 
 
-class Key:
-    """Equal to a number, as code of the program's says."""
+class Text(str):
+    """Compared by code of the program's, which may do anything."""
 
-    def __init__(self, value: int, then: Callable[[], Any] = lambda: None) -> None:
-        self.value, self.then = value, then
+    def __new__(cls, text: str, then: Callable[[], Any] = lambda: None) -> Text:
+        made = super().__new__(cls, text)
+        made.then = then
+        return made
+
+    then: Callable[[], Any]
 
     def __hash__(self) -> int:
-        return hash(self.value)
+        return super().__hash__()
 
     def __eq__(self, other: object) -> bool:
         self.then()
-        return other == self.value
+        return super().__eq__(other)
 
 
 class Garden:
@@ -439,7 +443,7 @@ class Garden:
         count = self.random.randrange(4)
         keys: list[Any] = self.random.sample(["a", "b", "c", 1, 2.5, (1, 2)], count)
         if self.random.random() < 0.1:
-            keys.append(self.random.choice([torch.zeros(1), Key(3)]))
+            keys.append(self.random.choice([torch.zeros(1), Text("key")]))
         kind = self.random.randrange(11)
         made: Any
         if kind < 3:
@@ -702,14 +706,14 @@ def test_code_that_a_comparison_runs_may_change_everything(later: int) -> None:
         for warm in range(4):
             root: Any = Point({"deep": Point([Point(1.5)])})
             root.first = Point(2.5)
-            if warm % 2:  # else without an anchor behind the keys
+            if warm % 2:  # else without an anchor behind the texts
                 root.order = collections.OrderedDict({1: [1], 2: [2]})
             root.listed = [Point(1), Point(2)]
             root.last = Point({"deep": Point([Point(2.5)]), "list": [Point(1)]})
-            root.order = collections.OrderedDict({1: [1], 2: [2]})
+            root.order = collections.OrderedDict({1: [Text("a")], 2: [Text("b")]})
             root.plain = Point(1.5)
             compared = Compared(lambda root=root: root)
-            left = [0]  #: of comparisons with a key, until there is a change
+            left = [0]  #: of comparisons with a text, until there is a change
             inside[0] = False
 
             def then(left: list[int] = left, change: Any = change, root: Any = root) -> None:
@@ -717,13 +721,12 @@ def test_code_that_a_comparison_runs_may_change_everything(later: int) -> None:
                 if left[0] == 0:
                     change(root)
 
-            keys = Key(1, then), Key(2, then)
-            root.order = collections.OrderedDict({key: [key.value] for key in keys})
+            root.order = collections.OrderedDict({1: [Text("a", then)], 2: [Text("b", then)]})
             for _ in range(warm):
                 assert compared.calls()
             left[0] = later
             found = compared.calls()
-            # What is changed behind the keys is found by the comparison that it interrupts.
+            # What is changed behind the texts is found by the comparison that it interrupts.
             assert not found or change is not changes[-1] or later > 2
             left[0] = 0
             gc.collect()

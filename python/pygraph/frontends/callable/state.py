@@ -95,7 +95,7 @@ def _package(module: Any) -> str:
 def kept_by(kind: type) -> Keeps:
     """Where objects of a kind have their state; of a kind that Tree knows no better of."""
     top = _package(kind.__module__)
-    if keeps_attributes_of_programs(kind):
+    if keeps_attributes_of_programs(kind) or issubclass(kind, threading.local):
         return Keeps.ATTRIBUTES
     if top in _OWN_LIBRARIES and not f"{kind.__module__}.".startswith(_KEEPING):
         return Keeps.NOTHING
@@ -150,20 +150,23 @@ def slots(kind: type) -> list[str]:
     found: list[str] = []
     for each in kind.__mro__:
         listed = vars(each).get("__slots__", ())
-        found += [listed] if isinstance(listed, str) else list(listed)
+        found += (
+            _mangled(name, each) for name in ([listed] if isinstance(listed, str) else listed)
+        )
     return [name for name in found if name not in ("__dict__", "__weakref__")]
 
 
-def is_array(value: Any) -> bool:
-    """Whether this is an array of NumPy's, and nothing more than that."""
-    numpy = sys.modules.get("numpy")
-    plain = numpy is not None and isinstance(value, numpy.ndarray)
-    return plain and type(value).__module__ == "numpy"
+def _mangled(name: str, kind: type) -> str:
+    """What a name in the body of a class is outside of it (the Python Tutorial, 9.6)."""
+    private = name.startswith("__") and not name.endswith("__")
+    return f"_{kind.__name__.lstrip('_')}{name}" if private else name
 
 
-def is_scalar_of_numpy(value: Any) -> bool:
+def is_of_numpy(value: Any) -> bool:
+    """Whether this is an array of NumPy's, or a scalar, and nothing more than that."""
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.generic)
+    known = numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
+    return known and type(value).__module__ == "numpy"
 
 
 def functions_of(value: Any) -> list[types.FunctionType]:

@@ -20,6 +20,7 @@ import functools
 import io
 import os
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -33,10 +34,9 @@ from pygraph.frontends.callable.state import (
     WRAPPED,
     Keeps,
     functions_of,
-    is_array,
     is_library,
+    is_of_numpy,
     is_open,
-    is_scalar_of_numpy,
     keeps_attributes_of_programs,
     kept_by,
     slots,
@@ -51,7 +51,7 @@ _MOST_BYTES = 1 << 16
 
 _ATOMS = frozenset(
     {
-        type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis),
+        type(None), bool, int, float, complex, str, bytes, type(Ellipsis),
         torch.dtype, torch.device, torch.layout, torch.memory_format, *TRACED,
     }
 )  # fmt: skip
@@ -59,15 +59,20 @@ _NUMBERS = (float, int, *TRACED)
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _VALUES = (PlaceKind.VALUE, PlaceKind.NUMBER)
 _CHANGEABLE = (PlaceKind.LIST, PlaceKind.DICT, PlaceKind.INSTANCE)
-_COUNTED = (PlaceKind.TUPLE, PlaceKind.LIST, PlaceKind.DICT)
-#: How names of attributes begin that no program gives.
-_NO_PROGRAMS = ("__", MARKS)
+_COUNTED = (PlaceKind.TUPLE, PlaceKind.LIST, PlaceKind.ITERATED, PlaceKind.DICT)
+#: Each is told by its attributes, which nobody can set.
+_SPANS = (range, slice)
+_ITERATED = (set, frozenset, collections.deque)
+#: Where these have an attribute that no name in code need lead to.
+_OF_C = ((collections.defaultdict, "default_factory"), (collections.deque, "maxlen"))
+#: How names of attributes begin that no program gives: Python's, Dynamo's marks, what transformers
+#: notes on weights.
+_NO_PROGRAMS = ("__", MARKS, "_is_hf_")
 #: What functools.cache returns.
 _REMEMBERING = type(functools.cache(len))
 #: An object in such a place may have attributes besides.
-_TOLD_BY_MORE = (
-    PlaceKind.TUPLE, PlaceKind.LIST, PlaceKind.DICT, PlaceKind.FUNCTION, PlaceKind.TENSOR,
-)  # fmt: skip
+_TOLD_BY_MORE = (*_COUNTED, PlaceKind.FUNCTION, PlaceKind.TENSOR, PlaceKind.VALUE)
+_MORE_THAN_ATTRIBUTES = (functools.partial, enum.Enum)
 #: What runs when a leaf gets a gradient.
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 #: What a subclass of these is equal to is its value, too.
@@ -150,6 +155,7 @@ class Tree:
         self._codes = codes
         #: see add_what_was_met()
         self._owing: collections.deque[tuple[Any, str, Sequence[str]]] = collections.deque()
+        self._kinds: set[type] = set()  #: whose classes are among these
         self._met: dict[int, int] = {}
         self._alive: list[Any] = []  #: ids stay those of what was met
         self._containers: list[tuple[Any, Any]] = []
@@ -197,6 +203,8 @@ class Tree:
             if isinstance(owner, type):
                 self._of_class(owner)
             else:
+                self._root(owner)
+                self._add(owner, label, -1)  # that it still is what stands there
                 place = self._open_root(PlaceKind.ATTRIBUTES, label, owner)
                 self._attributes(owner, names, place, len(self.places) - 1)
                 place.end = len(self.places)
@@ -207,7 +215,9 @@ class Tree:
         there: dict[str, Any] = getattr(value, "__dict__", None) or {}
         items = value if isinstance(value, dict) else {}  # some are attributes as well
         own = [name for name in there if name not in items or items[name] is not there[name]]
-        return sorted(n for n in own if n in self._named and not n.startswith(_NO_PROGRAMS))
+        named = sorted(n for n in own if self._counts(n) and not n.startswith(_NO_PROGRAMS))
+        given = len(self.roots) <= 2
+        return named + [name for kind, name in _OF_C if isinstance(value, kind) and not given]
 
     def _open_root(self, kind: PlaceKind, label: str, value: Any) -> Place:
         self._root(value)
@@ -251,6 +261,9 @@ class Tree:
         return [each for each in functions_of(value) if self._every or each.__code__ in self._codes]
 
     def _owe_class(self, kind: type) -> None:
+        if kind in self._kinds:
+            return
+        self._kinds.add(kind)
         metaclass: type = type(kind)
         for each in (*kind.__mro__, *metaclass.__mro__):
             if each not in self.classes and not is_library(each.__module__):
@@ -284,14 +297,17 @@ class Tree:
             self._met[id(value)] = number
             self._alive.append(value)
             self._describe(value, kind, place, number, owner)
+            self._owe_class(kind)
             if place.kind in _CHANGEABLE:
                 self.walked[number] = value
-            if place.kind in _TOLD_BY_MORE and (names := self._attributes_beside(value)):
+            more = place.kind in _TOLD_BY_MORE or isinstance(value, _MORE_THAN_ATTRIBUTES)
+            if more and (names := self._attributes_beside(value)):
                 self._owe_attributes(value, number, names)
         place.end = len(self.places)
 
     def _owe_attributes(self, value: Any, number: int, names: Sequence[str]) -> None:
-        if len(self.roots) <= 2:  # another object in each call
+        if len(self.roots) <= 2 and self.places[number].kind is not PlaceKind.IS:
+            # Another object in each call.
             what = f"{self.path(number)} is a {type(value).__name__} with attributes of its own"
             raise NotDescribed(f"{what} ({', '.join(names)})")
         self._owing.append((value, self.path(number), names))
@@ -317,8 +333,10 @@ class Tree:
         elif isinstance(value, dict):
             self._items(value, PlaceKind.DICT, place, number)
             place.type = kind
-        elif isinstance(value, (set, frozenset, collections.deque)):
-            self._values(value, place, number)
+        elif isinstance(value, _ITERATED):
+            self._iterated(value, place, number)
+        elif isinstance(value, _SPANS):
+            self._attributes(value, ("start", "stop", "step"), place, number, owned=False)
         elif isinstance(value, types.FunctionType):
             self._function(value, place, number)
         elif isinstance(value, types.MethodType):
@@ -339,14 +357,14 @@ class Tree:
             self._builtin(value, place, number)
         elif isinstance(value, (contextvars.ContextVar, weakref.ReferenceType)):
             self._reference(value, place, number)
-        elif is_array(value) or isinstance(value, (array.array, bytearray)):
+        elif is_of_numpy(value) or isinstance(value, (array.array, bytearray)):
             self._array(value, place, number)
         elif isinstance(value, type):
             place.kind, place.object = PlaceKind.IS, value
             self._owe_class(value)
         elif isinstance(value, enum.Enum):
             place.kind, place.object = PlaceKind.IS, value
-        elif isinstance(value, _VALUES_OF_PYTHON) or is_scalar_of_numpy(value):
+        elif isinstance(value, _VALUES_OF_PYTHON):
             place.kind, place.object = PlaceKind.VALUE, value
         else:
             self._object(value, kind, place, number)
@@ -410,16 +428,21 @@ class Tree:
         """Code of a library's that is compiled reads no attributes of its own but by name."""
         return (self._every and not library) or name in self._named
 
-    def _values(self, value: Any, place: Place, number: int) -> None:
-        """A set or a deque, which is compared as a whole."""
-        if isinstance(value, collections.deque) and any(type(each) not in _ATOMS for each in value):
-            raise NotDescribed(f"{self.path(number)} is a deque of {_kinds(value)}")
-        place.kind, place.type, place.object = PlaceKind.VALUE, type(value), value.copy()
+    def _iterated(self, value: Any, place: Place, number: int) -> None:
+        elements = list(value)
+        if not isinstance(value, frozenset):
+            self._containers.append((value, elements))
+        place.kind, place.type, place.children = PlaceKind.ITERATED, type(value), len(elements)
+        for index, element in enumerate(elements):
+            self._add(element, f"[{index}]", number)
 
     def _array(self, value: Any, place: Place, number: int) -> None:
         try:
             data = memoryview(value)
         except ValueError as error:  # NumPy's dates, which have no buffer
+            if not hasattr(value, "__setitem__"):  # one of them, which nobody can change
+                place.kind, place.object = PlaceKind.VALUE, value
+                return
             raise NotDescribed(f"{self.path(number)} cannot be compared: {error}") from None
         if data.nbytes > _MOST_BYTES or "O" in data.format:
             raise NotDescribed(
@@ -500,11 +523,19 @@ class Tree:
         end = len(self.places) + 1
         self.places.append(Place(PlaceKind.EMPTY, label, above, key=key, end=end))
 
-    def _attributes(self, value: Any, names: Sequence[str], place: Place, number: int) -> None:
+    def _attributes(
+        self, value: Any, names: Sequence[str], place: Place, number: int, *, owned: bool = True
+    ) -> None:
+        """`owned`: they can be set."""
         place.kind, place.type, place.children = PlaceKind.ATTRIBUTES, type(value), len(names)
         for name in names:
-            owner = Owner(Holder.ATTRIBUTE, value, name)
-            self._add(getattr(value, name), f".{name}", number, owner, key=sys.intern(name))
+            owner = Owner(Holder.ATTRIBUTE, value, name) if owned else None
+            try:
+                content = getattr(value, name)
+            except AttributeError:
+                self._empty(f".{name}", number, key=sys.intern(name))
+            else:
+                self._add(content, f".{name}", number, owner, key=sys.intern(name))
 
     def _module(self, value: types.ModuleType, place: Place, number: int) -> None:
         if value is os and "environ" in self._named:
@@ -517,14 +548,13 @@ class Tree:
         self._attributes(value, names, place, number)
 
     def _instance(self, value: Any, kind: type, place: Place, number: int, library: bool) -> None:
-        self._owe_class(kind)
         if isinstance(value, torch.optim.Optimizer):
             self.optimizers.append(value)
         library = library and not keeps_attributes_of_programs(kind)
-        if not hasattr(value, "__dict__"):
-            there = [name for name in slots(kind) if hasattr(value, name)]
-            counted = [name for name in there if self._counts(name, library)]
-            self._attributes(value, counted, place, number)
+        counted = [name for name in slots(kind) if self._counts(name, library)]
+        if counted or not hasattr(value, "__dict__") or isinstance(value, threading.local):
+            whole = ["__dict__"] if hasattr(value, "__dict__") else []
+            self._attributes(value, [*counted, *whole], place, number)
             return
         place.type = kind
         self._items(
@@ -559,7 +589,7 @@ class Tree:
             labels.append(self.places[number].label)
             number = self.places[number].above
         text = "".join(reversed(labels))
-        for plumbing in ("._modules[", "._parameters[", "._buffers["):
+        for plumbing in ("._modules[", "._parameters[", "._buffers[", ".__dict__["):
             while plumbing in text:  # a module's attributes are written as such
                 before, _, rest = text.partition(plumbing)
                 name, _, behind = rest.partition("]")
@@ -608,6 +638,11 @@ class Tree:
             if isinstance(container, list):
                 if not _alike(container, before):
                     container[:] = before
+            elif isinstance(container, (set, collections.deque)):
+                if not _alike(list(container), before):
+                    container.clear()
+                    add = container.update if isinstance(container, set) else container.extend
+                    add(before)
             elif not _alike([*container, *container.values()], [*before, *before.values()]):
                 container.clear()
                 container.update(before)
@@ -651,7 +686,9 @@ def differing_numbers(one: Tree, other: Tree) -> set[int] | None:
     for number, (left, right) in enumerate(zip(one.places, other.places, strict=True)):
         if _same_place(left, right) and left.same == right.same:
             continue
-        if left.kind not in _VALUES or right.kind not in _VALUES or left.key != right.key:
+        if left.kind not in _VALUES or right.kind not in _VALUES:
+            return None
+        if not _same_value(left.key, right.key):
             return None
         if type(left.object) is not type(right.object) or type(left.object) not in _NUMBERS:
             return None
@@ -739,9 +776,11 @@ def _unchanged(left: Place, right: Place) -> bool:
 
 def _same_place(left: Place, right: Place) -> bool:
     if left.kind is PlaceKind.NUMBER:
-        alike = right.kind in _VALUES and left.key == right.key
+        alike = right.kind in _VALUES and _same_value(left.key, right.key)
         return alike and _engine.may_stand_in(left.object, right.object)
-    if left.kind is not right.kind or left.children != right.children or left.key != right.key:
+    if left.kind is not right.kind or left.children != right.children:
+        return False
+    if not _same_value(left.key, right.key):
         return False
     if left.kind is PlaceKind.VALUE:
         return _same_value(left.object, right.object)
@@ -756,7 +795,9 @@ def _same_value(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
     if isinstance(left, float):
-        return left.hex() == right.hex()
+        return float.hex(left) == float.hex(right)
+    if isinstance(left, complex):
+        return _same_value(left.real, right.real) and _same_value(left.imag, right.imag)
     return bool(left == right)
 
 
@@ -797,4 +838,4 @@ def _alike(left: Sequence[Any], right: Sequence[Any]) -> bool:
 
 def is_atom(value: Any) -> bool:
     """Whether a value is told by what it is equal to, and nobody can change it."""
-    return type(value) in _ATOMS
+    return type(value) in _ATOMS or isinstance(value, _SPANS)
