@@ -1,8 +1,10 @@
 """The modes that decide what an operator does beside its arguments: gradients, autocast, precision,
-determinism, those that a program pushes on torch's stacks, and transforms of whole functions."""
+determinism, which library's kernels it takes, those that a program pushes on torch's stacks, and
+transforms of whole functions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +18,31 @@ _function_mode = bound("torch._C:_get_function_stack_at")
 _transform = bound("torch._C._functorch:peek_interpreter_stack")
 _hooks_on_saved = bound("torch._C._autograd:_top_saved_tensors_default_hooks")
 _forward_level = attribute("_current_level", torch.autograd.forward_ad)
+
+#: What torch.backends and torch.nn.attention.sdpa_kernel set, and torch.autograd.detect_anomaly.
+_CHOICES = [
+    bound("torch._C:_get_cudnn_enabled"),
+    bound("torch._C:_get_cudnn_benchmark"),
+    bound("torch._C:_get_cudnn_deterministic"),
+    bound("torch._C:_get_cudnn_allow_tf32"),
+    bound("torch._C:_get_cudnn_sdp_enabled"),
+    bound("torch._C:_get_flash_sdp_enabled"),
+    bound("torch._C:_get_mem_efficient_sdp_enabled"),
+    bound("torch._C:_get_math_sdp_enabled"),
+    torch.is_anomaly_enabled,
+]
+#: Variables of torch's modules that programs set by these modules' functions.
+VARIABLES = {
+    "torch.nn.modules.module": (
+        "_global_forward_hooks",
+        "_global_forward_pre_hooks",
+        "_global_backward_hooks",
+        "_global_backward_pre_hooks",
+    ),
+    "torch.optim.optimizer": ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"),
+    "torch.nn.utils.parametrize": ("_cache_enabled",),
+    "torch.backends.mha": ("_is_fastpath_enabled",),
+}
 
 #: Questions, and their answers where nobody sees an operator before torch does.
 _NOT_SEEN_BY_OTHERS = [
@@ -32,7 +59,19 @@ def same_modes() -> _engine.ModeGuard:
     unchanged = private("torch._C._dynamo.guards:GlobalStateGuard")().check
     devices = _devices()
     function_modes = (_devices, None, devices) if devices else (_function_modes, None, 0)
-    return _engine.ModeGuard([(unchanged, None, True), *_NOT_SEEN_BY_OTHERS, function_modes])
+    choices = [(ask, None, answer) for ask in _CHOICES if (answer := _answer(ask)) is not None]
+    return _engine.ModeGuard(
+        [(unchanged, None, True), *choices, *_NOT_SEEN_BY_OTHERS, function_modes]
+    )
+
+
+def _answer(ask: Callable[[], bool]) -> bool | None:
+    """None where there is none: torch has no such question, or two settings contradict (its two
+    ways of allowing TF32)."""
+    try:
+        return ask()
+    except RuntimeError:
+        return None
 
 
 def foreign_modes() -> bool:

@@ -28,6 +28,7 @@ import pytest
 import torch
 from callable_support import Unseen
 from places import Place
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import pygraph
 
@@ -1013,6 +1014,94 @@ def test_what_cannot_be_compared_is_named(place: Place) -> None:
         "'s generator is a Random: its state cannot be compared: nothing tells of a change"
         in str(pygraph.report())
     )
+
+
+def hook_on_all_modules(place: Place) -> Any:
+    return torch.nn.modules.module.register_module_forward_hook(lambda m, given, made: made * 2)
+
+
+def hook_before_all_modules(place: Place) -> Any:
+    hook = lambda module, given: (given[0] * 2,)  # noqa: E731
+    return torch.nn.modules.module.register_module_forward_pre_hook(hook)
+
+
+def hook_on_all_backwards(place: Place) -> Any:
+    hook = lambda module, inner, outer: tuple(None if each is None else each * 2 for each in inner)  # noqa: E731
+    return torch.nn.modules.module.register_module_full_backward_hook(hook)
+
+
+def hook_on_all_optimizers(place: Place) -> Any:
+    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for each in optimizer.param_groups[0]["params"]:
+            each.grad.mul_(2)
+
+    return register_optimizer_step_pre_hook(hook)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    "hook",
+    [hook_on_all_modules, hook_before_all_modules, hook_on_all_backwards, hook_on_all_optimizers],
+)
+def test_hooks_on_everything_are_seen(place: Place, hook: Any, compiled: bool) -> None:
+    def train(wrap: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+        net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()).to(place.torch)
+        inner = torch.compile(net, backend="aot_eager") if compiled else net
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = inner(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        call, found, held = wrap(step), [], None
+        try:
+            for number in range(CALLS):
+                if number == CALLS // 2:
+                    held = hook(place)
+                found.append(call(place.randn(2, 4)).clone())
+        finally:
+            held.remove()
+        return [*found, *(each.detach().clone() for each in net.parameters())]
+
+    expected = train(lambda step: step)
+    found = train(functools.partial(pygraph.capture, device=place.name))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert sum(each.replays for each in pygraph.report().graphs) >= CALLS // 2 - 3
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda: torch.backends.cudnn.flags(enabled=False),
+        lambda: torch.backends.cudnn.flags(allow_tf32=False),
+        lambda: torch.backends.cudnn.flags(deterministic=True),
+        lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+        torch.autograd.detect_anomaly,
+    ],
+    ids=["cudnn", "tf32", "deterministic", "attention", "anomaly"],
+)
+def test_calls_with_other_choices_have_graphs_of_their_own(place: Place, around: Any) -> None:
+    net = torch.nn.Linear(4, 4).to(place.torch)
+    captured = pygraph.capture(lambda x: net(x), device=place.name)
+
+    def replays() -> int:
+        return sum(each.replays for each in pygraph.report().graphs)
+
+    with torch.no_grad():
+        for _ in range(CALLS // 2):
+            captured(place.randn(2, 4))
+        before = replays()
+        with around():
+            x = place.randn(2, 4)
+            assert torch.equal(captured(x), net(x))
+            assert replays() == before
+        captured(place.randn(2, 4))
+        assert replays() == before + 1
 
 
 def test_a_context_variable_that_others_set_is_seen(place: Place) -> None:

@@ -30,7 +30,7 @@ from pygraph.capturing.unsafe import Watch
 from pygraph.frames import is_programs
 from pygraph.frontends.callable.state import is_library
 from pygraph.operators import known, obstacles
-from pygraph.torch_private import autograd, dynamo
+from pygraph.torch_private import autograd, dynamo, modes
 from pygraph.torch_private.dispatch import OpOverload, tree_leaves
 from pygraph.torch_private.inductor import ALLOCATORS
 from pygraph.torch_private.tensors import object_of
@@ -115,6 +115,13 @@ class Watched:
         """Those that are no library's."""
         return {code: names for code, names in self.codes.items() if _is_ours(code, names)}
 
+    def _of_torch(self) -> Iterator[tuple[dict[str, Any], Sequence[str]]]:
+        """The variables of torch's modules that a program sets, where code of theirs ran."""
+        ran = {variables.get("__name__") for variables in self.codes.values()}
+        for name, variables in modes.VARIABLES.items():
+            if name in sys.modules and (self.compiled or name in ran):
+                yield vars(sys.modules[name]), variables
+
     def scope(self) -> Scope:
         """What the code that was seen so far can read."""
         names = frozenset(name for code in self.codes for name in names_in(code))
@@ -125,6 +132,8 @@ class Watched:
         for code, variables in ours.items():
             _, known = found.setdefault(id(variables), (variables, set()))
             known.update(name for name in variables_in(code) if name in variables)
+        for variables, those in self._of_torch():
+            found[id(variables)] = (variables, {name for name in those if name in variables})
         return Scope(
             names,
             self.compiled,
