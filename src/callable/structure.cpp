@@ -69,6 +69,13 @@ bool same_bytes(PyObject* bytes, PyObject* array) noexcept {
   return same;
 }
 
+/// Of a class; see Place::Kind::kMethods.
+bool are_keys_and_names(PyObject* object) noexcept {
+  return object != nullptr && PyTuple_CheckExact(object) && PyTuple_GET_SIZE(object) == 2 &&
+         PyTuple_CheckExact(PyTuple_GET_ITEM(object, 0)) &&
+         (PyTuple_GET_ITEM(object, 1) == Py_None || PyAnySet_Check(PyTuple_GET_ITEM(object, 1)));
+}
+
 /// An attribute of torch's tensors, read past the look-up of its name, which takes as long again.
 class TensorAttribute {
  public:
@@ -494,6 +501,29 @@ class Structure::Walk {
     return true;
   }
 
+  /// Whether a class has these keys, of those that count.
+  static bool has_keys(PyObject* dict, PyObject* keys_and_names) noexcept {
+    PyObject* keys = PyTuple_GET_ITEM(keys_and_names, 0);
+    PyObject* names = PyTuple_GET_ITEM(keys_and_names, 1);
+    Py_ssize_t position = 0;
+    Py_ssize_t seen = 0;
+    PyObject* key = nullptr;
+    while (dict != nullptr && PyDict_Next(dict, &position, &key, nullptr) != 0) {
+      if (seen < PyTuple_GET_SIZE(keys) && same_value(PyTuple_GET_ITEM(keys, seen), key)) {
+        ++seen;
+      } else if (names == Py_None || is_special(key) || PySet_Contains(names, key) != 0) {
+        PyErr_Clear();
+        return false;
+      }
+    }
+    return seen == PyTuple_GET_SIZE(keys);
+  }
+
+  static bool is_special(PyObject* name) noexcept {
+    return PyUnicode_Check(name) && PyUnicode_GET_LENGTH(name) > 1 &&
+           PyUnicode_READ_CHAR(name, 0) == '_' && PyUnicode_READ_CHAR(name, 1) == '_';
+  }
+
   bool methods(const Place& node, PyObject* object) {
     if (object != node.object.get() || PyType_Check(object) == 0) {
       return false;
@@ -503,7 +533,8 @@ class Structure::Walk {
       at_ += node.children;  // which have none
       return true;
     }
-    if (type->tp_mro != node.type.get() || !looked_up(node, object)) {
+    if (type->tp_mro != node.type.get() || !has_keys(type->tp_dict, node.key.get()) ||
+        !looked_up(node, object)) {
       return false;
     }
 #if PY_VERSION_HEX >= 0x030C0000
@@ -518,6 +549,10 @@ class Structure::Walk {
   bool function(const Place& node, PyObject* object) {
     if (object == nullptr || !PyFunction_Check(object) ||
         PyFunction_GET_CODE(object) != node.object.get()) {
+      return false;
+    }
+    PyObject* attributes = reinterpret_cast<PyFunctionObject*>(object)->func_dict;
+    if (!node.type && attributes != nullptr && PyDict_GET_SIZE(attributes) != 0) {
       return false;
     }
     PyObject* closure = PyFunction_GET_CLOSURE(object);
@@ -633,6 +668,9 @@ Structure::Structure(std::vector<Place> nodes) : nodes_(std::move(nodes)) {
                               node.kind == Place::Kind::kFunction ||
                               node.kind == Place::Kind::kMethods ||
                               node.kind == Place::Kind::kBytes || node.kind == Place::Kind::kNumber;
+    if (node.kind == Place::Kind::kMethods && !are_keys_and_names(node.key.get())) {
+      throw std::invalid_argument("a class in a structure does not say which keys it has");
+    }
     if (node.kind == Place::Kind::kReference && node.children != 1) {
       throw std::invalid_argument("a reference of a structure does not say what it refers to");
     }

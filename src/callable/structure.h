@@ -58,16 +58,19 @@ struct Place {
     kAttributes,  ///< of the type `type`; children are attributes, looked up by their keys
     kNames,       ///< a dictionary, or a class for its own; children are looked up by their keys
     kMethods,     ///< the class `object` of the order `type`; children: what it has by their keys.
-                  ///< They are looked at where it has changed since it was compared last
-    kFunction,   ///< a function with the code `object`; children: its cells, defaults, keyword ones
-    kBytes,      ///< an array of the type `type` whose memory holds the bytes `object`
-    kReference,  ///< a weak reference of the type `type`, or the context variable `object`; one
-                 ///< child: what it refers to now
-    kEmpty,      ///< a variable without a value
-    kTensor,     ///< a tensor of the type `type`; children, or none: its gradient, its hooks
-    kUnread,     ///< a gradient that nobody reads: a leaf that is left out
-    kGenerator,  ///< a random generator
-    kNumber,     ///< a number that may stand in for `object`; a leaf
+                  ///< `key`: (keys, names), a tuple of those keys that count, and a set: special
+                  ///< methods count, and these names; None: all. It is looked at where the class
+                  ///< has changed since it was compared
+    kFunction,    ///< a function with the code `object`, and without attributes if there is no
+                  ///< `type`; children: its cells, defaults, keyword ones
+    kBytes,       ///< an array of the type `type` whose memory holds the bytes `object`
+    kReference,   ///< a weak reference of the type `type`, or the context variable `object`; one
+                  ///< child: what it refers to now
+    kEmpty,       ///< a variable without a value
+    kTensor,      ///< a tensor of the type `type`; children, or none: its gradient, its hooks
+    kUnread,      ///< a gradient that nobody reads: a leaf that is left out
+    kGenerator,   ///< a random generator
+    kNumber,      ///< a number that may stand in for `object`; a leaf
   };
   Kind kind = Kind::kAny;
   std::uint32_t children = 0;

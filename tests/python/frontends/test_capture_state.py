@@ -377,6 +377,71 @@ class Doubling:
         return x * 2
 
 
+def later_on_a_class(thing: Any) -> tuple[Callable[..., Any], Any]:
+    return lambda x: x * thing.scale, lambda: setattr(type(thing), "scale", 3.0)
+
+
+def later_without_a_base(thing: Any) -> tuple[Callable[..., Any], Any]:
+    return lambda x: x * getattr(thing, "more", 1.0), lambda: setattr(type(thing), "more", 3.0)
+
+
+def later_on_an_object(thing: Any) -> tuple[Callable[..., Any], Any]:
+    return lambda x: x * thing.scale, lambda: setattr(thing, "scale", 3.0)
+
+
+def later_as_a_method(thing: Any) -> tuple[Callable[..., Any], Any]:
+    return lambda x: thing.go(x), lambda: setattr(type(thing), "go", lambda self, x: x * 3)
+
+
+def later_as_a_special_method(thing: Any) -> tuple[Callable[..., Any], Any]:
+    def put() -> None:
+        type(thing).__call__ = lambda self: 3.0
+
+    return lambda x: x * thing() if callable(thing) else x, put
+
+
+def later_on_a_function(thing: Any) -> tuple[Callable[..., Any], Any]:
+    def probe() -> None:
+        pass
+
+    return lambda x: x * getattr(probe, "more", 1.0), lambda: setattr(probe, "more", 3.0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        later_on_a_class,
+        later_without_a_base,
+        later_on_an_object,
+        later_as_a_method,
+        later_as_a_special_method,
+        later_on_a_function,
+    ],
+)
+def test_what_comes_in_front_of_something_is_seen(
+    place: Place, change: Any, compiled: bool
+) -> None:
+    class Base(Doubling):
+        scale = 2.0
+
+    class Own(Base):
+        pass
+
+    function, put = change(Own())
+    inner = function
+    if compiled:
+        torch._dynamo.reset()
+        inner = torch.compile(function, backend="eager")
+    captured = pygraph.capture(lambda x: inner(x), device=place.name)
+    for number in range(CALLS):
+        if number == CALLS // 2:
+            put()
+        x = place.randn(4)
+        assert torch.equal(captured(x), inner(x))
+    assert sum(each.replays for each in pygraph.report().graphs) >= CALLS // 2 - 3
+
+
 class OfDict(dict[str, float]):
     scale = 2.0
 

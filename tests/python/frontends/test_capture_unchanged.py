@@ -333,7 +333,7 @@ class Compared:
         )
 
     def _describe(self) -> Tree | None:
-        tree = Tree((), every=True)
+        tree = Tree(frozenset(), every=True)
         tree.add_positional([])
         tree.add_root("argument", {})
         try:

@@ -93,7 +93,7 @@ def _nodes(roots: Sequence[GradientEdge]) -> Iterator[Any]:
 
 def _require_numbers_only(node: Any) -> None:
     if isinstance(node, BackwardCFunction):
-        held = Tree((), every=True)
+        held = Tree(frozenset(), every=True)
         try:
             held.add_root("ctx", vars(node))
         except NotDescribed as error:

@@ -132,7 +132,7 @@ class Tree:
 
     def __init__(
         self,
-        named: Collection[str],
+        named: frozenset[str],
         every: bool = False,
         codes: Collection[types.CodeType] = (),
     ) -> None:
@@ -240,15 +240,16 @@ class Tree:
                 self._add(own[name], f".{name}", number, owner, key=sys.intern(name))
             place.end = len(self.places)
         closed = [name for name in ran if name not in open_]
-        if closed:
-            place = self._open_root(PlaceKind.METHODS, kind.__name__, kind)
-            number = len(self.places) - 1
-            place.object, place.type, place.children = kind, kind.__mro__, len(closed)
-            for name in closed:
-                end, key = len(self.places) + 1, sys.intern(name)
-                method = Place(PlaceKind.IS, f".{name}", number, end=end, object=own[name], key=key)
-                self.places.append(method)
-            place.end = len(self.places)
+        place = self._open_root(PlaceKind.METHODS, kind.__name__, kind)
+        number = len(self.places) - 1
+        place.object, place.type, place.children = kind, kind.__mro__, len(closed)
+        keys = tuple(name for name in own if name.startswith("__") or self._counts(name))
+        place.key = keys, None if self._every else self._named
+        for name in closed:
+            end, key = len(self.places) + 1, sys.intern(name)
+            method = Place(PlaceKind.IS, f".{name}", number, end=end, object=own[name], key=key)
+            self.places.append(method)
+        place.end = len(self.places)
 
     def _is_data(self, name: str, value: Any) -> bool:
         """Whether an attribute of a class is data that counts."""
@@ -505,6 +506,7 @@ class Tree:
                 place.kind, place.object = PlaceKind.IS, value
             return
         place.kind, place.object = PlaceKind.FUNCTION, value.__code__
+        place.type = types.FunctionType if vars(value) else None
         self.functions.append(value)
         cells = value.__closure__ or ()
         place.children = len(cells) + 2
@@ -819,6 +821,10 @@ def _what(place: Place) -> str:
 
 
 def _named(place: Place) -> str:
+    if place.kind in (PlaceKind.NAMES, PlaceKind.METHODS):
+        return "class"
+    if place.kind is PlaceKind.FUNCTION:
+        return _called(place.object)
     return getattr(place.type, "__name__", None) or _called(place.object)
 
 
