@@ -873,7 +873,7 @@ def test_containers_of_every_kind(place: Place) -> None:
 
 def test_both_comparisons_of_a_call_agree(place: Place) -> None:
     """What Python finds to be made of the same, the engine does, and stops where that differs."""
-    from pygraph.frontends.callable.structure import same
+    from pygraph.frontends.callable.differences import same
 
     model = Counter().to(place.torch)
     captured = pygraph.capture(model, device=place.name)

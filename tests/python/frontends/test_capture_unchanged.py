@@ -22,7 +22,8 @@ from torch import nn
 
 import pygraph
 from pygraph import _engine
-from pygraph.frontends.callable.structure import NotDescribed, Tree, same
+from pygraph.frontends.callable.differences import same
+from pygraph.frontends.callable.structure import NotDescribed, Tree
 from pygraph.torch_private.support import tensor_access
 
 #: Whether the interpreter tells of all changes of dictionaries.

@@ -1,7 +1,7 @@
 """`pygraph.capture`: the life of a captured callable.
 
 The first call runs as it is, and the code that it runs is noted. From then on each call is compared
-with those before it (structure.py): calls that are made of the same share a CompiledGraph. The
+with those before it (differences.py): calls that are made of the same share a CompiledGraph. The
 first of these runs as it is, too, and is watched; the second is linked and proven; later ones are
 replayed. All of that is in C++ then (src/callable/captured.h): the slow path below gets the calls
 that nothing serves yet.
@@ -26,6 +26,7 @@ from pygraph.capturing.host_numbers import HostNumbers
 from pygraph.decide.signatures import EAGER, SignatureRules
 from pygraph.frontends.callable.backward import Backward, Gradients, Pending
 from pygraph.frontends.callable.comparing import Comparing
+from pygraph.frontends.callable.differences import differing_numbers, first_difference, same
 from pygraph.frontends.callable.lifting import (
     Lifted,
     against_staging,
@@ -44,13 +45,7 @@ from pygraph.frontends.callable.step import (
     tensors_in,
     without_spent_graphs,
 )
-from pygraph.frontends.callable.structure import (
-    NotDescribed,
-    Tree,
-    differing_numbers,
-    first_difference,
-    same,
-)
+from pygraph.frontends.callable.structure import NotDescribed, Tree
 from pygraph.frontends.callable.training import (
     TrainingStep,
     against_saving,

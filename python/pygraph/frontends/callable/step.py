@@ -17,9 +17,10 @@ import torch
 
 from pygraph.capturing.device import CaptureFailed, Device
 from pygraph.capturing.host_numbers import Computed
+from pygraph.frontends.callable.differences import difference
 from pygraph.frontends.callable.lifting import Lifted, Substitution
 from pygraph.frontends.callable.returned import Returned, take_apart, waits_for_backward
-from pygraph.frontends.callable.structure import NotDescribed, Owner, Tree, difference
+from pygraph.frontends.callable.structure import NotDescribed, Owner, Tree
 from pygraph.frontends.callable.traced import Tape
 from pygraph.frontends.callable.watching import backwards_here, casts_anew
 from pygraph.torch_private.autograd import set_versions
