@@ -31,17 +31,23 @@ _CHOICES = [
     bound("torch._C:_get_math_sdp_enabled"),
     torch.is_anomaly_enabled,
 ]
-#: Variables of torch's modules that programs set by these modules' functions.
+#: By modules of torch: hooks on everything, which programs register there.
+HOOKS = {
+    "torch.nn.modules.module": [
+        bound("torch.nn.modules.module:_global_forward_hooks"),
+        bound("torch.nn.modules.module:_global_forward_pre_hooks"),
+        bound("torch.nn.modules.module:_global_backward_hooks"),
+        bound("torch.nn.modules.module:_global_backward_pre_hooks"),
+    ],
+    "torch.optim.optimizer": [
+        bound("torch.optim.optimizer:_global_optimizer_pre_hooks"),
+        bound("torch.optim.optimizer:_global_optimizer_post_hooks"),
+    ],
+}
+#: And variables that programs set by functions there.
 VARIABLES = {
-    "torch.nn.modules.module": (
-        "_global_forward_hooks",
-        "_global_forward_pre_hooks",
-        "_global_backward_hooks",
-        "_global_backward_pre_hooks",
-    ),
-    "torch.optim.optimizer": ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"),
-    "torch.nn.utils.parametrize": ("_cache_enabled",),
-    "torch.backends.mha": ("_is_fastpath_enabled",),
+    "torch.nn.utils.parametrize": {"_cache_enabled"},
+    "torch.backends.mha": {"_is_fastpath_enabled"},
 }
 
 #: Questions, and their answers where nobody sees an operator before torch does.

@@ -235,6 +235,8 @@ class Captured(Generic[Arguments, Result]):
         tree.add_root(self._name, self.function)
         for variables, names in scope.variables:
             tree.add_variables(variables, names)
+        for hooks in scope.hooks:
+            tree.add_root("a hook on everything", hooks)
         if scope.every:
             for function in tree.functions[:]:
                 known = variables_in(function.__code__) & function.__globals__.keys()

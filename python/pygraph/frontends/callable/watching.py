@@ -115,13 +115,6 @@ class Watched:
         """Those that are no library's."""
         return {code: names for code, names in self.codes.items() if _is_ours(code, names)}
 
-    def _of_torch(self) -> Iterator[tuple[dict[str, Any], Sequence[str]]]:
-        """The variables of torch's modules that a program sets, where code of theirs ran."""
-        ran = {variables.get("__name__") for variables in self.codes.values()}
-        for name, variables in modes.VARIABLES.items():
-            if name in sys.modules and (self.compiled or name in ran):
-                yield vars(sys.modules[name]), variables
-
     def scope(self) -> Scope:
         """What the code that was seen so far can read."""
         names = frozenset(name for code in self.codes for name in names_in(code))
@@ -132,13 +125,21 @@ class Watched:
         for code, variables in ours.items():
             _, known = found.setdefault(id(variables), (variables, set()))
             known.update(name for name in variables_in(code) if name in variables)
-        for variables, those in self._of_torch():
-            found[id(variables)] = (variables, {name for name in those if name in variables})
+        ran = {variables.get("__name__") for variables in self.codes.values()}
+        hooks: list[Any] = []
+        for name, those in modes.HOOKS.items():
+            if self.compiled or name in ran:
+                hooks += those
+        for name, known_to_torch in modes.VARIABLES.items():
+            if name in sys.modules and (self.compiled or name in ran):
+                variables = vars(sys.modules[name])
+                found[id(variables)] = (variables, known_to_torch & variables.keys())
         return Scope(
             names,
             self.compiled,
             [(variables, frozenset(known)) for variables, known in found.values()],
             frozenset(ours),
+            hooks,
         )
 
 
@@ -157,6 +158,7 @@ class Scope:
     #: the variables of the program's modules, with the names of those that count
     variables: Sequence[tuple[dict[str, Any], frozenset[str]]] = ()
     codes: frozenset[types.CodeType] = frozenset()  #: of the program, that ran
+    hooks: Sequence[dict[int, Any]] = ()  #: on all modules, on all optimizers
 
 
 def _place_of(code: types.CodeType) -> tuple[str, int, str]:
