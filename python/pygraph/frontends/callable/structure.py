@@ -62,7 +62,7 @@ COUNTED = (PlaceKind.TUPLE, PlaceKind.LIST, PlaceKind.ITERATED, PlaceKind.DICT)
 #: Each is told by its attributes, which nobody can set.
 _SPANS = (range, slice)
 _ITERATED = (set, frozenset, collections.deque)
-#: Where these have an attribute that no name in code need lead to.
+#: Attributes that stand in no __dict__.
 _OF_C = ((collections.defaultdict, "default_factory"), (collections.deque, "maxlen"))
 #: How names of attributes begin that no program gives: Python's, Dynamo's marks, what transformers
 #: notes on weights.
@@ -216,7 +216,8 @@ class Tree:
         own = [name for name in there if name not in items or items[name] is not there[name]]
         named = sorted(n for n in own if self._counts(n) and not n.startswith(_NO_PROGRAMS))
         given = len(self.roots) <= 2
-        return named + [name for kind, name in _OF_C if isinstance(value, kind) and not given]
+        of_c = [name for kind, name in _OF_C if isinstance(value, kind) and not given]
+        return named + [name for name in of_c if name in self._named]
 
     def _open_root(self, kind: PlaceKind, label: str, value: Any) -> Place:
         self._root(value)
