@@ -145,6 +145,10 @@ class World:
         self.everything: Callable[[], dict[str, Any]]
         self.between: dict[str, Callable[..., None]]
         self.step, self.everything, self.between = space["make"]()
+        #: It may have optimizers whose operators torch does not count while it is watched.
+        self.counts_less_when_watched = device == "cuda" or any(
+            kind in made for _, made in program.state for kind in ("foreach=True", "fused=True")
+        )
         self._space = space
         self._again = {call.again for call in program.calls}
         self._arguments: list[Any] = []  #: those that come again

@@ -219,14 +219,16 @@ def test_a_step_that_raises_must_raise_the_same() -> None:
     assert check.run(raising, check.way("twin")).raised == 6
 
 
+LATE = (
+    "$waiting.append(result)",
+    "if len($waiting) > 1: $waiting.pop(0).backward()",
+    "$steps.step()",
+    "$steps.zero_grad(set_to_none=False)",
+)
+
+
 def test_how_far_a_backward_that_raises_has_come_is_not_compared() -> None:
     """Its weights were written since; the arguments of its call come again."""
-    behind = (
-        "$waiting.append(result)",
-        "if len($waiting) > 1: $waiting.pop(0).backward()",
-        "$steps.step()",
-        "$steps.zero_grad()",
-    )
     given = [f"t({seed}, 3, 4), t({seed + 60}, 3).requires_grad_()" for seed in range(8)]
     late = step(
         state=(
@@ -237,11 +239,50 @@ def test_how_far_a_backward_that_raises_has_come_is_not_compared() -> None:
         signature="x, soft",
         body=("return ($net(x) * soft).square().mean()",),
         calls=tuple(
-            StepCall(each, again=3 if number == 5 else None, behind=behind)
+            StepCall(each, again=3 if number == 5 else None, behind=LATE)
             for number, each in enumerate(given)
         ),
     )
     assert check.run(late, check.way("twin")).replays >= 4
+
+
+def test_nor_is_it_in_gradients_that_were_kept() -> None:
+    """The last layer's has been accumulated when the norm finds that its weight was written."""
+    late = step(
+        state=(
+            ("net", "nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 3))"),
+            ("steps", "torch.optim.SGD($net.parameters(), 0.1)"),
+            ("waiting", "[]"),
+        ),
+        signature="x",
+        body=(
+            "with torch.autocast('cpu', dtype=torch.bfloat16):",
+            "    return $net(x).float().square().mean()",
+        ),
+        calls=tuple(StepCall(f"t({seed}, 3, 4)", behind=LATE, kept=True) for seed in range(8)),
+    )
+    assert check.run(late, check.way("twin")).replays >= 4
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_write_that_torch_does_not_count_ends_the_comparison(foreach: bool) -> None:
+    """The late backward of a call raises, but for one whose weights a watched call has written."""
+    late = step(
+        state=(
+            ("net", "nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))"),
+            ("inner", f"torch.optim.SGD($net.parameters(), 0.1, foreach={foreach})"),
+            ("steps", "torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)"),
+            ("waiting", "[]"),
+        ),
+        signature="x",
+        body=(
+            "$net(x).square().mean().backward()",
+            "$inner.step()",
+            "return $net(x).square().mean()",
+        ),
+        calls=tuple(StepCall(f"t({seed}, 3, 4)", behind=LATE) for seed in range(6)),
+    )
+    assert check.run(late, check.way("twin")).calls == (2 if foreach else 6)
 
 
 def test_a_reproducer_runs(monkeypatch: pytest.MonkeyPatch) -> None:
