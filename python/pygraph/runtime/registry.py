@@ -65,8 +65,10 @@ def _keep(report: GraphReport) -> None:
         each.append(report)
 
 
-def add_replaced(graph: CompiledGraph) -> None:
-    """Keeps the report of a graph that was compiled once more: its code may be gone soon."""
+def replace(graph: CompiledGraph, reason: str) -> None:
+    """Drops a graph in whose place there is another one, or will be. Its report is kept: its code
+    may be gone soon."""
+    graph.replace(reason)
     _graphs.discard(graph)
     if len(_plain) < _MAXIMUM_NOTES:
         _plain.append(graph.refresh_report())

@@ -998,6 +998,15 @@ def test_state_that_a_step_does_not_read_is_in_nobodys_way(place: Place, compile
     assert sum(each.replays for each in pygraph.report().graphs) >= CALLS - 6
 
 
+def is_replayed(place: Place, double: Callable[..., Any]) -> None:
+    """All calls but the first three."""
+    captured = pygraph.capture(double, device=place.name)
+    for _ in range(CALLS):
+        x = place.randn(4)
+        assert torch.equal(captured(x), x * 2)
+    assert sum(each.replays for each in pygraph.report().graphs) == CALLS - 3
+
+
 def library(name: str, source: str) -> types.ModuleType:
     module = types.ModuleType(name)
     exec(compile(source, f"/packages/{name.replace('.', '/')}.py", "exec"), vars(module))
@@ -1023,11 +1032,7 @@ def launch(set_allocator):
         inductor.launch(triton.set_allocator)
         return x * 2
 
-    captured = pygraph.capture(step, device=place.name)
-    for _ in range(CALLS):
-        x = place.randn(4)
-        assert torch.equal(captured(x), x * 2)
-    assert sum(each.replays for each in pygraph.report().graphs) == CALLS - 3
+    is_replayed(place, step)
 
 
 def test_a_file_that_is_written_only_is_no_state(place: Place) -> None:
@@ -1037,11 +1042,7 @@ def test_a_file_that_is_written_only_is_no_state(place: Place) -> None:
             sink.write("a step\n")
             return x * 2
 
-        captured = pygraph.capture(step, device=place.name)
-        for _ in range(CALLS):
-            x = place.randn(4)
-            assert torch.equal(captured(x), x * 2)
-    assert sum(each.replays for each in pygraph.report().graphs) == CALLS - 3
+        is_replayed(place, step)
 
 
 def test_a_class_may_say_that_it_is_of_any_module(place: Place) -> None:

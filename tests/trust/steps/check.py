@@ -114,7 +114,7 @@ class Side:
             for value in tensors([*self.places, *waiting])
             if value.is_leaf and value.requires_grad
         ]
-        doubtful = {id(value.grad) for value in leaves}
+        doubtful = {id(value.grad) for value in leaves if value.grad is not None}
         self.kept = [
             (result, [each for each in gradients if id(each) not in doubtful])
             for result, gradients in self.kept

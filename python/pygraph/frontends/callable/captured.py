@@ -554,7 +554,7 @@ class Captured(Generic[Arguments, Result]):
             entry.chosen |= entry.more
             entry.tries += 1
             entry.graph = entry.step = None
-            _retire(graph, "there is one that is given what its kernels read besides")
+            registry.replace(graph, "there is one that is given what its kernels read besides")
             return
         if entry.varying and graph is not None and not self._refused_with_values(entry):
             assert entry.step is not None
@@ -622,7 +622,7 @@ class Captured(Generic[Arguments, Result]):
     def _replace(self, entries: Sequence[Entry], reason: str) -> None:
         for entry in entries:
             if entry.graph is not None:
-                _retire(entry.graph, reason)
+                registry.replace(entry.graph, reason)
         self._drop(entries)
 
     def _drop(self, entries: Sequence[Entry]) -> None:
@@ -630,12 +630,6 @@ class Captured(Generic[Arguments, Result]):
             self._entries.remove(entry)
             self._calls.remove(entry)
             _release(entry)
-
-
-def _retire(graph: CompiledGraph, reason: str) -> None:
-    """Drops a graph in whose place there will be another one."""
-    graph.replace(reason)
-    registry.add_replaced(graph)
 
 
 def _release(entry: Entry) -> None:

@@ -34,8 +34,8 @@ class Keeps(enum.Enum):
 
 
 _OWN_LIBRARIES = ("torch", "numpy", "triton", "pygraph")
-#: Where torch's and NumPy's objects have state of a program: kinds, and packages.
-_KEEPERS = (torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler)
+#: Where objects of libraries have state of a program: kinds, and packages.
+_KEEPERS = (torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler, threading.local)
 _KEEPING = ("torch.optim.", "torch.distributions.", "numpy.random.", "numpy.ma.")
 #: What a program sets attributes of as it does of its own objects.
 _NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
@@ -95,7 +95,7 @@ def _package(module: Any) -> str:
 def kept_by(kind: type) -> Keeps:
     """Where objects of a kind have their state; of a kind that Tree knows no better of."""
     top = _package(kind.__module__)
-    if keeps_attributes_of_programs(kind) or issubclass(kind, threading.local):
+    if keeps_attributes_of_programs(kind):
         return Keeps.ATTRIBUTES
     if top in _OWN_LIBRARIES and not f"{kind.__module__}.".startswith(_KEEPING):
         return Keeps.NOTHING

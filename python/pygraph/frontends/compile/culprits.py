@@ -195,8 +195,8 @@ class Units:
         new.seconds, new.tentative = seconds, False
         names = " and ".join(new.outside)
         for each in old.graphs:
-            each.graph.replace(f"compiled once more with {names} outside, in {seconds:.1f} s")
-            registry.add_replaced(each.graph)
+            reason = f"compiled once more with {names} outside, in {seconds:.1f} s"
+            registry.replace(each.graph, reason)
         for each in new.graphs:
             each.graph.report.compiled_again_s = seconds
             registry.add(each.graph)
