@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pygraph.reporting import GraphReport, Report
+from pygraph.reporting import REPLACED, GraphReport, Report
 
 
 def read_report() -> Report:
@@ -28,8 +28,9 @@ class Counts:
 
 
 def fallbacks(graphs: Iterable[GraphReport]) -> list[dict[str, str]]:
+    """The graphs whose calls run as they are. Those of a replaced one are another's."""
     return [
         {"graph": graph.name, "reason": graph.blame or graph.state}
         for graph in graphs
-        if not graph.graphed
+        if not graph.graphed and graph.state != REPLACED
     ]
