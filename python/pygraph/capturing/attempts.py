@@ -9,8 +9,9 @@ of being re-bound. Below the last rung the compiled callable runs without a grap
 
 On each rung there are retreats that cost less than the next rung: an arena in pieces where memory
 runs out; the alignment that the arguments have, where they were captured as less aligned and a
-proof failed (other kernels may round differently); and the storage offsets of the linked call kept,
-where the callable may count from the start of a storage. An *attempt* is a rung with its retreats.
+proof failed (other kernels may round differently); the storage offsets of the linked call kept,
+where the callable may count from the start of a storage; and a callable that asks whether it is
+captured told that it is not (asking.py). An *attempt* is a rung with its retreats.
 `attempts()` lists all in their order, and `remaining()` says which of them a setback leaves.
 """
 
@@ -80,6 +81,7 @@ class Attempt:
 
     policy: Policy
     arena_in_pieces: bool = False  #: none larger than the callable's largest piece of scratch
+    told: bool = True  #: a callable that asks whether it is captured is told the truth
     least_aligned: bool = False  #: arguments as little aligned as those of calls that were refused
     keep_offsets: bool = False  #: only for calls with the storage offsets of this one
 
@@ -90,6 +92,8 @@ class Setback(enum.Enum):
     MEMORY_SHORT = "memory ran out"
     CAPTURES_DIFFER = "two captures differ when storage offsets do"
     OFFSETS_DOUBTFUL = "a proof failed, and the callable may count from the start of a storage"
+    ASKED = "a proof failed, and the callable asked whether it is captured"
+    NOT_CAPTURED = "told that it is not captured, the callable cannot be"
     PROOF_FAILED = "a proof failed"
 
 
@@ -98,9 +102,10 @@ def attempts(
 ) -> tuple[Attempt, ...]:
     """All attempts, in their order. `least_aligned`: calls were refused for their alignment."""
     return tuple(
-        Attempt(policy, in_pieces, least, keep_offsets)
+        Attempt(policy, in_pieces, told, least, keep_offsets)
         for policy in policies
         for in_pieces in ((True,) if always_in_pieces else (False, True))
+        for told in (True, False)
         for least in ((True, False) if least_aligned else (False,))
         for keep_offsets in (False, True)
     )
@@ -109,13 +114,15 @@ def attempts(
 def remaining(later: Sequence[Attempt], failed: Attempt, setback: Setback) -> tuple[Attempt, ...]:
     """Those of the `later` attempts that are left when one `failed`; the first is next. Memory that
     is short, or an alignment that is wrong, stays so whatever else is tried. Offsets are kept for
-    the attempt alone: a later rung begins without."""
+    the attempt alone, and who asks is told otherwise on one rung: a later one begins without."""
     match setback:
         case Setback.MEMORY_SHORT:
             return tuple(each for each in later if each.arena_in_pieces > failed.arena_in_pieces)
         case Setback.CAPTURES_DIFFER | Setback.OFFSETS_DOUBTFUL:
             kept = dataclasses.replace(failed, keep_offsets=True)
             return tuple(later[later.index(kept) :]) if kept in later else ()
+        case Setback.ASKED:
+            return tuple(later[later.index(dataclasses.replace(failed, told=False)) :])
         case Setback.PROOF_FAILED if failed.least_aligned:
             return tuple(each for each in later if not each.least_aligned)
         case _:

@@ -58,7 +58,7 @@ class Cuda(Device):
         return space.space_of(self.index)
 
     def busy(self) -> bool:
-        return bool(torch.cuda.is_current_stream_capturing())
+        return bool(private.is_current_stream_capturing())
 
     def idle(self) -> bool:
         return bool(torch.cuda.current_stream(self.index).query())
@@ -220,7 +220,7 @@ def device_of(index: int) -> Cuda:
 def _load_kernels(device: torch.device) -> None:
     """Those that results are compared with. CUDA would load them in the first call that is linked,
     which would take 60 ms longer for it; while compiling nobody notices."""
-    if torch.cuda.is_current_stream_capturing():
+    if private.is_current_stream_capturing():
         return
     for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
         left, right = (torch.zeros(2, dtype=dtype, device=device) for _ in range(2))

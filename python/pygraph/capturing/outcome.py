@@ -29,6 +29,7 @@ class LinkedProgram:
     #: Words that look like phantom addresses are left; the callable may count from the start of a
     #: storage, and then a proof fails unless the offsets are kept.
     doubtful: bool
+    asked: bool  #: the callable, whether it is captured
     verdict: Verdict  #: it serves calls only if that is passed
 
 
@@ -87,8 +88,12 @@ class Outcome:
     @property
     def failure(self) -> Failure | None:
         """What ended the attempts, if it was no failed proof. Captures that differ are told by
-        those of the attempt before that had some, too, where less differs in them."""
+        those of the attempt before that had some, too, where less differs in them. What another
+        answer led to explains more than what came of the rungs behind it."""
         last = self.tried[-1]
+        untold = [each for each in self.tried if each.setback is Setback.NOT_CAPTURED]
+        if untold and last.linked is None:
+            return untold[0].failure
         differing = [each for each in self.tried if each.setback is Setback.CAPTURES_DIFFER]
         if last.setback is Setback.CAPTURES_DIFFER and len(differing) > 1:
             before = differing[-2]
@@ -108,6 +113,7 @@ class Outcome:
         return any(
             each.attempt.least_aligned and each.verdict is not None and not each.verdict.passed
             for each in self.tried
+            if each.setback is not Setback.ASKED
         )
 
     @property

@@ -7,6 +7,7 @@ caller's is touched by either: a capture executes nothing, and a proof rewinds w
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 import time
@@ -135,7 +136,7 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
         "unknown_words": len(unknown),
     }
     keep = [*stand_ins.values(), *owned, *_captured_memory(request, attempt, a)]
-    doubtful = bool(linked.strays)
+    doubtful, asked = bool(linked.strays), a.asked
     built = time.perf_counter()
 
     # Prove. Runs at other addresses, with everything poisoned that must not be read, compute what
@@ -158,6 +159,7 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
             "proof": 1e3 * (proven - built),
         },
         doubtful=doubtful,
+        asked=asked,
         verdict=verdict,
     )
 
@@ -188,6 +190,11 @@ def _try(request: Request, attempt: Attempt) -> Tried:
         setback = Setback.CAPTURES_DIFFER
     except Exception as error:  # whatever it is, the program goes on
         failure = _failure(error)  # less relocation does not help what cannot be captured
+        if not attempt.told:
+            failure = dataclasses.replace(
+                failure, reason=f"told that it is not captured: {failure.reason}"
+            )
+            setback = Setback.NOT_CAPTURED
     return Tried(
         attempt,
         {"link": 1e3 * (time.perf_counter() - started)},
@@ -201,13 +208,17 @@ def _try(request: Request, attempt: Attempt) -> Tried:
 def _judge(linked: LinkedProgram, attempt: Attempt) -> Tried:
     if linked.verdict.passed:
         return Tried(attempt, linked.timings_ms, linked=linked, verdict=linked.verdict)
-    doubtful = linked.doubtful and not attempt.keep_offsets and not attempt.least_aligned
+    setback = Setback.PROOF_FAILED
+    if linked.asked and attempt.told:
+        setback = Setback.ASKED
+    elif linked.doubtful and not attempt.keep_offsets and not attempt.least_aligned:
+        setback = Setback.OFFSETS_DOUBTFUL
     return Tried(
         attempt,
         linked.timings_ms,
         verdict=linked.verdict,
         because="with other ones a proof failed",
-        setback=Setback.OFFSETS_DOUBTFUL if doubtful else Setback.PROOF_FAILED,
+        setback=setback,
     )
 
 

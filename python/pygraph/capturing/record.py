@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capturing import generators, numbers, tensors
+from pygraph.capturing import asking, generators, numbers, tensors
 from pygraph.capturing.attempts import Attempt
 from pygraph.capturing.device import DEFAULT, CaptureFailed, Segment, is_strided
 from pygraph.capturing.host_numbers import Computed
@@ -51,6 +51,7 @@ class Capture:
     drew_on_host: bool  #: random numbers, from torch's CPU generator
     unwritten: frozenset[int]  #: addresses of results that nobody writes (attention.py)
     computed: Sequence[Computed] = ()  #: host numbers
+    asked: bool = False  #: whether it is captured (asking.py)
 
     def operator_of(self, node: int) -> str | None:
         """The operator that launched a node; None: none did, or it is not known."""
@@ -112,13 +113,14 @@ def record(
         for source in request.reference.draws
     }
     host = torch.get_rng_state()
-    made = device.record(
-        request.function,
-        inputs,
-        allocators=request.holdings.allocators(),
-        private_pool=attempt.policy.private_scratch,
-        draws=drawn,
-    )
+    with asking.answered(attempt.told) as question:
+        made = device.record(
+            request.function,
+            inputs,
+            allocators=request.holdings.allocators(),
+            private_pool=attempt.policy.private_scratch,
+            draws=drawn,
+        )
     numbers.require_unwritten(arguments, copies)
     return Capture(
         graph=made.graph,
@@ -134,6 +136,7 @@ def record(
         drew_on_host=not torch.equal(host, torch.get_rng_state()),
         unwritten=made.unwritten,
         computed=request.numbers.computed(),
+        asked=question.asked,
     )
 
 

@@ -743,13 +743,15 @@ def test_torch_compile_inside(place: Place, backend: str) -> None:
     compiled = torch.compile(model, backend=backend)
     captured = pygraph.capture(lambda x: compiled(x).sum(0), device=place.name)
     with torch.no_grad():
-        for _ in range(7):
+        for _ in range(9):
             x = place.randn(3, 4)
             assert torch.equal(captured(x), compiled(x).sum(0))
         model[0].bias.data = place.randn(8)
         x = place.randn(3, 4)
         assert torch.equal(captured(x), compiled(x).sum(0))
-    assert graphed().replays >= 3
+    # What Triton's kernels read is not known before a capture, and the first one may be replaced.
+    graph = pygraph.report().graphs[-1]
+    assert graph.state == GRAPHED and graph.replays >= 3, str(pygraph.report())
 
 
 class Scaled(nn.Module):

@@ -81,3 +81,21 @@ def test_a_model_of_transformers(place: Place, make: Callable[[], Any], train: b
     assert all(same_bits(one, other) for one, other in zip(found, expected, strict=True))
     (graph,) = pygraph.report().graphs
     assert graph.replays == CALLS - 3, str(pygraph.report())
+
+
+@pytest.mark.parametrize("make", [bert, llama])
+def test_masks_of_padding(place: Place, make: Callable[[], Any]) -> None:
+    """transformers looks at what is in a mask, but not while it is captured."""
+    dtype = torch.float32 if place.name == "twin" else torch.bfloat16
+    model = make().to(place.torch, dtype).eval()
+
+    def function(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return model(input_ids=ids, attention_mask=mask).logits
+
+    captured = pygraph.capture(function, device=place.name)
+    with torch.no_grad(), deterministic(place):
+        for length in range(40, 40 + CALLS):
+            ids, mask = words(place), torch.arange(64, device=place.torch).expand(2, 64) < length
+            assert same_bits(captured(ids, mask.long()), function(ids, mask.long()))
+    (graph,) = pygraph.report().graphs
+    assert graph.replays == CALLS - 3, str(pygraph.report())
