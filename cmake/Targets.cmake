@@ -101,7 +101,8 @@ function(pygraph_python_module target)
   # Type annotations, generated from the module itself.
   set(stub "${PROJECT_BINARY_DIR}/${target}.pyi")
   nanobind_add_stub(${target}_stub MODULE ${target} OUTPUT "${stub}" DEPENDS ${target}
-                    PYTHON_PATH "$<TARGET_FILE_DIR:${target}>")
+                    PYTHON_PATH "$<TARGET_FILE_DIR:${target}>"
+                    PATTERN_FILE "${PROJECT_SOURCE_DIR}/src/bindings/stub.pattern")
   install(FILES "${stub}" DESTINATION pygraph COMPONENT python)
 
   add_custom_target(extension ALL DEPENDS "${stub}")

@@ -44,6 +44,54 @@ PyType_Slot captured_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(travers
                                 {Py_tp_clear, reinterpret_cast<void*>(clear_captured)},
                                 {0, nullptr}};
 
+/// A Python object whose calls are those of a CapturedFunction, with no Python code in between.
+struct EngineCalled {
+  PythonRef function;
+};
+
+int traverse_called(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (nb::inst_ready(self)) {
+    Py_VISIT(nb::inst_ptr<EngineCalled>(self)->function.get());
+  }
+  return 0;
+}
+
+int clear_called(PyObject* self) {
+  if (nb::inst_ready(self)) {
+    nb::inst_ptr<EngineCalled>(self)->function = {};
+  }
+  return 0;
+}
+
+PyObject* call_called(PyObject* self, PyObject* positional, PyObject* named) noexcept {
+  const PythonRef function = nb::inst_ready(self)
+                                 ? PythonRef::to(nb::inst_ptr<EngineCalled>(self)->function.get())
+                                 : PythonRef();
+  if (!function) {
+    PyErr_SetString(PyExc_RuntimeError, "a captured callable is called before it has been made");
+    return nullptr;
+  }
+  const PythonRef none = PythonRef::stolen(named == nullptr ? PyDict_New() : nullptr);
+  if (named == nullptr && !none) {
+    return nullptr;
+  }
+  try {
+    return nb::inst_ptr<CapturedFunction>(function.get())
+        ->call(positional, named == nullptr ? none.get() : named);
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+PyType_Slot called_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_called)},
+                              {Py_tp_clear, reinterpret_cast<void*>(clear_called)},
+                              {Py_tp_call, reinterpret_cast<void*>(call_called)},
+                              {0, nullptr}};
+
 PythonRef optional(nb::handle object) {
   return object.is_none() ? PythonRef() : PythonRef::to(object.ptr());
 }
@@ -175,19 +223,13 @@ void bind_callable(nb::module_& module) {
   using Parts = std::vector<std::tuple<Output::Kind, std::uint32_t, std::uint32_t, nb::object>>;
   using Inside = std::vector<std::tuple<std::uint32_t, std::int64_t>>;
   nb::class_<CapturedFunction>(module, "CapturedFunction", nb::type_slots(captured_slots),
-                               "Serves the calls of a captured callable; see captured.h.")
+                               "Serves the calls of an EngineCalled; see captured.h.")
       .def(
           "__init__",
           [](CapturedFunction* self, nb::handle miss, nb::handle count_up) {
             new (self) CapturedFunction(miss.ptr(), count_up.ptr());
           },
           nb::arg("miss"), nb::arg("count_up"))
-      .def(
-          "__call__",
-          [](CapturedFunction& self, const nb::args& positional, const nb::kwargs& named) {
-            return stolen(self.call(positional.ptr(), named.ptr()));
-          },
-          nb::sig("def __call__(self, *positional: object, **named: object) -> object"))
       .def(
           "add",
           [](CapturedFunction& self, const nb::list& nodes, const nb::tuple& roots,
@@ -247,6 +289,17 @@ void bind_callable(nb::module_& module) {
           nb::arg("owner"), nb::arg("positional"), nb::arg("named"),
           "The first place of the tree of `owner`'s entry that a call does not have, by number; "
           "None: it is admitted.");
+  nb::class_<EngineCalled>(module, "EngineCalled", nb::type_slots(called_slots),
+                           "Its calls are a CapturedFunction's, with no Python code in between.")
+      .def(
+          "__init__",
+          [](EngineCalled* self, nb::handle function) {
+            if (!nb::isinstance<CapturedFunction>(function)) {
+              throw nb::type_error("EngineCalled takes a CapturedFunction");
+            }
+            new (self) EngineCalled{PythonRef::to(function.ptr())};
+          },
+          nb::arg("function"), nb::sig("def __init__(self, function: CapturedFunction) -> None"));
 }
 
 }  // namespace pygraph::bindings

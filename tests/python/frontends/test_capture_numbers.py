@@ -524,7 +524,7 @@ def test_a_place_of_a_number_admits_what_may_stand_in() -> None:
             function=lambda *_: "served",
             owner=function,
         )
-        served = function(given) == "served"
+        served = _engine.EngineCalled(function)(given) == "served"
         assert served is _engine.may_stand_in(captured, given)
         return served
 

@@ -345,7 +345,7 @@ class Compared:
         return tree
 
     def check(self) -> bool:
-        found = self.calls()
+        found = _engine.EngineCalled(self.calls)()
         whole = self.calls.first_mismatch(self.owner, (), {})
         assert found == (whole is None), (found, whole and self._tree.path(whole))
         now = self._describe()
@@ -688,7 +688,7 @@ def test_code_that_a_comparison_runs_may_change_everything(later: int) -> None:
     def nested() -> None:
         if not inside[0]:
             inside[0] = True
-            compared.calls()
+            _engine.EngineCalled(compared.calls)()
 
     changes: list[Callable[[Any], Any]] = [
         lambda root: None,
@@ -724,15 +724,15 @@ def test_code_that_a_comparison_runs_may_change_everything(later: int) -> None:
 
             root.order = collections.OrderedDict({1: [Text("a", then)], 2: [Text("b", then)]})
             for _ in range(warm):
-                assert compared.calls()
+                assert _engine.EngineCalled(compared.calls)()
             left[0] = later
-            found = compared.calls()
+            found = _engine.EngineCalled(compared.calls)()
             # What is changed behind the texts is found by the comparison that it interrupts.
             assert not found or change is not changes[-1] or later > 2
             left[0] = 0
             gc.collect()
             for _ in range(3):
-                found = compared.calls()
+                found = _engine.EngineCalled(compared.calls)()
                 whole = compared.calls.first_mismatch(compared.owner, (), {})
                 assert found == (whole is None)
 
@@ -744,7 +744,7 @@ def test_threads_may_compare_while_one_changes() -> None:
 
     def compare() -> None:
         while not done.is_set():
-            compared.calls()
+            _engine.EngineCalled(compared.calls)()
 
     threads = [threading.Thread(target=compare) for _ in range(3)]
     for each in threads:

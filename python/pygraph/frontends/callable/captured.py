@@ -14,7 +14,7 @@ import itertools
 import threading
 import types
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import torch
 
@@ -111,7 +111,7 @@ class Entry:
         self.pending: Pending | None = None  #: what its replays return, if they wait
 
 
-class Captured(Generic[Arguments, Result]):
+class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
     """A callable that is replayed as a CUDA graph where it was proven to be one. Called like the
     callable; from several threads at a time, too."""
 
@@ -122,6 +122,9 @@ class Captured(Generic[Arguments, Result]):
         programs: int,
         debug: str,
     ) -> None:
+        #: With debug="compare" it serves no calls: all come to _miss.
+        self._calls = _engine.CapturedFunction(self._miss, count_up_versions)
+        super().__init__(self._calls)
         functools.update_wrapper(self, function)
         self.function = function
         self._platform = platform
@@ -135,15 +138,14 @@ class Captured(Generic[Arguments, Result]):
         self._rest = self._news = self._changes = 0
         self._off = False
         self._debug = debug
-        #: With this no call is served by the engine: all come to _miss.
         self._comparing = Comparing(function) if debug == "compare" else None
         self._numbers = itertools.count(1)
         self._number = 0  #: of the call that is looked at, among those that came to _miss
         self._lock = threading.Lock()
-        self._calls = _engine.CapturedFunction(self._miss, count_up_versions)
 
-    def __call__(self, *positional: Arguments.args, **named: Arguments.kwargs) -> Result:
-        return cast(Result, self._calls(*positional, **named))
+    if TYPE_CHECKING:  # the base class has it, in C++
+
+        def __call__(self, *positional: Arguments.args, **named: Arguments.kwargs) -> Result: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method: called with the instance in front."""
