@@ -23,6 +23,10 @@ schema = attribute("_schema", torch.ops.aten.add.Tensor)
 overload_name = attribute("_overloadname", torch.ops.aten.add.Tensor)
 _opname = attribute("_opname", torch.ops.aten.add.Tensor)
 
+LOOK_UP = "torch/_library/simple_registry.py"
+"""The file in which torch looks up what a mode does with an operator, and makes an entry for one
+that it has not met before in the process."""
+
 tree_leaves = bound("torch.utils._pytree:tree_leaves")
 tree_map = bound("torch.utils._pytree:tree_map")
 tree_flatten = bound("torch.utils._pytree:tree_flatten")

@@ -17,8 +17,11 @@ import torch
 from callable_support import UNGRAPHED, Program, Unseen, agree, runs_as_it_is
 from places import Place, assert_bits
 from torch import nn
+from torch._library import simple_registry
 
 import pygraph
+from pygraph import _engine
+from pygraph.frontends.callable.captured import Captured
 from pygraph.reporting import GRAPHED
 
 SCALE = 2.0
@@ -837,6 +840,29 @@ def test_threads_share_a_captured_callable(place: Place) -> None:
     for thread in threads:
         thread.join()
     assert not problems
+
+
+def test_a_captured_callable_that_was_never_made() -> None:
+    captured = Captured.__new__(Captured)
+    with pytest.raises(RuntimeError, match="called before it has been made"):
+        captured()
+    with pytest.raises(TypeError, match="takes a CapturedFunction"):
+        _engine.EngineCalled(lambda: None)
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_what_torch_does_once_for_each_operator_is_not_the_callables(
+    place: Place, monkeypatch: pytest.MonkeyPatch, forget: bool
+) -> None:
+    looked_up = simple_registry.singleton._data
+    captured = pygraph.capture(lambda x: -x, device=place.name)
+    for call in range(6):
+        x = place.randn(4)
+        assert torch.equal(captured(x), -x)
+        if forget and call == 0:
+            for name in [each for each in looked_up if each.endswith("::neg")]:
+                monkeypatch.delitem(looked_up, name)
+    assert graphed().replays == 6 - UNGRAPHED
 
 
 def test_wrong_arguments_are_named() -> None:

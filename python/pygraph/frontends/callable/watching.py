@@ -30,7 +30,7 @@ from pygraph.capturing.unsafe import Watch
 from pygraph.frames import is_programs
 from pygraph.frontends.callable.state import is_library
 from pygraph.operators import known, obstacles
-from pygraph.torch_private import autograd, dynamo, modes
+from pygraph.torch_private import autograd, dispatch, dynamo, modes
 from pygraph.torch_private.dispatch import OpOverload, tree_leaves
 from pygraph.torch_private.inductor import ALLOCATORS
 from pygraph.torch_private.tensors import object_of
@@ -270,16 +270,21 @@ def casts_anew() -> Iterator[None]:
         torch.clear_autocast_cache()
 
 
+#: Files with code that runs much of torch's, and nothing of the program: it may do other things
+#: when an operator is first met in the process.
+_NOT_THE_PROGRAMS = (dynamo.WAY_IN, dispatch.LOOK_UP, known.__file__, obstacles.__file__)
+
+
 @contextlib.contextmanager
 def _profiled(watched: Watched) -> Iterator[None]:
-    codes, compiling = watched.codes, 0
+    codes, inside = watched.codes, 0
 
     def see(frame: types.FrameType, event: str, argument: Any) -> None:
-        nonlocal compiling
+        nonlocal inside
         code = frame.f_code
-        if code.co_filename.endswith(dynamo.WAY_IN):  # which runs much, and nothing of the program
-            compiling += {"call": 1, "return": -1}.get(event, 0)
-        elif compiling:
+        if code.co_filename.endswith(_NOT_THE_PROGRAMS):
+            inside += {"call": 1, "return": -1}.get(event, 0)
+        elif inside:
             return
         elif event == "call":
             watched.ran.add(code)
