@@ -15,6 +15,8 @@ from benchmarks.first_light.record import REQUIRED, Record, document, summarize
 from benchmarks.harness import record
 from benchmarks.harness.figures import over
 from benchmarks.harness.measure import Effort, Samples, geomean, percentile
+from benchmarks.harness.reports import fallbacks
+from pygraph.reporting import FALLBACK, GRAPHED, REPLACED, GraphReport
 
 SPEEDS = {"eager": 3.0, "default": 2.0, "reduce-overhead": 1.5, "pygraph": 1.0, "floor": 0.5}
 
@@ -132,3 +134,10 @@ def test_effort_is_bounded_both_ways():
     assert effort.least * effort.rounds >= 50
     assert effort.count_in_a_row(modes=5, latency_us=1e6) < effort.least
     assert effort.count_in_a_row(modes=5, latency_us=4000.0) == 50
+
+
+def test_what_was_replaced_is_no_fallback() -> None:
+    graphs = [GraphReport(f"graph {n}", state) for n, state in enumerate((GRAPHED, REPLACED))]
+    assert fallbacks(graphs) == []
+    graphs.append(GraphReport("graph 2", FALLBACK, reason="it reads a value"))
+    assert fallbacks(graphs) == [{"graph": "graph 2", "reason": "it reads a value"}]
