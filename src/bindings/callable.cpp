@@ -72,19 +72,17 @@ PyObject* call_called(PyObject* self, PyObject* positional, PyObject* named) noe
     PyErr_SetString(PyExc_RuntimeError, "a captured callable is called before it has been made");
     return nullptr;
   }
-  const PythonRef none = PythonRef::stolen(named == nullptr ? PyDict_New() : nullptr);
-  if (named == nullptr && !none) {
+  const PythonRef keywords =
+      named == nullptr ? PythonRef::stolen(PyDict_New()) : PythonRef::to(named);
+  if (!keywords) {
     return nullptr;
   }
   try {
-    return nb::inst_ptr<CapturedFunction>(function.get())
-        ->call(positional, named == nullptr ? none.get() : named);
-  } catch (nb::python_error& error) {
-    error.restore();
-  } catch (const std::exception& error) {
+    return nb::inst_ptr<CapturedFunction>(function.get())->call(positional, keywords.get());
+  } catch (const std::exception& error) {  // no Python exception is a C++ one in the engine
     PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
   }
-  return nullptr;
 }
 
 PyType_Slot called_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_called)},

@@ -22,6 +22,7 @@ from torch import nn
 
 import pygraph
 from pygraph import _engine
+from pygraph._engine import PlaceKind
 from pygraph.frontends.callable.differences import same
 from pygraph.frontends.callable.structure import NotDescribed, Tree
 from pygraph.torch_private.support import tensor_access
@@ -324,8 +325,9 @@ class Compared:
         self._tree = self._describe()
         assert self._tree is not None
         self.owner = object()
-        self.calls = _engine.CapturedFunction(lambda positional, named: False, lambda tensors: None)
-        self.calls.add_as_it_is(
+        self.function = _engine.CapturedFunction(lambda *call: False, lambda tensors: None)
+        self.calls = _engine.EngineCalled(self.function)
+        self.function.add_as_it_is(
             nodes=self._tree.nodes({}),
             roots=tuple(self._tree.roots[2:]),
             modes=_engine.ModeGuard([]),
@@ -345,8 +347,8 @@ class Compared:
         return tree
 
     def check(self) -> bool:
-        found = _engine.EngineCalled(self.calls)()
-        whole = self.calls.first_mismatch(self.owner, (), {})
+        found = self.calls()
+        whole = self.function.first_mismatch(self.owner, (), {})
         assert found == (whole is None), (found, whole and self._tree.path(whole))
         now = self._describe()
         assert found == (now is not None and same(self._tree, now))
@@ -635,10 +637,10 @@ def test_random_changes_are_found(seed: int) -> None:
     compared = Compared(garden.variables())
     same_again = shortcuts = 0
     for _ in range(100):
-        before = compared.calls.shortcuts
+        before = compared.function.shortcuts
         for _ in range(2):
             assert compared.check()
-        shortcuts += compared.calls.shortcuts - before
+        shortcuts += compared.function.shortcuts - before
         for _ in range(garden.random.randrange(1, 6)):
             garden.change()
             found = compared.check()
@@ -681,6 +683,19 @@ def test_attributes_set_by_specialised_code_are_found() -> None:
             compared = Compared(lambda: points)
 
 
+@pytest.mark.parametrize("key", [None, "keys", ("keys",), (["keys"], None), ((), ["names"])])
+def test_a_place_of_a_class_says_which_keys_it_has(key: Any) -> None:
+    function = _engine.CapturedFunction(lambda *_: None, lambda *_: None)
+    with pytest.raises(ValueError, match="does not say which keys it has"):
+        function.add_as_it_is(
+            nodes=[_engine.Place(PlaceKind.METHODS, object=int, type=int.__mro__, key=key)],
+            roots=(),
+            modes=_engine.ModeGuard([]),
+            function=lambda: None,
+            owner=function,
+        )
+
+
 @pytest.mark.parametrize("later", range(1, 6))  # in the record's walk, too, which is one more
 def test_code_that_a_comparison_runs_may_change_everything(later: int) -> None:
     inside = [False]
@@ -688,7 +703,7 @@ def test_code_that_a_comparison_runs_may_change_everything(later: int) -> None:
     def nested() -> None:
         if not inside[0]:
             inside[0] = True
-            _engine.EngineCalled(compared.calls)()
+            compared.calls()
 
     changes: list[Callable[[Any], Any]] = [
         lambda root: None,
@@ -724,16 +739,16 @@ def test_code_that_a_comparison_runs_may_change_everything(later: int) -> None:
 
             root.order = collections.OrderedDict({1: [Text("a", then)], 2: [Text("b", then)]})
             for _ in range(warm):
-                assert _engine.EngineCalled(compared.calls)()
+                assert compared.calls()
             left[0] = later
-            found = _engine.EngineCalled(compared.calls)()
+            found = compared.calls()
             # What is changed behind the texts is found by the comparison that it interrupts.
             assert not found or change is not changes[-1] or later > 2
             left[0] = 0
             gc.collect()
             for _ in range(3):
-                found = _engine.EngineCalled(compared.calls)()
-                whole = compared.calls.first_mismatch(compared.owner, (), {})
+                found = compared.calls()
+                whole = compared.function.first_mismatch(compared.owner, (), {})
                 assert found == (whole is None)
 
 
@@ -744,7 +759,7 @@ def test_threads_may_compare_while_one_changes() -> None:
 
     def compare() -> None:
         while not done.is_set():
-            _engine.EngineCalled(compared.calls)()
+            compared.calls()
 
     threads = [threading.Thread(target=compare) for _ in range(3)]
     for each in threads:
@@ -798,7 +813,7 @@ def test_dictionaries_that_change_in_each_call_cost_the_shortcut_only_a_while() 
         assert compared.check() == (number == 0)
         root.x["busy"].x = float("2.5")
         assert compared.check()
-    assert not WATCHES or compared.calls.shortcuts > 10
+    assert not WATCHES or compared.function.shortcuts > 10
 
     def fresh() -> Any:  # others in each call, and equal
         return [{"a": Point({"b": number})} for number in range(20)]
@@ -810,7 +825,7 @@ def test_dictionaries_that_change_in_each_call_cost_the_shortcut_only_a_while() 
         assert compared.check()
         kept.append(current)
         current = fresh()
-    assert not WATCHES or compared.calls.shortcuts > 20
+    assert not WATCHES or compared.function.shortcuts > 20
 
 
 def test_a_process_ends_with_records() -> None:
