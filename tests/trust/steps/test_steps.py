@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 import torch
 
+from pygraph.runtime import registry
 from trust import backends, fleet
 from trust.compare import Mismatch
 from trust.steps import check, strategies
@@ -212,6 +213,11 @@ def test_a_right_step_is_replayed(holder: str) -> None:
     assert outcome.calls == 6
     assert outcome.replays == 3
     assert outcome.reasons == []
+
+
+def test_what_others_have_reported_is_not_a_steps() -> None:
+    registry.note("an event of another program")
+    assert check.run(step(), check.way("twin")).reasons == []
 
 
 def test_a_step_that_raises_must_raise_the_same() -> None:
