@@ -224,10 +224,10 @@ void bind_callable(nb::module_& module) {
                                "Serves the calls of an EngineCalled; see captured.h.")
       .def(
           "__init__",
-          [](CapturedFunction* self, nb::handle miss, nb::handle count_up) {
-            new (self) CapturedFunction(miss.ptr(), count_up.ptr());
+          [](CapturedFunction* self, nb::handle miss, nb::handle count_up, nb::handle set_asked) {
+            new (self) CapturedFunction(miss.ptr(), count_up.ptr(), optional(set_asked).get());
           },
-          nb::arg("miss"), nb::arg("count_up"))
+          nb::arg("miss"), nb::arg("count_up"), nb::arg("set_asked") = nb::none())
       .def(
           "add",
           [](CapturedFunction& self, const nb::list& nodes, const nb::tuple& roots,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "untraced.h"
+
 namespace pygraph::torch_bridge::callable {
 namespace {
 
@@ -100,8 +102,10 @@ class Builder {
 
 }  // namespace
 
-CapturedFunction::CapturedFunction(PyObject* miss, PyObject* count_up)
-    : miss_(PythonRef::to(miss)), count_up_(PythonRef::to(count_up)) {}
+CapturedFunction::CapturedFunction(PyObject* miss, PyObject* count_up, PyObject* set_asked)
+    : miss_(PythonRef::to(miss)),
+      count_up_(PythonRef::to(count_up)),
+      set_asked_(PythonRef::to(set_asked)) {}
 
 void CapturedFunction::add(std::shared_ptr<const Entry> entry) {
   entries_.insert(entries_.begin(), std::move(entry));
@@ -164,8 +168,8 @@ bool CapturedFunction::rebind(const Entry& entry, const Found& found, PyObject* 
   });
 }
 
-/// Serves a call by `entry`'s program: false if none takes it. `result` is a new reference, or null
-/// with a Python error set.
+/// Serves a call by `entry`'s program: false if none takes it, or if it failed. `result` is a new
+/// reference, or null with a Python error set.
 bool CapturedFunction::serve(const Entry& entry, Found& found, PyObject*& result) const {
   std::vector<PyObject*> items;
   items.reserve(entry.arguments.size());
@@ -175,7 +179,8 @@ bool CapturedFunction::serve(const Entry& entry, Found& found, PyObject*& result
       return false;
     }
   }
-  const Arguments arguments{items.data(), nullptr, items.size()};
+  Arguments arguments{items.data(), nullptr, items.size()};
+  arguments.made_again = true;
   std::shared_ptr<TensorProgram> program = entry.dispatcher->choose(arguments);
   if (program == nullptr) {
     return false;
@@ -193,6 +198,9 @@ bool CapturedFunction::serve(const Entry& entry, Found& found, PyObject*& result
   }
   const PythonRef results =
       PythonRef::stolen(entry.dispatcher->finish(std::move(*launched), arguments));
+  if (results.get() == Py_None) {
+    return false;  // the program failed before it had written anything
+  }
   const bool done = results && count_up(entry, found) && rebind(entry, found, results.get());
   result = done ? Builder(entry.output, found, results.get()).build().release() : nullptr;
   return true;
@@ -205,6 +213,7 @@ PyObject* CapturedFunction::call(PyObject* positional, PyObject* named) {
   if (entry != nullptr && entry->dispatcher == nullptr) {
     return PyObject_Call(entry->as_it_is.get(), positional, named);
   }
+  const Untraced untraced(set_asked_.get());
   if (entry != nullptr && serve(*entry, found, result)) {
     return result;
   }
@@ -215,6 +224,7 @@ PyObject* CapturedFunction::call(PyObject* positional, PyObject* named) {
 int CapturedFunction::traverse(visitproc visit, void* arg) const {
   Py_VISIT(miss_.get());
   Py_VISIT(count_up_.get());
+  Py_VISIT(set_asked_.get());
   for (const auto& entry : entries_) {
     Py_VISIT(entry->roots.get());
     Py_VISIT(entry->owner.get());

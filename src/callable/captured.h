@@ -75,8 +75,8 @@ struct Entry {
 class CapturedFunction {
  public:
   /// `miss` serves calls that no entry does, as (positional, named). `count_up(tensors)` counts
-  /// their versions.
-  CapturedFunction(PyObject* miss, PyObject* count_up);
+  /// their versions. `set_asked`: see untraced.h; null: nobody is asked about frames.
+  CapturedFunction(PyObject* miss, PyObject* count_up, PyObject* set_asked);
 
   void add(std::shared_ptr<const Entry> entry);
   /// Takes out the entries of `owner`.
@@ -98,7 +98,7 @@ class CapturedFunction {
 
  private:
   std::shared_ptr<const Entry> find(PyObject* positional, PyObject* named, Found& found);
-  /// False: not served, and nothing was done.
+  /// False: not served, and nothing was done, but for gradients that were given up.
   bool serve(const Entry& entry, Found& found, PyObject*& result) const;
   /// False with a Python error set.
   bool rebind(const Entry& entry, const Found& found, PyObject* results) const;
@@ -106,6 +106,7 @@ class CapturedFunction {
 
   PythonRef miss_;
   PythonRef count_up_;
+  PythonRef set_asked_;
   std::vector<std::shared_ptr<const Entry>> entries_;  ///< the one used last comes first
   std::uint64_t shortcuts_ = 0;
 };

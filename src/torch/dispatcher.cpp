@@ -18,6 +18,14 @@ class Busy {
   std::uint32_t& calls_;
 };
 
+PythonRef list_of(const Arguments& arguments) {
+  PythonRef list = PythonRef::stolen(PyList_New(static_cast<Py_ssize_t>(arguments.count)));
+  for (std::size_t i = 0; list && i < arguments.count; ++i) {
+    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), Py_NewRef(arguments[i]));
+  }
+  return list;
+}
+
 }  // namespace
 
 Dispatcher::Dispatcher(PyObject* miss, PyObject* failed)
@@ -128,15 +136,10 @@ PyObject* Dispatcher::failed(const Arguments& arguments,
                              const std::shared_ptr<TensorProgram>& program,
                              const std::string& message) {
   remove(program);
+  ++missed_;
   PyErr_Clear();
-  PyObject* list = PyList_New(static_cast<Py_ssize_t>(arguments.count));
-  for (std::size_t i = 0; list != nullptr && i < arguments.count; ++i) {
-    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), Py_NewRef(arguments[i]));
-  }
-  PyObject* result =
-      list == nullptr ? nullptr : PyObject_CallFunction(failed_, "Os", list, message.c_str());
-  Py_XDECREF(list);
-  return result;
+  const PythonRef given = arguments.made_again ? PythonRef::to(Py_None) : list_of(arguments);
+  return given ? PyObject_CallFunction(failed_, "Os", given.get(), message.c_str()) : nullptr;
 }
 
 template <typename Step>

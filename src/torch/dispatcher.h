@@ -22,7 +22,8 @@ namespace pygraph::torch_bridge {
 class Dispatcher {
  public:
   /// `miss(arguments)` serves calls that no program accepts (warming, capturing, falling back);
-  /// `failed(arguments, message)` serves a call whose program failed, after that was taken out.
+  /// `failed(arguments, message)` serves a call whose program failed, after that was taken out. It
+  /// is given None in place of arguments, and returns None, for one that is made_again.
   Dispatcher(PyObject* miss, PyObject* failed);
   ~Dispatcher();
   Dispatcher(const Dispatcher&) = delete;
@@ -73,7 +74,7 @@ class Dispatcher {
   struct Launch {
     std::shared_ptr<TensorProgram> program;
     std::optional<TensorProgram::Launched> launched;
-    /// In place of that, from `failed`: the results; null: a Python error is set.
+    /// In place of that, from `failed`: the results, or None; null: a Python error is set.
     PythonRef served;
   };
   /// Launches `program`. None: the call must be made another way, and nothing was done.
@@ -82,7 +83,8 @@ class Dispatcher {
   /// also where it failed, as it will when the call has come.
   std::optional<Launch> launch_on_guess(std::shared_ptr<TensorProgram> program,
                                         const Arguments& arguments);
-  /// The other half, which makes a call of it and counts that: what `result` is in try_call().
+  /// The other half, which makes a call of it and counts that: what `result` is in try_call(), or
+  /// None where the call is to be made again.
   PyObject* finish(Launch launch, const Arguments& arguments);
 
   [[nodiscard]] std::uint64_t calls() const noexcept { return count_; }

@@ -166,6 +166,8 @@ struct Arguments {
   const std::uint32_t* order;  ///< null: in place
   std::size_t count;
   PyObject* given = nullptr;  ///< the list that they are in, if the call may let go of them early
+  /// Who makes the call makes it another way if its program fails; else `failed` serves it.
+  bool made_again = false;
 
   static Arguments of_list(PyObject* list) noexcept {
     return {PySequence_Fast_ITEMS(list), nullptr, static_cast<std::size_t>(PyList_GET_SIZE(list))};

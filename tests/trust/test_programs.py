@@ -212,7 +212,7 @@ def program(line: str, **changes: Any) -> Program:
 
 def test_a_right_program_is_graphed() -> None:
     outcome = check.run(program("v0 = torch.relu(x0) + 1"), backends.backend("twin"))
-    assert outcome.state == "graphed"
+    assert outcome.state == "graphed", outcome
     assert outcome.replays == 3
     assert outcome.torch_differs is None
 

@@ -312,10 +312,11 @@ class CompiledGraph:
             finally:
                 self.dispatcher.hold(self._held > 0)
 
-    def _failed(self, arguments: list[Any], message: str) -> Any:
-        """A proven graph failed at run time (the driver refused)."""
+    def _failed(self, arguments: list[Any] | None, message: str) -> Any:
+        """A proven graph failed at run time (the driver refused). `arguments`: None where the
+        caller makes the call again."""
         self.give_up(f"a replay failed: {message}")
-        result = self.fallback(arguments)
+        result = None if arguments is None else self.fallback(arguments)
         self._require_graphs()
         return result
 

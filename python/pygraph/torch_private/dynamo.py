@@ -51,6 +51,12 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     return disabled
 
 
+def set_asked() -> Callable[[Any], Any]:
+    """What sets who is asked about frames of this thread (None: nobody), and returns who was."""
+    function: Callable[[Any], Any] = private("torch._C._dynamo.eval_frame:set_eval_frame")
+    return function
+
+
 def aot_autograd() -> Any:
     return private("torch._dynamo.backends.common:aot_autograd")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import pkgutil
 import threading
 import types
 from collections.abc import Callable, Collection, Sequence
@@ -59,7 +60,7 @@ from pygraph.runtime import calling_thread, devices, registry
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.runtime.crossing import Crossing
 from pygraph.runtime.warn import warn_once
-from pygraph.torch_private import modes
+from pygraph.torch_private import dynamo, modes
 from pygraph.torch_private.autograd import count_up_versions
 from pygraph.torch_private.tensors import object_of
 
@@ -123,7 +124,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
         debug: str,
     ) -> None:
         #: With debug="compare" it serves no calls: all come to _miss.
-        self._calls = _engine.CapturedFunction(self._miss, count_up_versions)
+        self._calls = _engine.CapturedFunction(self._miss, count_up_versions, dynamo.set_asked())
         super().__init__(self._calls)
         functools.update_wrapper(self, function)
         self.function = function
@@ -152,7 +153,10 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
-        """A copy has graphs of its own."""
+        """By its name where it has one, as a function. Else a copy has graphs of its own."""
+        name = _name_of(self)
+        if name is not None:
+            return name
         options = {
             "device": self._platform.name,
             "max_programs": self._programs,
@@ -632,6 +636,16 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
             self._entries.remove(entry)
             self._calls.remove(entry)
             _release(entry)
+
+
+def _name_of(captured: Captured[..., Any]) -> str | None:
+    """The name under which its module has it; None: under none."""
+    name = getattr(captured, "__qualname__", "")
+    try:
+        found = pkgutil.resolve_name(f"{captured.__module__}:{name}")
+    except (AttributeError, ImportError, ValueError):
+        return None
+    return name if found is captured else None
 
 
 def _release(entry: Entry) -> None:
