@@ -1,4 +1,5 @@
-"""Dynamo. It takes seconds to import, so its names are looked up when they are asked for."""
+"""Dynamo. It takes seconds to import, so its names are looked up when they are asked for, but for
+one that is in C."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, cast
 
-from pygraph.torch_private.names import Missing, place, private
+from pygraph.torch_private.names import Missing, bound, place, private
 
 LOGGERS = ("torch._dynamo", "torch._functorch")
 WAY_IN = "torch/_dynamo/convert_frame.py"
@@ -22,6 +23,8 @@ MARKS = "_dynamo_"
 """How the names of the attributes begin that Dynamo gives tensors."""
 ORIGINAL = "_torchdynamo_orig_callable"
 """Where what torch.compile returns for a function has that function."""
+set_asked = bound("torch._C._dynamo.eval_frame:set_eval_frame")
+"""Sets who is asked about frames of this thread (None: nobody), and returns who was."""
 _FILE = "torch/_dynamo/eval_frame.py"
 _FRAMES = 8
 """From the graph of a compiled callable to the frame that runs the callable, at most."""
@@ -49,12 +52,6 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, in whose calls Dynamo looks at no frame."""
     disabled: Callable[..., Any] = private("torch._dynamo:disable")(function)
     return disabled
-
-
-def set_asked() -> Callable[[Any], Any]:
-    """What sets who is asked about frames of this thread (None: nobody), and returns who was."""
-    function: Callable[[Any], Any] = private("torch._C._dynamo.eval_frame:set_eval_frame")
-    return function
 
 
 def aot_autograd() -> Any:

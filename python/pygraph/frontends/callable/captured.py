@@ -124,7 +124,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
         debug: str,
     ) -> None:
         #: With debug="compare" it serves no calls: all come to _miss.
-        self._calls = _engine.CapturedFunction(self._miss, count_up_versions, dynamo.set_asked())
+        self._calls = _engine.CapturedFunction(self._miss, count_up_versions, dynamo.set_asked)
         super().__init__(self._calls)
         functools.update_wrapper(self, function)
         self.function = function
@@ -154,15 +154,20 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
 
     def __reduce__(self) -> Any:
         """By its name where it has one, as a function. Else a copy has graphs of its own."""
-        name = _name_of(self)
-        if name is not None:
-            return name
+        if self._stands_under_its_name():
+            return self._name
         options = {
             "device": self._platform.name,
             "max_programs": self._programs,
             "debug": self._debug,
         }
         return functools.partial(capture, **options), (self.function,)
+
+    def _stands_under_its_name(self) -> bool:
+        try:
+            return pkgutil.resolve_name(f"{self.__module__}:{self._name}") is self
+        except (AttributeError, ImportError, ValueError):
+            return False
 
     def __enter__(self) -> Captured[Arguments, Result]:
         return self
@@ -636,16 +641,6 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
             self._entries.remove(entry)
             self._calls.remove(entry)
             _release(entry)
-
-
-def _name_of(captured: Captured[..., Any]) -> str | None:
-    """The name under which its module has it; None: under none."""
-    name = getattr(captured, "__qualname__", "")
-    try:
-        found = pkgutil.resolve_name(f"{captured.__module__}:{name}")
-    except (AttributeError, ImportError, ValueError):
-        return None
-    return name if found is captured else None
 
 
 def _release(entry: Entry) -> None:
