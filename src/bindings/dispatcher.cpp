@@ -48,6 +48,14 @@ Bypass& bypass_of(const Dispatcher& dispatcher) {
 }  // namespace
 
 void bind_dispatcher(nb::module_& module) {
+  module.def(
+      "grant_exploration",
+      [](double seconds) {
+        selection::Ledger::spend(-std::chrono::duration_cast<selection::Clock::duration>(
+            std::chrono::duration<double>(seconds)));
+      },
+      nb::arg("seconds"),
+      "Contests may cost so much more than their share of the time: for tests, which do not wait.");
   nb::class_<Dispatcher>(module, "Dispatcher", nb::type_slots(dispatcher_slots),
                          "Serves the calls of one compiled graph; see dispatcher.h.")
       .def(
@@ -62,6 +70,16 @@ void bind_dispatcher(nb::module_& module) {
              return stolen(speculation::serve(self, arguments.ptr()));
            })
       .def("add", &Dispatcher::add)
+      .def(
+          "select",
+          [](Dispatcher& self, const std::shared_ptr<torch_bridge::TensorProgram>& program,
+             nb::handle judge, bool device_clock,
+             std::uint32_t seed) { self.select(program, judge.ptr(), device_clock, seed); },
+          nb::arg("program"), nb::arg("judge"), nb::arg("device_clock"), nb::arg("seed"),
+          "From now on `judge(pairs, over)` decides whether the program or the callable serves the "
+          "calls that the program accepts; see selection.h.")
+      .def("rest", &Dispatcher::rest, nb::arg("program"),
+           "From now on the callable serves the calls that the program accepts.")
       .def("clear", &Dispatcher::clear)
       .def("hold", &Dispatcher::hold, nb::arg("held"))
       .def_prop_ro("busy", &Dispatcher::busy)

@@ -39,6 +39,19 @@ PyObject* pick(PyObject* tuple, const std::vector<std::uint32_t>& results) {
   return picked;
 }
 
+/// Whoever clocks the call since before its guards hears of its end.
+class Returning {
+ public:
+  Returning() = default;
+  ~Returning() {
+    if (selection::Contest::under_way() != 0) [[unlikely]] {
+      speculation::returned();
+    }
+  }
+  Returning(const Returning&) = delete;
+  Returning& operator=(const Returning&) = delete;
+};
+
 PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags, PyObject* names) {
   EntryPointObject* self = cast(callable);
   const Target* target = self->target.get();
@@ -46,6 +59,8 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags
       PyVectorcall_NARGS(flags) == target->argument_count) {
     const speculation::Arrival arrival{
         self->target, arguments, {arguments, target->order.data(), target->order.size()}};
+    const Returning returning;
+    const selection::CallWatch watch(&target->dispatcher);
     if (self->wrapped) {
       return speculation::call_wrappers(arrival, self->slow, flags);
     }
@@ -53,6 +68,7 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags
     if (speculation::claim(arrival, result) || target->dispatcher.try_call(arrival.view, result)) {
       return result == nullptr || self->results.empty() ? result : pick(result, self->results);
     }
+    return PyObject_Vectorcall(self->slow, arguments, flags, nullptr);
   }
   return PyObject_Vectorcall(self->slow, arguments, flags, names);
 }

@@ -77,6 +77,7 @@ Guess::Guess(PyObject* owner, Knowledge& knowledge, PythonRef frame)
       frame_(std::move(frame)),
       outer_(innermost()) {
   ++knowledge_.calls;
+  selection::CallWatch::announce();
   if (knowledge_.pause > 0) {
     --knowledge_.pause;
     arrived_ = true;
@@ -107,6 +108,7 @@ Guess::~Guess() {
     link = &(*link)->outer_;
   }
   *link = outer_;
+  selection::CallWatch::withdraw();
   if (!launch_) {
     return;
   }
@@ -131,6 +133,9 @@ Guess::~Guess() {
 
 /// The guess was wrong.
 void Guess::drop() noexcept {
+  if (watch_) {
+    watch_->discard();
+  }
   launch_.reset();
   pause();
 }
@@ -168,6 +173,7 @@ bool Guess::launch(const CallShape& shape) {
     arguments_.push_back(kept_[index].get());
   }
   benefit_ = shape.benefit();
+  watch_.emplace(&target_->dispatcher);
   const bool timed = is_to_be_timed(*target_->permit);
   view_ = {arguments_.data(), nullptr, arguments_.size()};
   PendingLaunch& pending = launch_.emplace(*target_, view_, false);
@@ -185,7 +191,9 @@ bool Guess::launch(const CallShape& shape) {
     case PendingLaunch::Start::kError:
     case PendingLaunch::Start::kMiss:
       launch_.reset();
-      pause();
+      if (!target_->dispatcher.yielded() || !target_->dispatcher.undecided()) {
+        pause();
+      }
   }
   return false;
 }
@@ -290,6 +298,9 @@ void Guess::put(const Number& number, PyObject* object) {
 PendingLaunch* Guess::arrive(const Arrival& call) {
   if (std::exchange(arrived_, true)) {
     return nullptr;
+  }
+  if (watch_ && call.target != target_) {
+    watch_->discard();
   }
   const bool directly = comes_directly();
   if (launch_) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "../selection/contest.h"
 #include "call_shape.h"
 #include "pending_launch.h"
 #include "speculation.h"
@@ -46,6 +47,8 @@ class Guess {
   static Guess*& innermost() noexcept;
   /// See speculation.h.
   PendingLaunch* arrive(const Arrival& call);
+  /// The call that arrived returns.
+  void returned() noexcept { watch_.reset(); }
 
  private:
   using Clock = Benefit::Clock;
@@ -82,6 +85,7 @@ class Guess {
   std::vector<Number> numbers_;       ///< those that may be other objects with the same value
   std::vector<PyObject*> arguments_;  ///< the same, in the graph's order
   Arguments view_{};
+  std::optional<selection::CallWatch> watch_;
   std::optional<PendingLaunch> launch_;
   void* stream_ = nullptr;
   Clock::time_point began_;

@@ -175,8 +175,15 @@ PyObject* call_wrappers(const Arrival& call, PyObject* wrappers, std::size_t fla
   return lost ? never_arrived(result) : result;
 }
 
+void returned() noexcept {
+  if (Guess* guess = Guess::innermost(); guess != nullptr) {
+    guess->returned();
+  }
+}
+
 PyObject* serve(Dispatcher& dispatcher, PyObject* list) {
   const Arguments given = Arguments::of_given(list);
+  const selection::CallWatch watch(&dispatcher);
   PendingLaunch* launch = PendingLaunch::find(dispatcher, given);
   return launch == nullptr ? dispatcher.call(list)
                            : Dispatcher::consume(list, launch->claim(given));

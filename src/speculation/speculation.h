@@ -128,6 +128,9 @@ bool claim(const Arrival& call, PyObject*& result);
 /// vectorcall with `flags`. A new reference, or null with a Python error set.
 PyObject* call_wrappers(const Arrival& call, PyObject* wrappers, std::size_t flags);
 
+/// The call that came to an entry point last, on this thread, returns.
+void returned() noexcept;
+
 // --------------------------------------------------------------------- serve: at the graph's place
 
 /// A call of `dispatcher` with a list, which is cleared: what this thread has launched for it is

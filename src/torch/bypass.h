@@ -58,6 +58,10 @@ class Bypass {
 
   /// Whether the graph's call `number`, from 1 on, is to be served here; it is counted as one.
   bool takes(const Arguments& arguments, std::uint64_t number);
+  /// Whether it could be, whatever is open.
+  [[nodiscard]] bool fits(const Arguments& arguments) const noexcept {
+    return function_ != nullptr && all_aligned(arguments);
+  }
   /// Serves it. A new reference, or null with a Python error set. `arguments` is the list.
   PyObject* call(PyObject* arguments);
 

@@ -29,7 +29,9 @@ PythonRef list_of(const Arguments& arguments) {
 }  // namespace
 
 Dispatcher::Dispatcher(PyObject* miss, PyObject* failed)
-    : miss_(Py_NewRef(miss)), failed_(Py_NewRef(failed)) {}
+    : miss_(Py_NewRef(miss)), failed_(Py_NewRef(failed)) {
+  selection::Ledger::open(selection::Clock::now());
+}
 
 Dispatcher::~Dispatcher() { release(); }
 
@@ -49,6 +51,9 @@ int Dispatcher::traverse(visitproc visit, void* arg) const {
     if (const int stop = each.program->traverse(visit, arg); stop != 0) {
       return stop;
     }
+    if (each.selection != nullptr) {
+      each.selection->traverse(visit, arg);
+    }
   }
   return bypass_ == nullptr ? 0 : bypass_->traverse(visit, arg);
 }
@@ -62,7 +67,43 @@ void Dispatcher::add(std::shared_ptr<TensorProgram> program) {
   slots_.insert(slots_.begin(), {std::move(program), hash, count_});
 }
 
+void Dispatcher::select(const std::shared_ptr<TensorProgram>& program, PyObject* judge,
+                        bool device_clock, std::uint32_t seed) {
+  set_selection(program, std::make_shared<Selection>(program->driver(), judge, device_clock, seed));
+}
+
+void Dispatcher::rest(const std::shared_ptr<TensorProgram>& program) {
+  set_selection(program, std::make_shared<Selection>());
+}
+
+void Dispatcher::set_selection(const std::shared_ptr<TensorProgram>& program,
+                               std::shared_ptr<Selection> selection) noexcept {
+  for (Slot& each : slots_) {
+    if (each.program == program) {
+      each.selection = selection;
+    }
+  }
+}
+
+/// The program of a slot with a selection, or null: the callable serves.
+std::shared_ptr<TensorProgram> Dispatcher::select(Slot& slot) {
+  std::shared_ptr<TensorProgram> program = slot.program;
+  selection::Alternative chosen{};
+  if (slot.selection->undecided()) {
+    const std::shared_ptr<Selection> selection = slot.selection;  // Python may drop the slot
+    chosen = selection->choose(*program, this);
+    if (selection->graph_for_good()) {
+      set_selection(program, nullptr);
+    }
+  } else {
+    chosen = slot.selection->choose(*program, this);
+  }
+  yielded_ = chosen == selection::Alternative::kCallable;
+  return yielded_ ? nullptr : program;
+}
+
 std::shared_ptr<TensorProgram> Dispatcher::choose(const Arguments& arguments) {
+  yielded_ = false;
   const Sizes::Key* key = busy_ != 0 || held_ || slots_.empty() ? nullptr : sizes_.read(arguments);
   if (key == nullptr) {
     return nullptr;
@@ -83,7 +124,7 @@ std::shared_ptr<TensorProgram> Dispatcher::choose(const Arguments& arguments) {
   }
   last_ = chosen;
   slots_[chosen].used = count_;
-  return slots_[chosen].program;
+  return slots_[chosen].selection == nullptr ? slots_[chosen].program : select(slots_[chosen]);
 }
 
 void Dispatcher::remove(const std::shared_ptr<TensorProgram>& program) noexcept {
@@ -210,7 +251,8 @@ PyObject* Dispatcher::call(PyObject* arguments) {
   }
   ++count_;
   ++missed_;
-  const bool bypassed = bypass_ != nullptr && !held_ && bypass_->takes(given, count_);
+  const bool bypassed = bypass_ != nullptr && !held_ &&
+                        (yielded_ ? bypass_->fits(given) : bypass_->takes(given, count_));
   return bypassed ? bypass_->call(arguments) : PyObject_CallOneArg(miss_, arguments);
 }
 

@@ -13,6 +13,7 @@
 
 #include "bypass.h"
 #include "python_ref.h"
+#include "selection.h"
 #include "sizes.h"
 #include "tensor_program.h"
 
@@ -32,6 +33,20 @@ class Dispatcher {
   /// Makes `program` serve the calls it accepts from now on.
   void add(std::shared_ptr<TensorProgram> program);
   void clear() noexcept { slots_.clear(); }
+  /// From now on `judge` decides whether `program` or the callable serves the calls that the
+  /// program accepts (selection.h). `seed`: of the order of turns. Nothing when the program is not
+  /// there.
+  void select(const std::shared_ptr<TensorProgram>& program, PyObject* judge, bool device_clock,
+              std::uint32_t seed);
+  /// From now on the callable serves the calls that `program` accepts.
+  void rest(const std::shared_ptr<TensorProgram>& program);
+  /// Whether it is being found out who serves calls like the last one.
+  [[nodiscard]] bool undecided() const noexcept {
+    return last_ < slots_.size() && slots_[last_].selection != nullptr &&
+           slots_[last_].selection->undecided();
+  }
+  /// Whether the program that accepts the call last looked at leaves it to the callable.
+  [[nodiscard]] bool yielded() const noexcept { return yielded_; }
   /// While held, no program serves a call: everything misses.
   void hold(bool held) noexcept { held_ = held; }
   /// Whether a call is being served right now, on another thread that waits for something: by a
@@ -68,7 +83,7 @@ class Dispatcher {
   // The same in steps.
 
   /// The program that serves these arguments; null when none does, or when the stream is being
-  /// captured by somebody.
+  /// captured by somebody, or when the callable is to serve them. May run Python.
   std::shared_ptr<TensorProgram> choose(const Arguments& arguments);
   /// The first half of a call that it was chosen for.
   struct Launch {
@@ -108,11 +123,15 @@ class Dispatcher {
 
   struct Slot {
     std::shared_ptr<TensorProgram> program;
-    std::size_t sizes;   ///< hash of the integers that it was captured with
-    std::uint64_t used;  ///< calls that there had been
+    std::size_t sizes;                       ///< hash of the integers that it was captured with
+    std::uint64_t used;                      ///< calls that there had been
+    std::shared_ptr<Selection> selection{};  ///< null: the program serves
   };
 
   std::vector<Slot>::const_iterator find_oldest() const noexcept;
+  std::shared_ptr<TensorProgram> select(Slot& slot);
+  void set_selection(const std::shared_ptr<TensorProgram>& program,
+                     std::shared_ptr<Selection> selection) noexcept;
 
   PyObject* miss_;
   PyObject* failed_;
@@ -122,6 +141,7 @@ class Dispatcher {
   std::unique_ptr<Bypass> bypass_;
   std::uint64_t count_ = 0;
   std::uint64_t missed_ = 0;
+  bool yielded_ = false;
   std::uint32_t busy_ = 0;  ///< calls that are being served right now, on any thread
   bool held_ = false;
 };

@@ -138,6 +138,9 @@ CUresult cuEventSynchronize(CUevent event) {
   return drain();
 }
 
+/// The twin's clock says nothing of a GPU's.
+CUresult cuEventElapsedTime(float*, CUevent, CUevent) { return CUDA_ERROR_NOT_SUPPORTED; }
+
 CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int flags) {
   const Lock lock;
   const Event* event = find(state().events, handle);

@@ -40,6 +40,7 @@ FOLDERS = (
     ("program",),
     ("capture",),
     ("twin",),
+    ("selection",),
     ("torch",),
     ("speculation",),
     ("entry",),

@@ -23,7 +23,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -214,6 +214,10 @@ class Signatures:
             self._new, self.against = 0, None
         self._known.move_to_end(key)
         return signature
+
+    def sizes(self, arguments: Sequence[Any]) -> Integers:
+        """The dynamic sizes of a call."""
+        return tuple(arguments[i] for i in self._integers or ())
 
     def _number(self, argument: Any) -> tuple[torch.dtype, int] | None:
         if not numbers.is_number(argument, self.device):

@@ -16,6 +16,7 @@ from pygraph.reporting.model import (
     Applied,
     GraphReport,
     Report,
+    Selected,
 )
 
 __all__ = [
@@ -31,4 +32,5 @@ __all__ = [
     "GraphReport",
     "OutsideKernel",
     "Report",
+    "Selected",
 ]

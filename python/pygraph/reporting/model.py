@@ -36,6 +36,50 @@ class Applied:
         return f"{self.name}: {self.what}" + (f" ({self.source})" if self.source else "")
 
 
+#: What each clock of a call shows, in words.
+_CLOCKS = {
+    "host": "until the call returned",
+    "device": "on the device",
+    "period": "from call to call",
+}
+
+
+@dataclass(frozen=True)
+class Selected:
+    """Whether a graph serves calls of some sizes, and what that follows from."""
+
+    sizes: str
+    """The dynamic sizes, as "16x128"; empty where there are none."""
+    graph: bool
+    """False: the callable serves them as it is."""
+    by: str
+    """The clock that was asked: "host", "device" or "period". "nothing": none told them apart.
+    "proof": what the proof's runs took on the device. "model": a prediction of the host's time."""
+    pairs: int
+    """Calls that were clocked either way."""
+    with_us: dict[str, float] = field(default_factory=dict)
+    """With the graph, in us, medians by clock."""
+    without_us: dict[str, float] = field(default_factory=dict)
+    """Without it."""
+
+    def __str__(self) -> str:
+        clock = {"proof": "device", "model": "host", "nothing": "period"}.get(self.by, self.by)
+        if clock not in self.with_us:
+            clock = next(iter(self.with_us), clock)
+        times = (
+            f"{self.with_us[clock]:,.1f} us with it, {self.without_us[clock]:,.1f} us without"
+            if clock in self.with_us
+            else "no clock has run"
+        )
+        how = {
+            "proof": "in its proof, on the device",
+            "model": "of host time, predicted",
+            "nothing": f"{_CLOCKS[clock]}, which tells nothing, medians of {self.pairs} calls each",
+        }.get(self.by, f"{_CLOCKS[clock]}, medians of {self.pairs} calls each")
+        of = f"sizes {self.sizes}: " if self.sizes else ""
+        return f"{of}{times} ({how})"
+
+
 @dataclass
 class GraphReport:
     """One compiled graph: how it runs, why, and what that costs."""
@@ -173,6 +217,8 @@ class GraphReport:
     dropped: int = 0
     """Replays that were launched before the wrappers or the guards for calls that went elsewhere.
     They are not among `calls`."""
+    selection: list[Selected] = field(default_factory=list)
+    """Whether its programs serve calls, by sizes; of those that this is decided for."""
     timings_ms: dict[str, float] = field(default_factory=dict)
     """What building it took, by step."""
     passes: list[Applied] = field(default_factory=list)
@@ -205,10 +251,11 @@ class GraphReport:
         """Read back what to_dict() wrote; names that this version does not know are dropped."""
         made = cls(**_known(cls, data))
         made.passes = [Applied(**_known(Applied, each)) for each in data.get("passes", [])]
+        made.selection = [Selected(**_known(Selected, each)) for each in data.get("selection", [])]
         return made
 
 
-def _known(record: type[Applied] | type[GraphReport], data: Mapping[str, Any]) -> dict[str, Any]:
+def _known(record: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     names = {each.name for each in fields(record)}
     return {key: value for key, value in data.items() if key in names}
 

@@ -8,7 +8,13 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from pygraph.reporting.text import as_bytes, environment_line, headline, outside_line
+from pygraph.reporting.text import (
+    as_bytes,
+    environment_line,
+    headline,
+    outside_line,
+    selection_lines,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,6 +44,9 @@ def as_tables(report: Report) -> RenderableType:
     ]
     outside = [graph for graph in report.graphs if graph.culprits]
     parts += [Text(f"{graph.name}: {outside_line(graph)}", style="yellow") for graph in outside]
+    parts += [
+        Text(f"{graph.name}: {line}") for graph in report.graphs for line in selection_lines(graph)
+    ]
     parts += [Text(f"event: {event}", style="yellow") for event in report.events]
     return Group(*parts)
 

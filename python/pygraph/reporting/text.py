@@ -135,9 +135,27 @@ def graph_lines(graph: GraphReport) -> list[str]:
         lines.append(f"  {as_bytes(graph.bytes_looked_at)} of indices read in front of launches")
     if graph.replays:
         lines.append(f"  {graph.updates / graph.replays:.1f} nodes patched per replay")
+    lines += [f"  {line}" for line in selection_lines(graph)]
     if graph.timings_ms:
         steps = ", ".join(f"{name} {value:.1f}" for name, value in graph.timings_ms.items())
         lines.append(f"  built in ms: {steps}")
+    return lines
+
+
+#: Sizes of one graph whose selection is told.
+_MOST_SELECTED = 8
+
+
+def selection_lines(graph: GraphReport) -> list[str]:
+    """Whether its programs serve calls, and why; the last ones, where there are many."""
+    lines = [
+        f"{'a graph serves' if each.graph else 'runs without a graph'}: {each}"
+        for each in graph.selection[-_MOST_SELECTED:]
+    ]
+    more = len(graph.selection) - len(lines)
+    if more:
+        pay = sum(each.graph for each in graph.selection)
+        lines.append(f"and {more} more; of all {len(graph.selection)}, {pay} have a graph")
     return lines
 
 

@@ -29,6 +29,8 @@ from pygraph.capturing.holdings import Holdings
 from pygraph.capturing.host_numbers import HostNumbers
 from pygraph.capturing.outcome import Failure, LinkedProgram, Outcome
 from pygraph.capturing.request import Request
+from pygraph.decide import cost_model
+from pygraph.decide.selection import Select
 from pygraph.decide.signatures import Signature, SignatureRules, Signatures
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, REPLACED, WARMING, GraphReport
 from pygraph.runtime.alignment import Alignment
@@ -38,6 +40,7 @@ from pygraph.runtime.crossing import NOTHING, Crossing
 from pygraph.runtime.fallback import Fallback
 from pygraph.runtime.paranoid import Paranoid
 from pygraph.runtime.partition import Partition
+from pygraph.runtime.selecting import Selecting
 from pygraph.runtime.training_pair import PairMember, Role, TrainingPair
 from pygraph.runtime.warn import no_graphs
 
@@ -90,6 +93,7 @@ class CompiledGraph:
         seen: bool = False,
         together: Callable[[], Collection[int]] | None = None,
         numbers: HostNumbers | None = None,
+        select: Select = "always",
     ) -> None:
         """`function` takes one list of arguments; `holdings` are what it holds. The arguments
         `constants` stay in place, `mutated` are known to be written. `paranoid`: repeat the proof
@@ -101,7 +105,8 @@ class CompiledGraph:
         runs. `watched`: constants that the function may write. `seen`: its first call is behind
         it, in which no operator was found that must not be captured. `together`: results that die
         at about the same time, asked after a call; None: a backward's gradients. `numbers`: Python
-        numbers among the arguments, of which each call may have others."""
+        numbers among the arguments, of which each call may have others. `select`: how it is decided
+        whether proven programs serve; where graphs are required or proven again, they do."""
         self._numbers = numbers or HostNumbers()
         self.constants = frozenset(constants) - crossing.staged
         self.mutated = frozenset(mutated)
@@ -149,6 +154,13 @@ class CompiledGraph:
             self.report,
             closed=refusal is not None,
         )
+        bound = refusal is not None or paranoid
+        self._selecting = Selecting(
+            "always" if bound else select, self.device, self.dispatcher, self.report
+        )
+        if self._selecting.select == "never":
+            self._off = True
+            self.report.state, self.report.reason = FALLBACK, "the option 'select' is \"never\""
 
     @property
     def direct_calls_allowed(self) -> bool:
@@ -277,6 +289,10 @@ class CompiledGraph:
         self._bypass.sync(signature, arguments)
         if signature.calls <= signature.warm_up_calls or not self._watched:
             return self._warm_up(signature, arguments)
+        if self._selecting.hopeless:
+            signature.settle()
+            self._bypass.for_good(arguments)
+            return self.fallback(arguments)
         if self._bypass.must_wait(signature, arguments) or not self._fits(signature, arguments):
             return self.fallback(arguments)
         return self._link(signature, arguments)
@@ -384,6 +400,7 @@ class CompiledGraph:
                 self._adopt(signature, outcome, outcome.linked, arguments, run.mutated)
         if outcome.linked is not None:
             self._signatures.note_saving(run.seconds - _seconds_per_run(outcome))
+            self._select(signature, outcome.linked, run, outcome)
             self._signatures.note_link(time.perf_counter() - started - run.seconds)
             if self._tell_deployed is not None:
                 self._tell_deployed(arguments, run.outputs)
@@ -398,6 +415,31 @@ class CompiledGraph:
             self._tell_culprit(outcome.failure.operator)
         self._require_program(signature)
         return run.outputs
+
+    def _select(
+        self,
+        signature: Signature,
+        linked: LinkedProgram,
+        run: reference.Reference,
+        outcome: Outcome,
+    ) -> None:
+        self._bypass.prepare(run.arguments)
+        figures = linked.figures
+        changing = sum(torch.is_tensor(run.arguments[i]) for i in self._changing(run.arguments))
+        results = sum(map(torch.is_tensor, run.outputs))
+        contents = cost_model.Contents(
+            nodes=figures["nodes"],
+            patched=changing + results,
+            arguments=sum(map(torch.is_tensor, run.arguments)),
+            results=results,
+        )
+        self._selecting.add(
+            linked.program,
+            self._signatures.sizes(run.arguments),
+            contents,
+            callable_s=run.seconds,
+            graph_s=_seconds_per_run(outcome),
+        )
 
     def _find_program(self, run: reference.Reference) -> Outcome:
         placed = list(run.arguments)

@@ -242,6 +242,7 @@ class _Made:
             crossing=crossing,
             refusal=self._compilation.refusal if ours.require == "full" else None,
             # An operator outside of graphs would not meet the requirement.
+            select=ours.selects,
             on_culprit=None if unit is None or ours.require == "full" else unit.on_culprit,
         )
         graph.report.passes = [] if self._models else list(self._kept)

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from pygraph.decide.selection import Select
 from pygraph.decide.signatures import sizes_of
 from pygraph.runtime import devices
 from pygraph.torch_private import inductor as inductor_names
@@ -59,6 +60,14 @@ class Options:
     where that pays. "after_guards": it is launched once they have passed. "always": as
     "before_guards", also where it does not pay."""
 
+    select: Select = "measure"
+    """Whether a proven graph serves calls. "measure": the graph and the compiled callable take
+    turns on some of the first calls, in 1% of the time, and what the caller's clocks prefer serves
+    from then on. "model": a cost model decides, without clocks; it says the same on each machine
+    and each rank. "always": a proven graph does. "never": none is made, for comparing. Graphs that
+    are required, or proven again (`require`, `debug`), always serve. On the twin, whose clock says
+    nothing of a GPU's, "measure" is "always"."""
+
     max_programs: int = 256
     """The most programs (sets of dynamic sizes that have a graph) that one compiled graph keeps.
     All of them together have 16,384 nodes at most. A further program takes the place of the one
@@ -86,6 +95,11 @@ class Options:
         if isinstance(self.transform, str):
             return pipeline.ALL if self.transform == "all" else frozenset()
         return frozenset(self.transform)
+
+    @property
+    def selects(self) -> Select:
+        """How it is decided whether a graph serves, on this device."""
+        return "always" if self.select == "measure" and self.device == "twin" else self.select
 
     @property
     def platform(self) -> devices.Platform:

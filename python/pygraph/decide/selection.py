@@ -1,0 +1,130 @@
+"""Whether a graph is used that was proven: what the caller's own calls say of it.
+
+Both ways to serve calls, the graph and the callable as it is, have been clocked on pairs of calls
+(src/selection/contest.h), with three clocks. Which of them is what the caller pays depends on the
+caller. One who waits for each result pays until the device is done; one who is always ahead of the
+device pays its time alone, and one who is always behind it the host's. So:
+
+* if no clock speaks for the one way and another clock for the other, there is nothing to weigh;
+* else the clock of a caller who is behind the device (it has nothing to do when a call comes, be it
+  because the caller waits or because the caller is slow) is the period from one call to the next,
+  which has all of that in it; of one who is ahead of it, the device's.
+
+A clock speaks if the sign test says so: were both ways equal, each would be the faster one in half
+of the pairs. So nothing has to be known of how times are distributed, and single slow calls do not
+count more than others. No clock that speaks: the graph stays, which leaves the host more time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+Select = Literal["measure", "model", "always", "never"]
+ClockName = Literal["host", "device", "period"]
+
+#: How seldom both ways are taken for different that are not, at one look.
+SIGNIFICANCE = 0.01
+#: A graph that was this many times as fast when it was proven, by this much at least, needs no
+#: trial. Below, the callable's one run may have been a slow one; and trying it costs little.
+WON_BY = 2.0
+WON_BY_S = 1e-3
+
+
+class Clocked(NamedTuple):
+    """One call, in us; NaN where a clock has not run."""
+
+    host: float
+    device: float
+    period: float
+    idle: bool  #: the stream had nothing to do when it came
+
+
+ClockedPair = tuple[Clocked, Clocked]
+"""With the graph, and without."""
+CLOCKS: tuple[ClockName, ...] = ("host", "device", "period")
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """Who serves the calls of one program."""
+
+    graph: bool
+    clock: ClockName | None  #: the one that was asked; None: none spoke
+    pairs: int
+    with_us: dict[str, float]  #: medians by clock, of those that ran
+    without_us: dict[str, float]
+    idle: bool | None  #: whether the device must go on to be idle when calls come; None: either way
+
+
+def judge(pairs: Sequence[ClockedPair], over: bool) -> Decision | None:
+    """What these pairs say; None: not enough yet. `over`: there will be no more."""
+    speaks = {clock: _better(pairs, clock) for clock in CLOCKS}
+    idle = sum(each.idle for pair in pairs for each in pair) > len(pairs)
+    order: tuple[ClockName, ...] = (
+        ("period", "device", "host") if idle else ("device", "period", "host")
+    )
+    voices = {voice for voice in speaks.values() if voice}
+    asked = next((clock for clock in order if speaks[clock]), None)
+    if len(voices) == 1 and (speaks[order[0]] or speaks["host"] == speaks["device"]):
+        return _decision(pairs, asked, speaks, None)
+    if speaks[order[0]] and len(pairs) >= _ENOUGH_AGAINST_OTHERS:
+        return _decision(pairs, order[0], speaks, idle)
+    return _decision(pairs, asked, speaks, idle) if over else None
+
+
+#: Pairs before a clock is believed that another one contradicts.
+_ENOUGH_AGAINST_OTHERS = 16
+
+
+def _decision(
+    pairs: Sequence[ClockedPair],
+    clock: ClockName | None,
+    speaks: dict[ClockName, int],
+    idle: bool | None,
+) -> Decision:
+    return Decision(
+        graph=clock is None or speaks[clock] > 0,
+        clock=clock,
+        pairs=len(pairs),
+        with_us=_medians(pairs, 0),
+        without_us=_medians(pairs, 1),
+        idle=idle,
+    )
+
+
+def _medians(pairs: Sequence[ClockedPair], which: int) -> dict[str, float]:
+    values = {
+        clock: [getattr(pair[which], clock) for pair in pairs if _ran(pair, clock)]
+        for clock in CLOCKS
+    }
+    return {clock: statistics.median(seen) for clock, seen in values.items() if seen}
+
+
+def _ran(pair: ClockedPair, clock: ClockName) -> bool:
+    return not any(math.isnan(getattr(each, clock)) for each in pair)
+
+
+def _better(pairs: Sequence[ClockedPair], clock: ClockName) -> int:
+    """1: the graph by this clock; -1: the callable; 0: it cannot be told."""
+    seen = [(getattr(a, clock), getattr(b, clock)) for a, b in pairs if _ran((a, b), clock)]
+    graph = sum(one < other for one, other in seen)
+    callable_ = sum(one > other for one, other in seen)
+    if _chance(min(graph, callable_), graph + callable_) >= SIGNIFICANCE:
+        return 0
+    return 1 if graph > callable_ else -1
+
+
+def _chance(least: int, of: int) -> float:
+    """That one of two equal ways is ahead in `least` or fewer of so many pairs."""
+    if not of:
+        return 1.0
+    return float(min(2 * sum(math.comb(of, k) for k in range(least + 1)) / 2**of, 1.0))
+
+
+def won_when_proven(callable_s: float, graph_s: float) -> bool:
+    """Whether the proof's own runs, until the device was idle, say enough for the graph."""
+    return callable_s > WON_BY * graph_s and callable_s - graph_s > WON_BY_S

@@ -1,0 +1,238 @@
+#include "selection/contest.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+namespace pygraph::selection {
+namespace {
+
+constexpr std::uint32_t kCallsPerTurn = 2;
+constexpr double kNever = std::numeric_limits<double>::quiet_NaN();
+
+struct Books {
+  std::optional<Clock::time_point> opened;
+  Clock::duration spent{0};
+};
+Books& books() noexcept {
+  static Books books;
+  return books;
+}
+
+/// What this thread is doing.
+struct Thread {
+  CallWatch* innermost = nullptr;
+  std::optional<Clock::time_point> announced;
+  std::weak_ptr<Contest> contest;      ///< of the sighting
+  std::shared_ptr<Sighting> sighting;  ///< the last one, until the next call begins
+
+  void close(Clock::time_point now) noexcept {
+    const std::shared_ptr<Sighting> closed = std::exchange(sighting, nullptr);
+    if (closed == nullptr) {
+      return;
+    }
+    if (const std::shared_ptr<Contest> its = contest.lock(); its != nullptr) {
+      its->end(*closed, now);
+    }
+    closed->next = now;
+  }
+};
+Thread& this_thread() noexcept {
+  thread_local Thread thread;
+  return thread;
+}
+
+double us(Clock::duration duration) noexcept {
+  return std::chrono::duration<double, std::micro>(duration).count();
+}
+
+/// What is certain to have been paid for it by somebody.
+double least(const Cost& cost) noexcept {
+  return std::isnan(cost.device) ? cost.host : std::max(cost.host, cost.device);
+}
+
+}  // namespace
+
+void Ledger::open(Clock::time_point now) noexcept {
+  if (!books().opened) {
+    books().opened = now;
+  }
+}
+
+void Ledger::spend(Clock::duration cost) noexcept { books().spent += cost; }
+
+bool Ledger::has_credit(Clock::time_point now) noexcept {
+  const Books& all = books();
+  return all.opened && us(all.spent) <= kShare * us(now - *all.opened);
+}
+
+Contest::Contest(const Driver& driver, bool device_clock, std::uint32_t seed, Now now)
+    : driver_(&driver), device_clock_(device_clock), now_(now), random_(seed) {
+  graph_first_ = (random_() >> 4U) % 2 == 0;
+  ++under_way_;
+}
+
+Contest::~Contest() { --under_way_; }
+
+/// Takes the last sighting in, if all of its clocks have stopped. False: not yet.
+bool Contest::collect() {
+  if (open_ == nullptr) {
+    return true;
+  }
+  if (!open_->returned) {
+    return false;
+  }
+  double device = kNever;
+  if (open_->first && open_->last) {
+    const CUresult passed = driver_->api.cuEventQuery(open_->last.get());
+    if (passed == CUDA_ERROR_NOT_READY) {
+      return false;
+    }
+    float milliseconds = 0;
+    if (passed == CUDA_SUCCESS &&
+        driver_->api.cuEventElapsedTime(&milliseconds, open_->first.get(), open_->last.get()) ==
+            CUDA_SUCCESS) {
+      device = 1e3 * static_cast<double>(milliseconds);
+    }
+  }
+  const std::shared_ptr<Sighting> seen = std::exchange(open_, nullptr);
+  take(*seen, device);
+  return true;
+}
+
+void Contest::take(const Sighting& sighting, double device) {
+  if (!sighting.counts) {
+    return;
+  }
+  const Cost cost{us(*sighting.returned - sighting.began), device,
+                  sighting.next ? us(*sighting.next - sighting.began) : kNever, sighting.idle};
+  (sighting.alternative == Alternative::kGraph ? graph_ : callable_) = cost;
+  if (!graph_ || !callable_) {
+    return;
+  }
+  const double more = kCallsPerTurn * std::abs(least(*graph_) - least(*callable_));
+  Ledger::spend(
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(more)));
+  if (!std::exchange(cold_, false)) {
+    pairs_.push_back({*graph_, *callable_});
+    due_ = pairs_.size() == kLooks[look_];
+    look_ += due_ ? 1 : 0;
+  }
+  graph_.reset();
+  callable_.reset();
+  calls_ = 0;
+  graph_first_ = (random_() >> 4U) % 2 == 0;
+}
+
+/// Whether one more call is to be clocked: a pair that has begun is finished.
+bool Contest::next_call() { return !over() && (calls_ != 0 || Ledger::has_credit(now_())); }
+
+std::shared_ptr<Sighting> Contest::begin(Clock::time_point began, CUstream stream) {
+  due_ = false;
+  const Clock::time_point asked = now_();
+  if (!collect() || due_ || !next_call()) {
+    return nullptr;
+  }
+  const std::uint32_t turn = calls_ / kCallsPerTurn;
+  auto sighting = std::make_shared<Sighting>();
+  sighting->alternative =
+      (turn == 0) == graph_first_ ? Alternative::kGraph : Alternative::kCallable;
+  sighting->counts = calls_ % kCallsPerTurn == kCallsPerTurn - 1;
+  sighting->idle = driver_->api.cuStreamQuery(stream) == CUDA_SUCCESS;
+  sighting->began = began;
+  sighting->stream = stream;
+  ++calls_;
+  if (device_clock_ && sighting->counts) {
+    CUevent events[2] = {};
+    for (CUevent& event : events) {
+      driver_->check(driver_->api.cuEventCreate(&event, CU_EVENT_DEFAULT), "cuEventCreate");
+      (event == events[0] ? sighting->first : sighting->last) = EventHandle(*driver_, event);
+    }
+    driver_->check(driver_->api.cuEventRecord(events[0], stream), "cuEventRecord");
+  }
+  open_ = sighting;
+  const Clock::duration looked = now_() - asked;
+  sighting->began += looked;  // that is not what the call costs
+  Ledger::spend(looked);
+  return sighting;
+}
+
+void Contest::end(Sighting& sighting, Clock::time_point now) noexcept {
+  if (sighting.returned) {
+    return;
+  }
+  sighting.returned = now;
+  if (sighting.last &&
+      driver_->api.cuEventRecord(sighting.last.get(), sighting.stream) != CUDA_SUCCESS) {
+    sighting.last.reset();
+  }
+}
+
+// --------------------------------------------------------------------------------- a call, watched
+
+CallWatch* CallWatch::of(const void* graph) noexcept {
+  CallWatch* watch = this_thread().innermost;
+  while (watch != nullptr && watch->graph_ != graph) {
+    watch = watch->outer_;
+  }
+  return watch;
+}
+
+void CallWatch::announce_now() noexcept {
+  Thread& thread = this_thread();
+  const Clock::time_point now = Clock::now();
+  thread.close(now);
+  thread.announced = now;
+}
+
+void CallWatch::withdraw() noexcept {
+  if (Contest::under_way() != 0) [[unlikely]] {
+    this_thread().announced.reset();
+  }
+}
+
+void CallWatch::begin(const void* graph) noexcept {
+  if (of(graph) != nullptr) {
+    return;
+  }
+  Thread& thread = this_thread();
+  const Clock::time_point now = Clock::now();
+  thread.close(now);
+  began_ = std::exchange(thread.announced, std::nullopt).value_or(now);
+  graph_ = graph;
+  outer_ = std::exchange(thread.innermost, this);
+  active_ = true;
+}
+
+void CallWatch::end() noexcept {
+  Thread& thread = this_thread();
+  thread.innermost = outer_;
+  if (alternative_ && thread.sighting != nullptr) {
+    if (const std::shared_ptr<Contest> contest = thread.contest.lock(); contest != nullptr) {
+      contest->end(*thread.sighting, Clock::now());
+    }
+  }
+}
+
+void CallWatch::discard() noexcept {
+  if (alternative_ && this_thread().sighting != nullptr) {
+    this_thread().sighting->counts = false;
+  }
+}
+
+Alternative CallWatch::alternative(const std::shared_ptr<Contest>& contest, CUstream stream) {
+  if (!alternative_) {
+    alternative_ = Alternative::kGraph;
+    if (std::shared_ptr<Sighting> sighting = contest->begin(began_, stream); sighting != nullptr) {
+      alternative_ = sighting->alternative;
+      Thread& thread = this_thread();
+      thread.sighting = std::move(sighting);
+      thread.contest = contest;
+    }
+  }
+  return *alternative_;
+}
+
+}  // namespace pygraph::selection

@@ -1,0 +1,109 @@
+#include "selection.h"
+
+#include <exception>
+#include <utility>
+
+#include "call_scope.h"
+
+namespace pygraph::torch_bridge {
+namespace {
+
+using selection::Alternative;
+using selection::Cost;
+
+PyObject* as_tuple(const Cost& cost) {
+  return Py_BuildValue("(dddO)", cost.host, cost.device, cost.period,
+                       cost.idle ? Py_True : Py_False);
+}
+
+PythonRef as_list(const std::vector<selection::ClockedPair>& pairs) {
+  PythonRef list = PythonRef::stolen(PyList_New(static_cast<Py_ssize_t>(pairs.size())));
+  for (std::size_t i = 0; list && i < pairs.size(); ++i) {
+    PyObject* pair = Py_BuildValue("(NN)", as_tuple(pairs[i].graph), as_tuple(pairs[i].callable));
+    if (pair == nullptr) {
+      return {};
+    }
+    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), pair);
+  }
+  return list;
+}
+
+}  // namespace
+
+Selection::Selection(const Driver& driver, PyObject* judge, bool device_clock, std::uint32_t seed)
+    : driver_(&driver), judge_(PythonRef::to(judge)), device_clock_(device_clock), seed_(seed) {
+  open();
+}
+
+int Selection::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(judge_.get());
+  return 0;
+}
+
+void Selection::open() {
+  contest_ = std::make_shared<selection::Contest>(*driver_, device_clock_, seed_++);
+  idle_.reset();
+  otherwise_ = 0;
+}
+
+Alternative Selection::choose(const TensorProgram& program, const void* graph) {
+  try {
+    if (contest_ != nullptr) [[unlikely]] {
+      selection::CallWatch* watch = selection::CallWatch::of(graph);
+      if (watch == nullptr) {
+        return Alternative::kGraph;
+      }
+      const CallScope scope = program.scope();
+      const Relaxed around(*driver_);
+      const Alternative chosen = watch->alternative(contest_, scope.stream());
+      if (contest_->due()) {
+        ask();
+      }
+      return chosen;
+    }
+    if (idle_ && ++calls_ % kCallsPerLook == 0) [[unlikely]] {
+      look(program);
+    }
+  } catch (const std::exception&) {  // the driver refused a clock: then the graph serves
+    contest_.reset();
+    rests_ = false;
+  }
+  return rests_ ? Alternative::kCallable : Alternative::kGraph;
+}
+
+void Selection::ask() {
+  const selection::Clock::time_point asked = selection::Clock::now();
+  const bool over = contest_->over();
+  const PythonRef pairs = as_list(contest_->pairs());
+  const PythonRef judge = PythonRef::to(judge_.get());  // it may let go of this
+  const PythonRef answer = judge && pairs
+                               ? PythonRef::stolen(PyObject_CallFunctionObjArgs(
+                                     judge.get(), pairs.get(), over ? Py_True : Py_False, nullptr))
+                               : PythonRef();
+  selection::Ledger::spend(selection::Clock::now() - asked);
+  if (answer && answer.get() == Py_None && !over) {
+    return;
+  }
+  contest_.reset();
+  rests_ = false;
+  if (answer && PyTuple_Check(answer.get()) && PyTuple_GET_SIZE(answer.get()) == 2) {
+    rests_ = PyTuple_GET_ITEM(answer.get(), 0) == Py_False;
+    PyObject* idle = PyTuple_GET_ITEM(answer.get(), 1);
+    idle_ = idle == Py_None ? std::nullopt : std::optional<bool>(idle == Py_True);
+  }
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_WriteUnraisable(judge.get());
+  }
+}
+
+void Selection::look(const TensorProgram& program) {
+  const CallScope scope = program.scope();
+  const Relaxed around(*driver_);
+  const bool idle = driver_->api.cuStreamQuery(scope.stream()) == CUDA_SUCCESS;
+  otherwise_ = idle == *idle_ ? 0 : otherwise_ + 1;
+  if (otherwise_ == kLooks) {
+    open();
+  }
+}
+
+}  // namespace pygraph::torch_bridge

@@ -1,0 +1,64 @@
+// Who serves the calls of one program: the graph, or the callable as it is.
+//
+// Open at first: both take turns (selection/contest.h), until `judge`, which is Python's
+// (decide/selection.py), has seen enough. A decision that holds only as long as the caller is
+// behind the device, or only as long as it is ahead, is looked at again when that has changed.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "../selection/contest.h"
+#include "python_ref.h"
+#include "tensor_program.h"
+
+namespace pygraph::torch_bridge {
+
+/// Guarded by the GIL.
+class Selection {
+ public:
+  /// Calls from one look at the stream to the next, and looks in a row that found it otherwise than
+  /// in the contest until there is another one: no rare event opens one.
+  static constexpr std::uint64_t kCallsPerLook = 1024;
+  static constexpr std::uint32_t kLooks = 4;
+
+  /// `judge(pairs, over)` is given a list of pairs, (graph, callable), each a tuple (host, device,
+  /// period, idle) in us; `over`: there will be no more. It returns None to go on, or a tuple
+  /// (whether the graph serves, idle): `idle` is whether the stream must go on to be found idle by
+  /// calls, None: the decision stands. `seed`: of the order of turns.
+  Selection(const Driver& driver, PyObject* judge, bool device_clock, std::uint32_t seed);
+  /// The callable serves, and nobody looks.
+  Selection() noexcept : rests_(true) {}
+
+  /// Who serves the call of `graph` that this thread is in, with a program that accepts it and on a
+  /// stream that nobody captures. May run Python while undecided.
+  selection::Alternative choose(const TensorProgram& program, const void* graph);
+
+  /// Whether both still take turns.
+  [[nodiscard]] bool undecided() const noexcept { return contest_ != nullptr; }
+  /// Whether the graph serves, and nobody looks any more.
+  [[nodiscard]] bool graph_for_good() const noexcept { return !undecided() && !rests_ && !idle_; }
+
+  int traverse(visitproc visit, void* arg) const;
+  void release() noexcept { judge_ = PythonRef(); }
+
+ private:
+  void open();
+  void ask();
+  void look(const TensorProgram& program);
+
+  const Driver* driver_ = nullptr;
+  PythonRef judge_;
+  bool device_clock_ = false;
+  std::uint32_t seed_ = 0;
+  std::shared_ptr<selection::Contest> contest_;  ///< null: decided
+  bool rests_ = false;                           ///< the callable serves
+  std::optional<bool> idle_;                     ///< what a look must find
+  std::uint64_t calls_ = 0;
+  std::uint32_t otherwise_ = 0;  ///< looks in a row
+};
+
+}  // namespace pygraph::torch_bridge

@@ -1,0 +1,282 @@
+"""Who serves the calls of a proven program: on the twin, with a judge who knows the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import pygraph
+from pygraph import _engine
+from pygraph.decide import selection
+from pygraph.decide.selection import Decision
+from pygraph.frontends.compile.options import Options
+from pygraph.reporting import FALLBACK, GRAPHED, Report
+
+CALLS = 100
+Judge = Callable[[Any, bool], Decision | None]
+
+
+def decides(graph: bool, idle: bool | None = None, at: int = 8) -> Judge:
+    def judge(pairs: Any, over: bool) -> Decision | None:
+        if len(pairs) < at and not over:
+            return None
+        return Decision(graph, "host", len(pairs), {"host": 9.0}, {"host": 7.0}, idle)
+
+    return judge
+
+
+@pytest.fixture(autouse=True)
+def measuring(monkeypatch: pytest.MonkeyPatch, fresh_dynamo: None) -> Iterator[None]:
+    """On the twin, too, and without waiting for the time that it may take."""
+    _engine.grant_exploration(60.0)
+    monkeypatch.setattr(Options, "selects", property(lambda self: self.select))
+    pygraph.reset()
+    yield
+    pygraph.reset()
+
+
+def model() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+
+
+def run(compiled: Any, eager: Any, calls: int = CALLS, batch: int = 4) -> None:
+    """Every call is right, whoever serves it."""
+    with torch.no_grad():
+        for _ in range(calls):
+            x = torch.randn(batch, 8)
+            assert torch.equal(compiled(x), eager(x))
+
+
+def compile_twin(function: Any, **options: Any) -> Any:
+    return torch.compile(function, backend="pygraph", options={"device": "twin", **options})
+
+
+def test_both_take_turns_and_then_the_better_one_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def judge(pairs: Any, over: bool) -> Decision | None:
+        seen.append(len(pairs))
+        for each in (clocks for pair in pairs for clocks in pair):
+            assert 0 < each.host < 1e6
+            assert each.period > each.host
+            assert math.isnan(each.device)  # the twin's clock says nothing of a device's
+        return decides(True)(pairs, over)
+
+    monkeypatch.setattr(selection, "judge", judge)
+    eager = model()
+    compiled = compile_twin(eager)
+    run(compiled, eager)
+    (graph,) = pygraph.report().graphs
+    assert seen == [8]
+    assert graph.state == GRAPHED
+    assert graph.calls - graph.replays == 2 + 18  # 9 turns of two calls, and the warm-up
+    assert [str(each) for each in graph.selection] == [
+        "9.0 us with it, 7.0 us without (until the call returned, medians of 8 calls each)"
+    ]
+    assert "a graph serves: 9.0 us with it" in str(pygraph.report())
+
+
+def test_a_graph_that_does_not_pay_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "judge", decides(False))
+    eager = model()
+    compiled = compile_twin(eager)
+    run(compiled, eager)
+    (graph,) = pygraph.report().graphs
+    replays = graph.replays
+    assert graph.state == FALLBACK
+    assert graph.reason is not None and graph.reason.startswith("a graph does not pay: 9.0 us")
+    assert "runs without a graph: 9.0 us with it, 7.0 us without" in str(pygraph.report())
+    run(compiled, eager)
+    assert pygraph.report().graphs[0].replays == replays
+
+
+def test_calls_of_a_graph_that_does_not_pay_do_not_come_to_python(
+    monkeypatch: pytest.MonkeyPatch, heard: list[list[Any]]
+) -> None:
+    monkeypatch.setattr(selection, "judge", decides(False))
+    eager = model()
+    compiled = compile_twin(eager)
+    run(compiled, eager)
+    heard.clear()
+    run(compiled, eager)
+    assert heard == []
+
+
+def test_the_bound_is_looked_at_and_a_change_opens_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def judge(pairs: Any, over: bool) -> Decision | None:
+        asked.append(len(pairs))
+        # The twin's stream is always idle when a call comes: so it never is as decided.
+        return decides(len(asked) == 1, idle=False if len(asked) == 1 else None)(pairs, over)
+
+    monkeypatch.setattr(selection, "judge", judge)
+    compiled = compile_twin(lambda x: x + 1)
+    eager = lambda x: x + 1  # noqa: E731
+    run(compiled, eager, 1024 * 4)
+    assert asked == [8]
+    run(compiled, eager, 1024)
+    assert asked == [8, 8]
+    (graph,) = pygraph.report().graphs
+    assert graph.state == FALLBACK
+    assert len(graph.selection) == 1
+
+
+def test_what_is_found_to_stand_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def judge(pairs: Any, over: bool) -> Decision | None:
+        asked.append(len(pairs))
+        return decides(False)(pairs, over)
+
+    monkeypatch.setattr(selection, "judge", judge)
+    compiled = compile_twin(lambda x: x + 1)
+    run(compiled, lambda x: x + 1, 1024 * 6)
+    assert asked == [8]
+
+
+def test_a_judge_that_fails_leaves_the_graph(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    def judge(pairs: Any, over: bool) -> Decision | None:
+        raise ValueError("no judge")
+
+    unraisable: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", unraisable.append)
+    monkeypatch.setattr(selection, "judge", judge)
+    eager = model()
+    run(compile_twin(eager), eager)
+    (graph,) = pygraph.report().graphs
+    assert graph.state == GRAPHED
+    assert len(unraisable) == 1
+
+
+def test_each_size_is_decided_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([True, False])
+    monkeypatch.setattr(selection, "judge", lambda *args: decides(next(answers))(*args))
+    eager = model()
+    compiled = torch.compile(eager, backend="pygraph", options={"device": "twin"}, dynamic=True)
+    run(compiled, eager, batch=4)
+    run(compiled, eager, batch=6)
+    (graph,) = [each for each in pygraph.report().graphs if each.replays]
+    assert [(each.sizes, each.graph) for each in graph.selection] == [("4", True), ("6", False)]
+    assert graph.state == GRAPHED
+    replays = graph.replays
+    run(compiled, eager, batch=6)
+    assert pygraph.report().graphs[0].replays == replays
+    run(compiled, eager, batch=4)
+    assert pygraph.report().graphs[0].replays == replays + CALLS
+
+
+def test_sizes_that_do_not_pay_end_the_making_of_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "judge", decides(False))
+    eager = model()
+    compiled = torch.compile(eager, backend="pygraph", options={"device": "twin"}, dynamic=True)
+    for batch in (4, 5, 6, 7, 9):
+        run(compiled, eager, batch=batch)
+    (graph,) = [each for each in pygraph.report().graphs if each.replays]
+    assert len(graph.selection) == 3
+    assert graph.programs == 3
+
+
+def test_training_is_right_in_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward by the graph and a backward without, and the other way round."""
+    monkeypatch.setattr(selection, "judge", lambda pairs, over: decides(True, at=64)(pairs, over))
+    eager, ours = model(), model()
+    ours.load_state_dict(eager.state_dict())
+    compiled = compile_twin(ours)
+    for _ in range(300):
+        x = torch.randn(4, 8)
+        for each, parameters in ((eager, eager), (compiled, ours)):
+            parameters.zero_grad()
+            each(x).square().sum().backward()
+        for mine, theirs in zip(ours.parameters(), eager.parameters(), strict=True):
+            assert mine.grad is not None and theirs.grad is not None
+            assert torch.allclose(mine.grad, theirs.grad, rtol=1e-5, atol=1e-6)
+    graphs = pygraph.report().graphs
+    assert len(graphs) == 2
+    assert all(each.selection[0].pairs == 64 for each in graphs)
+
+
+def test_dropout_goes_on_in_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers are drawn in the order of the calls, whoever serves them."""
+    monkeypatch.setattr(selection, "judge", lambda pairs, over: decides(True, at=64)(pairs, over))
+
+    def draw(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, 0.5)
+
+    drawn = []
+    for options in ({}, {"select": "always"}, {"select": "never"}):
+        torch._dynamo.reset()
+        torch.manual_seed(3)
+        compiled = compile_twin(draw, **options)
+        drawn.append([compiled(torch.ones(16)) for _ in range(60)])
+    for one, other in zip(drawn[0], drawn[1], strict=True):
+        assert torch.equal(one, other)
+    for one, other in zip(drawn[0], drawn[2], strict=True):
+        assert torch.equal(one, other)
+
+
+def test_never_makes_no_graph() -> None:
+    eager = model()
+    run(compile_twin(eager, select="never"), eager)
+    (graph,) = pygraph.report().graphs
+    assert (graph.state, graph.replays, graph.calls) == (FALLBACK, 0, CALLS)
+    assert graph.reason == "the option 'select' is \"never\""
+
+
+def test_always_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "judge", decides(False))
+    eager = model()
+    run(compile_twin(eager, select="always"), eager)
+    (graph,) = pygraph.report().graphs
+    assert (graph.replays, graph.selection) == (CALLS - 2, [])
+
+
+def test_the_model_reads_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "judge", decides(False))
+    eager = model()
+    run(compile_twin(eager, select="model"), eager)
+    (graph,) = pygraph.report().graphs
+    assert graph.replays == CALLS - 2
+    assert [each.by for each in graph.selection] == ["model"]
+    assert "(of host time, predicted)" in str(graph.selection[0])
+
+
+def test_the_model_may_be_against_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pygraph.decide.cost_model.with_graph", lambda contents: 1e6)
+    eager = model()
+    run(compile_twin(eager, select="model"), eager)
+    (graph,) = pygraph.report().graphs
+    assert (graph.state, graph.replays) == (FALLBACK, 0)
+
+
+@pytest.mark.parametrize("options", [{"require": "full"}, {"debug": "paranoid"}])
+def test_required_and_repeatedly_proven_graphs_always_serve(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(selection, "judge", decides(False))
+    eager = model()
+    run(compile_twin(eager, **options), eager)
+    (graph,) = pygraph.report().graphs
+    assert graph.state == GRAPHED
+    assert graph.selection == []
+
+
+def test_another_value_names_those_that_there_are() -> None:
+    with pytest.raises(Exception, match="option 'select' is 'sometimes'; it must be one of"):
+        compile_twin(lambda x: x + 1, select="sometimes")(torch.ones(2))
+
+
+def test_a_report_is_read_back_with_its_selection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "judge", decides(False))
+    eager = model()
+    run(compile_twin(eager), eager)
+    report = pygraph.report()
+    assert Report.from_dict(report.to_dict()) == report
