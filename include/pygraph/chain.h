@@ -38,6 +38,9 @@ class Chain {
   void set_number(std::uint32_t number, NumberValue value);
   [[nodiscard]] std::size_t number_count() const noexcept { return parts_.front().number_count(); }
 
+  /// Nodes whose parameters refer to `region`, in all parts.
+  [[nodiscard]] std::size_t nodes_of(std::uint32_t region) const;
+
   /// Launches part number `part`. Throws what Program::launch throws.
   void launch(std::size_t part, CUstream stream);
 

@@ -80,6 +80,8 @@ class Program {
   [[nodiscard]] bool mentions(std::uint32_t region) const noexcept {
     return first_patch_[region] != first_patch_[region + 1];
   }
+  /// Nodes whose parameters refer to `region`.
+  [[nodiscard]] std::size_t nodes_of(std::uint32_t region) const;
   [[nodiscard]] std::size_t region_count() const noexcept { return bound_.size(); }
   [[nodiscard]] std::size_t number_count() const noexcept { return numbers_.size(); }
   [[nodiscard]] std::size_t dirty_nodes() const noexcept { return dirty_.size(); }

@@ -73,10 +73,14 @@ void bind_dispatcher(nb::module_& module) {
       .def(
           "select",
           [](Dispatcher& self, const std::shared_ptr<torch_bridge::TensorProgram>& program,
-             nb::handle judge, bool device_clock,
-             std::uint32_t seed) { self.select(program, judge.ptr(), device_clock, seed); },
+             nb::handle judge, bool device_clock, std::uint32_t seed,
+             std::vector<std::uint32_t> copied, bool only_copies) {
+            self.select(program, judge.ptr(), device_clock, seed, std::move(copied), only_copies);
+          },
           nb::arg("program"), nb::arg("judge"), nb::arg("device_clock"), nb::arg("seed"),
-          "From now on `judge(pairs, over)` decides whether the program or the callable serves the "
+          nb::arg("copied") = std::vector<std::uint32_t>(), nb::arg("only_copies") = false,
+          "From now on `judge(pairs, over, copies)` decides whether the program or the callable "
+          "serves the "
           "calls that the program accepts; see selection.h.")
       .def("rest", &Dispatcher::rest, nb::arg("program"),
            "From now on the callable serves the calls that the program accepts.")

@@ -3,6 +3,7 @@
 
 #include "bindings.h"
 #include "pygraph/twin.h"
+#include "selection/machine.h"
 
 namespace nb = nanobind;
 
@@ -37,6 +38,20 @@ void bind_driver(nb::module_& module) {
       "Opens another driver library, to see what it lacks.");
   module.def("in_forked_child", &Driver::in_forked_child,
              "Whether this process was forked from one that had opened a driver.");
+  module.def(
+      "measure_machine",
+      [] {
+        const selection::MachineCosts costs = selection::measure_machine(real_driver());
+        nb::dict made;
+        made["launch"] = costs.launch;
+        made["graph"] = costs.graph;
+        made["patch"] = costs.patch;
+        made["copy"] = costs.copy;
+        made["bytes_per_us"] = costs.bytes_per_us;
+        return made;
+      },
+      "What driver calls cost this host, on the current device: see machine.h. Raises "
+      "DriverError.");
   module.def(
       "memory_info",
       [] {

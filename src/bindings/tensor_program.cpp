@@ -352,6 +352,10 @@ void bind_tensor_program(nb::module_& module) {
           "One call outside the dispatcher; `poison` and `displace` are for proofs (Trial).")
       .def_prop_ro("unwritten", &TensorProgram::unwritten,
                    "Results, by number, that nobody writes.")
+      .def_prop_ro("copyable", &TensorProgram::copyable,
+                   "Per argument how many nodes mention it, if it may be copied; else 0.")
+      .def("copy_arguments", &TensorProgram::copy_arguments, nb::arg("indices"),
+           "From now on these, and no others, are copied in place of being patched.")
       .def("reset_statistics", &TensorProgram::reset_statistics)
       .def("merge_blocks", &TensorProgram::merge_blocks, nb::arg("groups"))
       .def("set_least_arena", &TensorProgram::set_least_arena, nb::arg("bytes"))

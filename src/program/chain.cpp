@@ -29,6 +29,14 @@ void Chain::set_number(std::uint32_t number, NumberValue value) {
   }
 }
 
+std::size_t Chain::nodes_of(std::uint32_t region) const {
+  std::size_t sum = 0;
+  for (const Program& part : parts_) {
+    sum += part.nodes_of(region);
+  }
+  return sum;
+}
+
 void Chain::launch(std::size_t part, CUstream stream) {
   Program& program = parts_[part];
   if (parts_.size() != 1) {

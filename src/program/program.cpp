@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <stdexcept>
 
 namespace pygraph {
@@ -108,6 +109,14 @@ void Program::note_numbers(std::span<const NumberWord> words) {
     number.words.push_back(
         {nodes_[word.node].node.block.data() + word.offset, word.node, word.encoding});
   }
+}
+
+std::size_t Program::nodes_of(std::uint32_t region) const {
+  std::set<std::uint32_t> nodes;
+  for (std::uint32_t i = first_patch_[region]; i < first_patch_[region + 1]; ++i) {
+    nodes.insert(patches_[i].node);
+  }
+  return nodes.size();
 }
 
 void Program::rebind(std::uint32_t region, CUdeviceptr address) noexcept {

@@ -108,20 +108,20 @@ void Contest::take(const Sighting& sighting, double device) {
   }
   const Cost cost{us(*sighting.returned - sighting.began), device,
                   sighting.next ? us(*sighting.next - sighting.began) : kNever, sighting.idle};
-  (sighting.alternative == Alternative::kGraph ? graph_ : callable_) = cost;
-  if (!graph_ || !callable_) {
+  (sighting.alternative == Alternative::kGraph ? graph_ : other_) = cost;
+  if (!graph_ || !other_) {
     return;
   }
-  const double more = kCallsPerTurn * std::abs(least(*graph_) - least(*callable_));
+  const double more = kCallsPerTurn * std::abs(least(*graph_) - least(*other_));
   Ledger::spend(
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(more)));
   if (!std::exchange(cold_, false)) {
-    pairs_.push_back({*graph_, *callable_});
+    pairs_.push_back({*graph_, *other_});
     due_ = pairs_.size() == kLooks[look_];
     look_ += due_ ? 1 : 0;
   }
   graph_.reset();
-  callable_.reset();
+  other_.reset();
   calls_ = 0;
   graph_first_ = (random_() >> 4U) % 2 == 0;
 }
@@ -137,8 +137,7 @@ std::shared_ptr<Sighting> Contest::begin(Clock::time_point began, CUstream strea
   }
   const std::uint32_t turn = calls_ / kCallsPerTurn;
   auto sighting = std::make_shared<Sighting>();
-  sighting->alternative =
-      (turn == 0) == graph_first_ ? Alternative::kGraph : Alternative::kCallable;
+  sighting->alternative = (turn == 0) == graph_first_ ? Alternative::kGraph : Alternative::kOther;
   sighting->counts = calls_ % kCallsPerTurn == kCallsPerTurn - 1;
   sighting->idle = driver_->api.cuStreamQuery(stream) == CUDA_SUCCESS;
   sighting->began = began;

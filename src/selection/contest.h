@@ -1,4 +1,5 @@
-// Which of two ways to serve calls costs the caller less: the graph, or the callable as it is.
+// Which of two ways to serve calls costs the caller less: the graph, or another one. That is the
+// callable as it is, or the graph again with some arguments copied where others are patched.
 //
 // Both are tried on calls that the caller makes anyway. A *pair* is one turn of either, in an order
 // that is drawn: a caller with a rhythm of its own must not have one of them meet all of its slow
@@ -31,7 +32,7 @@ namespace pygraph::selection {
 
 using Clock = std::chrono::steady_clock;
 
-enum class Alternative : std::uint8_t { kGraph, kCallable };
+enum class Alternative : std::uint8_t { kGraph, kOther };
 
 /// What one call took, in us. A clock that has not run: NaN.
 struct Cost {
@@ -42,7 +43,7 @@ struct Cost {
 };
 struct ClockedPair {
   Cost graph;
-  Cost callable;
+  Cost other;
 };
 
 /// What all contests of the process have cost, and may.
@@ -111,8 +112,8 @@ class Contest {
   std::minstd_rand random_;
   std::shared_ptr<Sighting> open_;
   std::vector<ClockedPair> pairs_;
-  std::optional<Cost> graph_;     ///< of the pair under way
-  std::optional<Cost> callable_;  ///< of the same
+  std::optional<Cost> graph_;  ///< of the pair under way
+  std::optional<Cost> other_;  ///< of the same
   bool graph_first_ = true;
   std::uint32_t calls_ = 0;  ///< of the pair that were begun
   bool cold_ = true;         ///< the first pair, which is thrown away

@@ -68,8 +68,10 @@ void Dispatcher::add(std::shared_ptr<TensorProgram> program) {
 }
 
 void Dispatcher::select(const std::shared_ptr<TensorProgram>& program, PyObject* judge,
-                        bool device_clock, std::uint32_t seed) {
-  set_selection(program, std::make_shared<Selection>(program->driver(), judge, device_clock, seed));
+                        bool device_clock, std::uint32_t seed, std::vector<std::uint32_t> copied,
+                        bool only_copies) {
+  set_selection(program, std::make_shared<Selection>(program->driver(), judge, device_clock, seed,
+                                                     std::move(copied), only_copies));
 }
 
 void Dispatcher::rest(const std::shared_ptr<TensorProgram>& program) {
@@ -98,7 +100,7 @@ std::shared_ptr<TensorProgram> Dispatcher::select(Slot& slot) {
   } else {
     chosen = slot.selection->choose(*program, this);
   }
-  yielded_ = chosen == selection::Alternative::kCallable;
+  yielded_ = chosen == selection::Alternative::kOther;
   return yielded_ ? nullptr : program;
 }
 

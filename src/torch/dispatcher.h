@@ -36,8 +36,10 @@ class Dispatcher {
   /// From now on `judge` decides whether `program` or the callable serves the calls that the
   /// program accepts (selection.h). `seed`: of the order of turns. Nothing when the program is not
   /// there.
+  /// `copied`: arguments that may be copied in place of being patched; `only_copies`: nothing else
+  /// is to be found out.
   void select(const std::shared_ptr<TensorProgram>& program, PyObject* judge, bool device_clock,
-              std::uint32_t seed);
+              std::uint32_t seed, std::vector<std::uint32_t> copied, bool only_copies);
   /// From now on the callable serves the calls that `program` accepts.
   void rest(const std::shared_ptr<TensorProgram>& program);
   /// Whether it is being found out who serves calls like the last one.

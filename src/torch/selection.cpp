@@ -19,7 +19,7 @@ PyObject* as_tuple(const Cost& cost) {
 PythonRef as_list(const std::vector<selection::ClockedPair>& pairs) {
   PythonRef list = PythonRef::stolen(PyList_New(static_cast<Py_ssize_t>(pairs.size())));
   for (std::size_t i = 0; list && i < pairs.size(); ++i) {
-    PyObject* pair = Py_BuildValue("(NN)", as_tuple(pairs[i].graph), as_tuple(pairs[i].callable));
+    PyObject* pair = Py_BuildValue("(NN)", as_tuple(pairs[i].graph), as_tuple(pairs[i].other));
     if (pair == nullptr) {
       return {};
     }
@@ -30,8 +30,15 @@ PythonRef as_list(const std::vector<selection::ClockedPair>& pairs) {
 
 }  // namespace
 
-Selection::Selection(const Driver& driver, PyObject* judge, bool device_clock, std::uint32_t seed)
-    : driver_(&driver), judge_(PythonRef::to(judge)), device_clock_(device_clock), seed_(seed) {
+Selection::Selection(const Driver& driver, PyObject* judge, bool device_clock, std::uint32_t seed,
+                     std::vector<std::uint32_t> copied, bool only_copies)
+    : driver_(&driver),
+      judge_(PythonRef::to(judge)),
+      copied_(std::move(copied)),
+      only_copies_(only_copies),
+      copies_(!copied_.empty()),
+      device_clock_(device_clock),
+      seed_(seed) {
   open();
 }
 
@@ -46,7 +53,14 @@ void Selection::open() {
   otherwise_ = 0;
 }
 
-Alternative Selection::choose(const TensorProgram& program, const void* graph) {
+void Selection::copy(TensorProgram& program, bool on) {
+  if (on != copying_) {
+    program.copy_arguments(on ? copied_ : std::vector<std::uint32_t>{});
+    copying_ = on;
+  }
+}
+
+Alternative Selection::choose(TensorProgram& program, const void* graph) {
   try {
     if (contest_ != nullptr) [[unlikely]] {
       selection::CallWatch* watch = selection::CallWatch::of(graph);
@@ -55,44 +69,57 @@ Alternative Selection::choose(const TensorProgram& program, const void* graph) {
       }
       const CallScope scope = program.scope();
       const Relaxed around(*driver_);
-      const Alternative chosen = watch->alternative(contest_, scope.stream());
+      Alternative chosen = watch->alternative(contest_, scope.stream());
+      if (copies_) {
+        copy(program, chosen == Alternative::kOther);
+        chosen = Alternative::kGraph;
+      }
       if (contest_->due()) {
-        ask();
+        ask(program);
       }
       return chosen;
     }
     if (idle_ && ++calls_ % kCallsPerLook == 0) [[unlikely]] {
       look(program);
     }
-  } catch (const std::exception&) {  // the driver refused a clock: then the graph serves
+  } catch (const std::exception&) {  // a clock or memory was refused: then the graph serves
     contest_.reset();
-    rests_ = false;
+    copies_ = rests_ = false;
   }
-  return rests_ ? Alternative::kCallable : Alternative::kGraph;
+  return rests_ ? Alternative::kOther : Alternative::kGraph;
 }
 
-void Selection::ask() {
+void Selection::ask(TensorProgram& program) {
   const selection::Clock::time_point asked = selection::Clock::now();
   const bool over = contest_->over();
   const PythonRef pairs = as_list(contest_->pairs());
   const PythonRef judge = PythonRef::to(judge_.get());  // it may let go of this
-  const PythonRef answer = judge && pairs
-                               ? PythonRef::stolen(PyObject_CallFunctionObjArgs(
-                                     judge.get(), pairs.get(), over ? Py_True : Py_False, nullptr))
-                               : PythonRef();
+  const PythonRef answer = judge && pairs ? PythonRef::stolen(PyObject_CallFunctionObjArgs(
+                                                judge.get(), pairs.get(), over ? Py_True : Py_False,
+                                                copies_ ? Py_True : Py_False, nullptr))
+                                          : PythonRef();
   selection::Ledger::spend(selection::Clock::now() - asked);
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_WriteUnraisable(judge.get());
+  }
   if (answer && answer.get() == Py_None && !over) {
     return;
   }
   contest_.reset();
-  rests_ = false;
+  bool other = false;
   if (answer && PyTuple_Check(answer.get()) && PyTuple_GET_SIZE(answer.get()) == 2) {
-    rests_ = PyTuple_GET_ITEM(answer.get(), 0) == Py_False;
+    other = PyTuple_GET_ITEM(answer.get(), 0) == Py_False;
     PyObject* idle = PyTuple_GET_ITEM(answer.get(), 1);
     idle_ = idle == Py_None ? std::nullopt : std::optional<bool>(idle == Py_True);
   }
-  if (PyErr_Occurred() != nullptr) {
-    PyErr_WriteUnraisable(judge.get());
+  if (std::exchange(copies_, false)) {
+    copy(program, other);
+    idle_.reset();
+    if (!only_copies_) {
+      open();
+    }
+  } else {
+    rests_ = other;
   }
 }
 

@@ -1,8 +1,10 @@
-// Who serves the calls of one program: the graph, or the callable as it is.
+// Who serves the calls of one program: the graph, or the callable as it is; and if the graph does,
+// whether some of its arguments are patched or copied.
 //
-// Open at first: both take turns (selection/contest.h), until `judge`, which is Python's
-// (decide/selection.py), has seen enough. A decision that holds only as long as the caller is
-// behind the device, or only as long as it is ahead, is looked at again when that has changed.
+// Open at first: two take turns (selection/contest.h), until `judge`, which is Python's
+// (decide/selection.py), has seen enough. Copies come first, where there are any to be tried. A
+// decision that holds only as long as the caller is behind the device, or only as long as it is
+// ahead, is looked at again when that has changed.
 #pragma once
 
 #include <Python.h>
@@ -10,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "../selection/contest.h"
 #include "python_ref.h"
@@ -25,17 +28,19 @@ class Selection {
   static constexpr std::uint64_t kCallsPerLook = 1024;
   static constexpr std::uint32_t kLooks = 4;
 
-  /// `judge(pairs, over)` is given a list of pairs, (graph, callable), each a tuple (host, device,
-  /// period, idle) in us; `over`: there will be no more. It returns None to go on, or a tuple
+  /// `judge(pairs, over, copies)` is given a list of pairs, (graph, other), each a tuple (host,
+  /// device, period, idle) in us; `over`: there will be no more; `copies`: the other is the graph
+  /// with the arguments `copied` copied. It returns None to go on, or a tuple
   /// (whether the graph serves, idle): `idle` is whether the stream must go on to be found idle by
   /// calls, None: the decision stands. `seed`: of the order of turns.
-  Selection(const Driver& driver, PyObject* judge, bool device_clock, std::uint32_t seed);
+  Selection(const Driver& driver, PyObject* judge, bool device_clock, std::uint32_t seed,
+            std::vector<std::uint32_t> copied, bool only_copies);
   /// The callable serves, and nobody looks.
   Selection() noexcept : rests_(true) {}
 
   /// Who serves the call of `graph` that this thread is in, with a program that accepts it and on a
   /// stream that nobody captures. May run Python while undecided.
-  selection::Alternative choose(const TensorProgram& program, const void* graph);
+  selection::Alternative choose(TensorProgram& program, const void* graph);
 
   /// Whether both still take turns.
   [[nodiscard]] bool undecided() const noexcept { return contest_ != nullptr; }
@@ -47,11 +52,16 @@ class Selection {
 
  private:
   void open();
-  void ask();
+  void ask(TensorProgram& program);
+  void copy(TensorProgram& program, bool on);
   void look(const TensorProgram& program);
 
   const Driver* driver_ = nullptr;
   PythonRef judge_;
+  std::vector<std::uint32_t> copied_;
+  bool only_copies_ = false;  ///< the graph serves in any case
+  bool copies_ = false;       ///< the contest is about these
+  bool copying_ = false;      ///< they are copied now
   bool device_clock_ = false;
   std::uint32_t seed_ = 0;
   std::shared_ptr<selection::Contest> contest_;  ///< null: decided

@@ -279,6 +279,11 @@ void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& tria
       if (address == program_.bound(spec.region)) {
         continue;
       }
+      if (spec.copied_to != 0 && stream == nullptr && trial.poison < 0) [[unlikely]] {
+        program_.bind(spec.region, spec.copied_to);
+        borrow({i, OwnedTensor(), address, spec.copied_to, spec.bytes, false});
+        continue;
+      }
       if ((address & spec.alignment_mask) == 0) [[likely]] {
         program_.bind(spec.region, address);
         continue;
@@ -303,6 +308,39 @@ void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& tria
     }
   }
   patience_ -= patient && patience_ > 0 ? 1 : 0;
+}
+
+std::vector<std::size_t> TensorProgram::copyable() const {
+  std::vector<std::size_t> nodes(arguments_.size());
+  for (std::size_t i = 0; i < arguments_.size() && !writes_arguments_; ++i) {
+    const ArgumentSpec& spec = arguments_[i];
+    if (spec.kind == ArgumentSpec::Kind::kPatched && !spec.staged && !spec.guarded &&
+        spec.front == 0 && spec.bytes != 0) {
+      nodes[i] = program_.nodes_of(spec.region);
+    }
+  }
+  return nodes;
+}
+
+void TensorProgram::copy_arguments(const std::vector<std::uint32_t>& indices) {
+  const std::vector<std::size_t> nodes = copyable();
+  for (const std::uint32_t index : indices) {
+    if (index >= nodes.size() || nodes[index] == 0) {
+      throw std::invalid_argument(fmt::format("argument {} cannot be copied", index));
+    }
+  }
+  std::vector<OwnedTensor> copies;
+  const CallScope scope = this->scope();
+  for (const std::uint32_t index : indices) {
+    copies.push_back(bytes(arguments_[index].bytes));
+  }
+  for (ArgumentSpec& spec : arguments_) {
+    spec.copied_to = 0;
+  }
+  for (std::size_t n = 0; n < indices.size(); ++n) {
+    arguments_[indices[n]].copied_to = data_of(copies[n]);
+  }
+  copies_ = std::move(copies);
 }
 
 void TensorProgram::copy_behind(const std::vector<OwnedTensor>& blocks,

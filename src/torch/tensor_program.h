@@ -66,6 +66,9 @@ struct ArgumentSpec {
   /// negative: at the end.
   std::int32_t spent_after = -1;
 
+  /// kPatched: in calls on the default stream it is copied here instead; 0: never.
+  std::uint64_t copied_to = 0;
+
   [[nodiscard]] bool is_tensor() const noexcept { return kind <= Kind::kFixed; }
   /// Whether an address is less aligned than the captured one, but as compiled kernels ask for:
   /// could have been captured so.
@@ -309,6 +312,16 @@ class TensorProgram {
   Launched launch(const Arguments& arguments, Trial trial = {});
   PyObject* finish(const Arguments& arguments, const Launched& launched) const;
 
+  /// Of each argument that may be copied in place of being patched, how many nodes mention it; of
+  /// others 0: what the graph writes, or reads in front of, and what must not move.
+  [[nodiscard]] std::vector<std::size_t> copyable() const;
+  /// From now on these arguments are copied to memory that the program keeps, in calls on the
+  /// default stream: a copy on another one would not wait for a launch that still reads the one
+  /// before, and a stream that has taken the place of a destroyed one is not told from that. None:
+  /// all are patched. Between calls only. Throws std::invalid_argument for one that is not
+  /// copyable, std::runtime_error without memory.
+  void copy_arguments(const std::vector<std::uint32_t>& indices);
+
   /// Whether a call that failed behind its launch may be made once more by the callable: not if it
   /// has written arguments, or let go of some.
   [[nodiscard]] bool repeatable() const noexcept {
@@ -402,6 +415,7 @@ class TensorProgram {
   CUcontext context_ = nullptr;
   mutable CallStatistics statistics_;
   std::int64_t patience_ = -1;
+  std::vector<OwnedTensor> copies_;  ///< of arguments that are copied in place of being patched
   std::uint64_t updates_before_ = 0;
 };
 

@@ -1,8 +1,8 @@
-"""What serving a call costs the host, predicted from what a graph consists of.
+"""What serving a call costs, predicted from what a graph consists of.
 
-No clock is read here: the same graph has the same prediction on every machine and every rank. The
-constants are those of one machine (docs/benchmarks.md, "Selection"); where a prediction is close,
-another machine may have it the other way round, which is what measuring is for.
+The constants of the driver are measured on each machine (runtime/machine.py). Those of torch and of
+our own code are one machine's, and so are all of them where the same must be decided everywhere
+(`select="model"`): REFERENCE.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Host time in us."""
+    """Host time in us, but for the last."""
 
-    graph: float  #: a call that a graph serves, whatever is in it
-    callable: float  #: a call that the callable serves, with the wrappers in front of it
-    node: float  #: for each node of it
-    patch: float  #: for each node that mentions an argument that moves, or memory of the call
-    argument: float  #: for each tensor whose address is looked at
-    result: float  #: for each tensor that is made
-    launch: float  #: for each kernel, copy or fill that is launched without a graph
+    launch: float  #: a kernel, by the driver
+    graph: float  #: launching a graph
+    patch: float  #: for each node that mentions what has moved
+    copy: float  #: on the device, of few bytes
+    bytes_per_us: float  #: of a copy on the device
 
 
-#: An H100's host: what driver calls take from benchmarks/results/engine.json, the others from calls
-#: of MLPs of 1 and 8 layers.
-REFERENCE = Costs(
-    graph=8.0, callable=9.0, node=0.0015, patch=0.15, argument=0.02, result=0.7, launch=6.0
-)
+#: An H100 and its host (benchmarks/results/selection.json has what was measured there).
+REFERENCE = Costs(launch=2.0, graph=2.5, patch=0.17, copy=1.7, bytes_per_us=1.1e6)
+
+#: What a call takes besides, served by a graph: guards and the entry point, per argument, per
+#: result. Served by the callable: wrappers and the code around launches, per kernel.
+_ENTRY, _ARGUMENT, _RESULT = 5.5, 0.02, 0.7
+_WRAPPERS, _AROUND_LAUNCH = 9.0, 4.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,14 +43,24 @@ class Contents:
 def with_graph(contents: Contents, costs: Costs = REFERENCE) -> float:
     """Host time of a call that the graph serves, in us, if all that may move has moved."""
     return (
-        costs.graph
-        + costs.node * contents.nodes
+        _ENTRY
+        + costs.graph
         + costs.patch * contents.patched
-        + costs.argument * contents.arguments
-        + costs.result * contents.results
+        + _ARGUMENT * contents.arguments
+        + _RESULT * contents.results
     )
 
 
 def without_graph(contents: Contents, costs: Costs = REFERENCE) -> float:
     """Host time of a call that the callable serves, in us."""
-    return costs.callable + costs.launch * contents.nodes + costs.result * contents.results
+    return _WRAPPERS + (_AROUND_LAUNCH + costs.launch) * contents.nodes + _RESULT * contents.results
+
+
+def patching(nodes: int, costs: Costs) -> float:
+    """Host time of patching an argument that has moved, in us; `nodes`: that mention it."""
+    return costs.patch * nodes
+
+
+def copying(size: int, costs: Costs) -> float:
+    """Time of copying an argument of `size` bytes in place instead, host's and device's, in us."""
+    return costs.copy + size / costs.bytes_per_us

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pygraph.reporting.model import GraphReport, Report
+    from pygraph.reporting.model import GraphReport, Report, Selected
 
 #: How the graphs of a device run.
 _HOW = {"cuda": "as CUDA graphs", "twin": "as graphs on the CPU twin"}
@@ -147,16 +147,20 @@ _MOST_SELECTED = 8
 
 
 def selection_lines(graph: GraphReport) -> list[str]:
-    """Whether its programs serve calls, and why; the last ones, where there are many."""
-    lines = [
-        f"{'a graph serves' if each.graph else 'runs without a graph'}: {each}"
-        for each in graph.selection[-_MOST_SELECTED:]
-    ]
+    """Whether its programs serve calls, and how, and why; the last ones, where there are many."""
+    lines = [f"{_serves(each)}: {each}" for each in graph.selection[-_MOST_SELECTED:]]
     more = len(graph.selection) - len(lines)
     if more:
-        pay = sum(each.graph for each in graph.selection)
-        lines.append(f"and {more} more; of all {len(graph.selection)}, {pay} have a graph")
+        programs = [each for each in graph.selection if not each.copies]
+        pay = sum(each.graph for each in programs)
+        lines.append(f"and {more} more; {pay} of {len(programs)} sizes have a graph")
     return lines
+
+
+def _serves(found: Selected) -> str:
+    if found.copies:
+        return "patched" if found.graph else "copied"
+    return "a graph serves" if found.graph else "runs without a graph"
 
 
 def as_text(report: Report) -> str:

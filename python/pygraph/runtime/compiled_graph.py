@@ -436,6 +436,7 @@ class CompiledGraph:
         self._selecting.add(
             linked.program,
             self._signatures.sizes(run.arguments),
+            run.arguments,
             contents,
             callable_s=run.seconds,
             graph_s=_seconds_per_run(outcome),

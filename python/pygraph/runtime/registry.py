@@ -17,7 +17,7 @@ from pygraph import _engine
 from pygraph.decide.budget import BUDGET
 from pygraph.decide.culprits import CULPRITS
 from pygraph.reporting import FALLBACK, GraphReport, Report
-from pygraph.runtime import calling_thread, devices
+from pygraph.runtime import calling_thread, devices, notes
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.torch_private import support as torch_support
 from pygraph.torch_private.cuda import is_in_bad_fork
@@ -25,7 +25,6 @@ from pygraph.torch_private.cuda import is_in_bad_fork
 _graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
 _plain: list[GraphReport] = []
 _keepers: list[list[GraphReport]] = []
-_events: list[str] = []
 _numbers = itertools.count()
 _MAXIMUM_NOTES = 1000
 
@@ -74,12 +73,6 @@ def replace(graph: CompiledGraph, reason: str) -> None:
         _plain.append(graph.refresh_report())
 
 
-def note(event: str) -> None:
-    """Notes something that concerns the process rather than one graph; once per text."""
-    if event not in _events and len(_events) < _MAXIMUM_NOTES:
-        _events.append(event)
-
-
 def info() -> dict[str, Any]:
     """What this process can do: versions, driver, device, tensor access, and the problem
     that keeps graphs off, if any."""
@@ -107,7 +100,7 @@ def report() -> Report:
     """What became of every compiled graph so far."""
     live = [graph.refresh_report() for graph in list(_graphs)]
     return Report(
-        graphs=sorted([*live, *_plain], key=_number), environment=info(), events=list(_events)
+        graphs=sorted([*live, *_plain], key=_number), environment=info(), events=list(notes.events)
     )
 
 
@@ -155,7 +148,7 @@ def reset() -> None:
         graph.release()
     _graphs.clear()
     _plain.clear()
-    _events.clear()
+    notes.events.clear()
     BUDGET.clear()
     CULPRITS.clear()
     calling_thread.leave()

@@ -8,21 +8,27 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from pygraph import _engine
 from pygraph.capturing.device import Device
 from pygraph.decide import cost_model, selection
 from pygraph.decide.selection import Clocked, Decision, Select
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, GraphReport, Selected
+from pygraph.reporting.text import as_bytes
+from pygraph.runtime import machine
 
 log = logging.getLogger(__name__)
 
 #: So many programs of one graph that do not pay, and none that does: it gets no further ones.
 _ENOUGH_THAT_REST = 3
+#: Fewer nodes are patched sooner than a copy is launched, on any machine.
+_FEWEST_NODES = 4
 _seeds = itertools.count(1)
 
 
 class Selecting:
-    """Whether programs serve, or the callable does."""
+    """Whether programs serve, or the callable does, and which arguments they copy."""
 
     def __init__(
         self, select: Select, device: Device, dispatcher: _engine.Dispatcher, report: GraphReport
@@ -36,19 +42,21 @@ class Selecting:
     @property
     def hopeless(self) -> bool:
         """Whether further programs are not worth linking, as those that there are do not pay."""
-        found = self._report.selection
+        found = self._programs()
         return len(found) >= _ENOUGH_THAT_REST and not any(each.graph for each in found)
 
     def add(
         self,
         program: Any,
         sizes: Sequence[int],
+        arguments: Sequence[Any],
         contents: cost_model.Contents,
         *,
         callable_s: float,
         graph_s: float,
     ) -> None:
-        """`program` has been proven: both ways took so long until the device was idle."""
+        """`program` has been proven for `arguments`: both ways took so long until the device was
+        idle."""
         self._state = self._report.state
         of = "x".join(map(str, sizes))
         if self.select == "model":
@@ -59,34 +67,82 @@ class Selecting:
             if not pays:
                 self._dispatcher.rest(program)
         elif self.select == "measure":
-            if selection.won_when_proven(callable_s, graph_s):
+            copied = self._worth_copying(program, arguments)
+            won = selection.won_when_proven(callable_s, graph_s)
+            if won:
                 times = {"device": 1e6 * graph_s}, {"device": 1e6 * callable_s}
                 self._note(Selected(of, True, "proof", 1, *times))
-                return
-            judge = functools.partial(self._judge, of)
-            clocks = not self._device.twin
-            self._dispatcher.select(program, judge, device_clock=clocks, seed=next(_seeds))
+            if not won or copied:
+                self._dispatcher.select(
+                    program,
+                    functools.partial(self._judge, of, _described(program, arguments, copied)),
+                    device_clock=not self._device.twin,
+                    seed=next(_seeds),
+                    copied=copied,
+                    only_copies=won,
+                )
 
-    def _judge(self, of: str, pairs: list[Any], over: bool) -> tuple[bool, bool | None] | None:
+    def _worth_copying(self, program: Any, arguments: Sequence[Any]) -> list[int]:
+        """Arguments that are copied sooner than all nodes that mention them are patched."""
+        nodes = program.copyable
+        many = [i for i, count in enumerate(nodes) if count >= _FEWEST_NODES]
+        if not many:
+            return []
+        costs = machine.costs(self._device)
+        return [
+            i
+            for i in many
+            if cost_model.copying(_size(arguments[i]), costs) < cost_model.patching(nodes[i], costs)
+        ]
+
+    def _judge(
+        self, of: str, copies: str, pairs: list[Any], over: bool, about_copies: bool
+    ) -> tuple[bool, bool | None] | None:
         clocked = [(Clocked(*graph), Clocked(*other)) for graph, other in pairs]
         decision = selection.judge(clocked, over)
         if decision is None:
             return None
-        self._note(_selected(of, decision))
+        self._note(_selected(of, decision, copies if about_copies else ""))
         return decision.graph, decision.idle
+
+    def _programs(self) -> list[Selected]:
+        return [each for each in self._report.selection if not each.copies]
 
     def _note(self, found: Selected) -> None:
         report = self._report
-        report.selection = [each for each in report.selection if each.sizes != found.sizes]
+        about = found.sizes, bool(found.copies)
+        report.selection = [
+            each for each in report.selection if (each.sizes, bool(each.copies)) != about
+        ]
         report.selection.append(found)
         log.info("%s: %s", report.name, found)
-        if any(each.graph for each in report.selection):
+        if found.copies:
+            return
+        if any(each.graph for each in self._programs()):
             if report.state == FALLBACK:
                 report.state, report.reason = self._state, None
         elif report.state in (GRAPHED, PARTLY):
             report.state, report.reason = FALLBACK, f"a graph does not pay: {found}"
 
 
-def _selected(of: str, decision: Decision) -> Selected:
-    by = decision.clock or "nothing"
-    return Selected(of, decision.graph, by, decision.pairs, decision.with_us, decision.without_us)
+def _size(argument: Any) -> int:
+    return argument.nbytes if isinstance(argument, torch.Tensor) else 0
+
+
+def _described(program: Any, arguments: Sequence[Any], copied: Sequence[int]) -> str:
+    size = as_bytes(sum(_size(arguments[i]) for i in copied))
+    nodes = sum(program.copyable[i] for i in copied)
+    plural = "s" if len(copied) > 1 else ""
+    return f"{len(copied)} argument{plural} of {size}, mentioned by {nodes} nodes"
+
+
+def _selected(of: str, decision: Decision, copies: str) -> Selected:
+    return Selected(
+        of,
+        decision.graph,
+        decision.clock or "nothing",
+        decision.pairs,
+        decision.with_us,
+        decision.without_us,
+        copies,
+    )

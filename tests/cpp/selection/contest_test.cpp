@@ -29,10 +29,10 @@ class ContestTest : public ::testing::Test {
   }
 
   /// One call of the caller's: `us` by who serves, and the time until the next call.
-  Alternative call(double graph_us, double callable_us, int pause_us = 5) {
+  Alternative call(double graph_us, double other_us, int pause_us = 5) {
     const std::shared_ptr<Sighting> sighting = contest.begin(time_now, nullptr);
     const Alternative chosen = sighting == nullptr ? Alternative::kGraph : sighting->alternative;
-    const double took = chosen == Alternative::kGraph ? graph_us : callable_us;
+    const double took = chosen == Alternative::kGraph ? graph_us : other_us;
     time_now += std::chrono::duration_cast<Clock::duration>(
         std::chrono::duration<double, std::micro>(took));
     if (sighting != nullptr) {
@@ -55,12 +55,12 @@ TEST_F(ContestTest, BothTakeTheSameNumberOfTurnsAndAreClocked) {
     call(10, 7);
   }
   ASSERT_EQ(contest.pairs().size(), 8U);  // one of nine is thrown away
-  EXPECT_EQ(seen[Alternative::kCallable], 18);
+  EXPECT_EQ(seen[Alternative::kOther], 18);
   for (const ClockedPair& pair : contest.pairs()) {
     EXPECT_DOUBLE_EQ(pair.graph.host, 10);
-    EXPECT_DOUBLE_EQ(pair.callable.host, 7);
+    EXPECT_DOUBLE_EQ(pair.other.host, 7);
     EXPECT_DOUBLE_EQ(pair.graph.period, 15);
-    EXPECT_DOUBLE_EQ(pair.callable.period, 12);
+    EXPECT_DOUBLE_EQ(pair.other.period, 12);
     EXPECT_TRUE(std::isnan(pair.graph.device));  // the twin's events tell no time
     EXPECT_TRUE(pair.graph.idle);
   }
@@ -74,7 +74,7 @@ TEST_F(ContestTest, TheFirstCallOfATurnDoesNotCount) {
   ASSERT_FALSE(contest.pairs().empty());
   for (const ClockedPair& pair : contest.pairs()) {
     EXPECT_DOUBLE_EQ(pair.graph.host, 10);
-    EXPECT_DOUBLE_EQ(pair.callable.host, 10);
+    EXPECT_DOUBLE_EQ(pair.other.host, 10);
   }
 }
 
@@ -102,9 +102,9 @@ TEST_F(ContestTest, IsDueWhenALookIsReachedAndOverBehindTheLast) {
   EXPECT_EQ(looks,
             std::vector<std::size_t>(std::begin(Contest::kLooks), std::end(Contest::kLooks)));
   EXPECT_TRUE(contest.over());
-  const int all = seen[Alternative::kGraph] + seen[Alternative::kCallable];
+  const int all = seen[Alternative::kGraph] + seen[Alternative::kOther];
   call(10, 10);
-  EXPECT_EQ(seen[Alternative::kGraph] + seen[Alternative::kCallable], all);
+  EXPECT_EQ(seen[Alternative::kGraph] + seen[Alternative::kOther], all);
 }
 
 TEST_F(ContestTest, CostsAHundredthOfTheTime) {
@@ -114,13 +114,13 @@ TEST_F(ContestTest, CostsAHundredthOfTheTime) {
   const Clock::time_point began = time_now;
   Clock::duration spent{0};
   for (int i = 0; i < 20'000; ++i) {
-    if (call(1'000, 1'000'000) == Alternative::kCallable) {
+    if (call(1'000, 1'000'000) == Alternative::kOther) {
       spent += microseconds(999'000);
     }
   }
   const double share =
       static_cast<double>(spent.count()) / static_cast<double>((time_now - began).count());
-  EXPECT_GT(seen[Alternative::kCallable], 0);
+  EXPECT_GT(seen[Alternative::kOther], 0);
   // One pair may be under way beyond the credit.
   EXPECT_LT(static_cast<double>(spent.count()) - 2.1e9,
             Ledger::kShare * static_cast<double>((time_now - began).count()))

@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 import torch
 
-from pygraph.runtime import registry
+from pygraph.runtime import notes
 from trust import backends, fleet
 from trust.compare import Mismatch
 from trust.steps import check, strategies
@@ -216,7 +216,7 @@ def test_a_right_step_is_replayed(holder: str) -> None:
 
 
 def test_what_others_have_reported_is_not_a_steps() -> None:
-    registry.note("an event of another program")
+    notes.note("an event of another program")
     assert check.run(step(), check.way("twin")).reasons == []
 
 

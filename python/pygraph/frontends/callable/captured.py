@@ -56,7 +56,7 @@ from pygraph.frontends.callable.training import (
 )
 from pygraph.frontends.callable.watching import Scope, Watched, variables_in, watching
 from pygraph.reporting import FALLBACK
-from pygraph.runtime import calling_thread, devices, registry
+from pygraph.runtime import calling_thread, devices, notes, registry
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.runtime.crossing import Crossing
 from pygraph.runtime.warn import warn_once
@@ -287,7 +287,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
             alike = [entry.tree for entry in self._entries if entry.same_modes()]
             differences = [first_difference(each, tree) for each in alike]
             why = max(differences)[1] if differences else "torch's modes are others"
-            registry.note(f"capture of {self._name}: a call is made of something new: {why}")
+            notes.note(f"capture of {self._name}: a call is made of something new: {why}")
         self._rest_after_news()
 
     def _rest_after_news(self) -> None:
@@ -611,7 +611,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
     def _decline(self, reason: str, positional: list[Any], named: dict[str, Any]) -> Any:
         """Runs a call that cannot be described."""
         self._rest_after_news()
-        registry.note(f"capture of {self._name}: a call runs as it is: {reason}")
+        notes.note(f"capture of {self._name}: a call runs as it is: {reason}")
         return self.function(*positional, **named)
 
     def _give_up(self, reason: str) -> None:

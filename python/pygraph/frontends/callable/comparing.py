@@ -25,7 +25,7 @@ from pygraph.frontends.callable.step import Call, Describe, FinishedRun, Step, r
 from pygraph.frontends.callable.structure import Tree
 from pygraph.frontends.callable.training import TrainingStep, versions_of
 from pygraph.frontends.callable.watching import random_states_of_python
-from pygraph.runtime import registry
+from pygraph.runtime import notes
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.runtime.warn import warn_once
 from pygraph.torch_private.tensors import set_versions
@@ -74,7 +74,7 @@ class Comparing:
         # What the call began with and what it leaves, of either.
         if reference.shortage(leaves * 2, range(2 * len(leaves)), (), device) is not None:
             why = "not enough memory is free for copies of what they read"
-            registry.note(f"{graph.report.name}: calls are not compared: {why}")
+            notes.note(f"{graph.report.name}: calls are not compared: {why}")
             return run(self._function, call.positional, call.named, describe, call.tree).value
 
         def replay(_: list[Any]) -> Any:
@@ -135,7 +135,7 @@ class Comparing:
             return
         self._noted.add(key)
         report.differences.append(f"{call}: {text}")
-        registry.note(f"{report.name}: {call}: {text}")
+        notes.note(f"{report.name}: {call}: {text}")
         warn_once(f"{report.name}: {call}: {text}")
 
 

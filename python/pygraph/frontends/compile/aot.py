@@ -16,7 +16,7 @@ from pygraph.frontends.compile.culprits import Units
 from pygraph.frontends.compile.cut import Cut, Piece, cut
 from pygraph.frontends.compile.hook import Around, Wrap
 from pygraph.frontends.compile.parts import Boxed, Transformed, compile_in_parts, run_by_operators
-from pygraph.runtime import registry
+from pygraph.runtime import notes
 from pygraph.runtime.training_pair import PairLayout
 from pygraph.torch_private import aot
 from pygraph.torch_private.dispatch import packets, schema_if_any
@@ -61,7 +61,7 @@ def compile_graph(
             code = functools.partial(units.compile, source)
             return cast(Any, code() if around is None else around(code, body, is_backward))
 
-        found = transform(graph, passes, generated=False, tell=registry.note)
+        found = transform(graph, passes, generated=False, tell=notes.note)
         if found is None:
             return compile_it(None, graph)
         made = Transformed(found)

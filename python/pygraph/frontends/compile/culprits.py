@@ -33,7 +33,7 @@ import torch
 
 from pygraph.decide.culprits import CULPRITS
 from pygraph.frontends.compile import hook
-from pygraph.runtime import registry
+from pygraph.runtime import notes, registry
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.torch_private import aot, dispatch, dynamo
 from pygraph.torch_private import inductor as inductor_names
@@ -141,7 +141,7 @@ class Unit:
                 each.graph.release()
             level = logging.INFO if isinstance(error, Unfit) else logging.ERROR
             log.log(level, "not compiled again with %s outside", names, exc_info=error)
-            registry.note(f"compiling once more with {names} outside came to nothing: {error}")
+            notes.note(f"compiling once more with {names} outside came to nothing: {error}")
             return
         took = time.perf_counter() - started
         self.source.put(compiled)

@@ -31,7 +31,7 @@ from pygraph.frontends.compile.parts import (
 )
 from pygraph.reporting import Applied
 from pygraph.reporting.text import first_line
-from pygraph.runtime import registry
+from pygraph.runtime import notes
 from pygraph.runtime.partition import Partition, Position
 from pygraph.runtime.requirement import RequirementNotMet
 from pygraph.torch_private import aot, inductor
@@ -135,7 +135,7 @@ def _inner_compile(
             return compile_graph(gm, *args, **kwargs)
 
     def compile_graph(gm: Any, *args: Any, **kwargs: Any) -> Any:
-        found = transform(gm, passes, generated=True, tell=registry.note)
+        found = transform(gm, passes, generated=True, tell=notes.note)
         if found is not None:
             try:
                 return compile_transformed(found, *args, **kwargs)
@@ -143,7 +143,7 @@ def _inner_compile(
                 raise
             except Exception as error:  # what it is, compiling the graph as it is will show
                 log.exception("a transformed graph could not be compiled; please report this")
-                registry.note(f"{_NOT_TRANSFORMED}: {first_line(str(error))}")
+                notes.note(f"{_NOT_TRANSFORMED}: {first_line(str(error))}")
         return compile_it(None, gm, *args, **kwargs)
 
     def compile_transformed(found: Split, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
