@@ -8,11 +8,6 @@ slow the clocks.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -22,6 +17,7 @@ from benchmarks.harness.modes import Bench, begin, warm_up
 from benchmarks.harness.profile import profile
 from benchmarks.harness.program import with_code_of_its_own
 from benchmarks.harness.record import costs_itself, message
+from benchmarks.harness.worker import Options
 from benchmarks.patterns.check import Reference, judge, results
 from benchmarks.patterns.modes import bench_of, maker
 from benchmarks.patterns.pattern import Loaded, Pattern
@@ -31,19 +27,6 @@ log = logging.getLogger(__name__)
 
 ROUNDS, LEAST = 10, 12
 """Of the clocks; calls per mode and round, however long one takes."""
-
-
-@dataclass(frozen=True)
-class Options:
-    modes: Sequence[str]
-    pygraph: Mapping[str, Any] = field(default_factory=dict)
-    """PyGraph's options."""
-    seconds: float = 1.5
-    """Of the clocks."""
-    alone: measure.Alone = nullcontext
-    timed: Callable[[], None] = lambda: None
-    """Called behind the clocks."""
-    clock: Callable[[], float] = time.perf_counter
 
 
 def run_pattern(
