@@ -160,6 +160,24 @@ def backward_thread(mode: str, also: Callable[[], None] | None = None) -> Callab
     return before
 
 
+def train(runner: Runner, forward: Callable[..., Any], parameters: Sequence[Any]) -> None:
+    """An iteration is the backward, too, and gradients begin anew in each."""
+    mark = runner.before
+
+    def step(*inputs: Any) -> Any:
+        loss = forward(*inputs)
+        loss.backward()
+        return loss
+
+    def start() -> None:
+        floor.forget(parameters)
+        if mark is not None:
+            mark()
+
+    runner.step, runner.parameters = step, parameters
+    runner.before = backward_thread(runner.mode, start)
+
+
 def copied(mode: str, bench: Bench) -> int:
     """Parameters are static; what the caller brings is copied by torch's graphs on every call."""
     return nbytes(bench.inputs[0]) if mode == "reduce-overhead" else 0

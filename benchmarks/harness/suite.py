@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from benchmarks.harness import record
+from benchmarks.harness.figures import Modes
 from benchmarks.harness.jobs import Job, Outcome, together
 from benchmarks.harness.record import by_mode, restored, shareable
 from benchmarks.harness.turns import Clocks, status
@@ -63,8 +64,6 @@ class Suite:
     """What a workload is called."""
     kind: ClassVar[Any]
     """Of a record of one mode; a subclass of Timed with `error` and `not_run`."""
-    said: ClassVar[Callable[[Mapping[str, Any]], str]]
-    """A line about a workload, from its records by mode."""
 
     def __init__(self, plan: Any, command: str, console: Console, out: Path | None = None) -> None:
         self.plan, self.command, self.console, self.out = plan, command, console, out
@@ -80,6 +79,10 @@ class Suite:
         return [each for name in self.plan.names if name in known for each in known[name]]
 
     def document(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def in_short(self, modes: Modes) -> str:
+        """A line about a workload."""
         raise NotImplementedError
 
     def problems(self) -> list[str]:
@@ -121,7 +124,7 @@ class Suite:
             self.env = found["env"]
             self._found[name] = [restored(self.kind, each) for each in found["records"]]
             self._phases[name] = found["phases"] | {"all": round(outcome.seconds, 1)}
-            said = type(self).said(by_mode(self._found[name])[name])
+            said = self.in_short(by_mode(self._found[name])[name])
             self.console.print(Text(f"  {name} ({outcome.seconds:.0f} s): {said}"))
         if self.out is not None:
             record.write(self.out, self.document())

@@ -130,6 +130,14 @@ def run(
     typer.run(main)
 
 
+def parsed(options: str) -> dict[str, Any]:
+    """PyGraph's, as a command is given them."""
+    found = json.loads(options)
+    if not isinstance(found, dict):
+        raise ValueError(f"--options: found {options}, needed a JSON object")
+    return found
+
+
 def outcome(work: Callable[[], Any]) -> dict[str, Any]:
     """The file's content; never raises for what a measurement does."""
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")

@@ -11,10 +11,9 @@ is not run since it would end the process.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
@@ -24,6 +23,7 @@ from rich.text import Text
 from benchmarks.harness import changes
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import command_line
+from benchmarks.harness.worker import parsed
 from benchmarks.patterns.catalogue import PATTERNS, THEME_OF, find
 from benchmarks.patterns.modes import MODES, available
 from benchmarks.patterns.record import Record, read_records
@@ -76,20 +76,13 @@ def main(
             budget_s=budget,
             seconds=seconds,
             preparing=preparing,
-            options=_parsed(options),
+            options=parsed(options),
         )
     except (KeyError, ValueError) as error:
         raise typer.BadParameter(str(error.args[0])) from error
     suite = Suite(plan, command_line(), console, out)
     suite.run()
     raise typer.Exit(show(suite, console, before))
-
-
-def _parsed(options: str) -> dict[str, Any]:
-    found = json.loads(options)
-    if not isinstance(found, dict):
-        raise ValueError(f"--options: found {options}, needed a JSON object")
-    return found
 
 
 def show(suite: Suite, console: Console, before: Sequence[Record] | None = None) -> int:

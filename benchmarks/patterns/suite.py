@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.harness import suite
+from benchmarks.harness.figures import Modes
 from benchmarks.patterns.record import Record, document
 from benchmarks.patterns.table import in_short
 
@@ -24,8 +25,10 @@ class Suite(suite.Suite):
     worker = "benchmarks.patterns.worker"
     one = "pattern"
     kind = Record
-    said = staticmethod(in_short)
 
     def document(self) -> dict[str, Any]:
         settings = asdict(self.plan)
         return document(self.records, self.env, self.command, self._phases, settings, self.errors)
+
+    def in_short(self, modes: Modes) -> str:
+        return in_short(modes)

@@ -59,6 +59,11 @@ class Options:
     where that pays. "after_guards": it is launched once they have passed. "always": as
     "before_guards", also where it does not pay."""
 
+    select: Literal["measure", "model", "always", "never"] = "measure"
+    """Which calls a proven graph serves. "measure": those where it was measured to cost less than
+    the compiled callable as it is. "model": those where a model of costs says so, without clocks.
+    "always": all. "never": none."""
+
     max_programs: int = 256
     """The most programs (sets of dynamic sizes that have a graph) that one compiled graph keeps.
     All of them together have 16,384 nodes at most. A further program takes the place of the one
