@@ -65,11 +65,11 @@ def run_scenario(
                     runner = begin(maker(mode, options.pygraph), bench)
                     bench.runners[mode] = runner
                     if mode != OWN:
-                        _ready(runner, bench, record, expected)
+                        ready(runner, bench, record, expected)
             with phases.alone(options.alone):
                 if OWN in bench.runners:
                     with costs_itself(records[OWN], bench), phases.time("settle"):
-                        _ready(bench.runners[OWN], bench, records[OWN], expected)
+                        ready(bench.runners[OWN], bench, records[OWN], expected)
                 right = [each for mode, each in bench.runners.items() if records[mode].correct]
                 with phases.time("time"):
                     _time(right, bench, records, options.seconds)
@@ -88,7 +88,7 @@ def expect(bench: Bench) -> Expected:
     return Expected(inputs, outputs, scenario.tolerance, distinct=distinct)
 
 
-def _ready(runner: ScenarioRunner, bench: Bench, record: Record, expected: Expected) -> None:
+def ready(runner: ScenarioRunner, bench: Bench, record: Record, expected: Expected) -> None:
     """In its steady state, checked and weighed."""
     with noting_inductor(runner.extra):
         settle(runner, bench, record)
