@@ -1,9 +1,9 @@
 """The laboratory's commands: python -m benchmarks COMMAND, and those are demo, bench, training,
-patterns, callables, engine and regress.
+patterns, callables, selection, engine and regress.
 
 `./run demo`, `./run bench`, `./run bench-training`, `./run bench-patterns`,
-`./run bench-callables`, `./run bench-engine-record` and `./run regress` set everything up and call
-them.
+`./run bench-callables`, `./run bench-selection`, `./run bench-engine-record` and `./run regress`
+set everything up and call them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from benchmarks.first_light import regress
 from benchmarks.harness import modes as ways
 from benchmarks.paper import command as paper
 from benchmarks.patterns import command as patterns
+from benchmarks.selection import command as selection
 from benchmarks.training import command as training
 from pygraph.demo import models as known
 from pygraph.demo import small_models
@@ -33,6 +34,7 @@ app = typer.Typer(
 app.command("training")(training.main)
 app.command("patterns")(patterns.main)
 app.command("callables")(callables.main)
+app.command("selection")(selection.main)
 app.command("engine")(engine.main)
 app.command("regress")(regress.main)
 app.command("bench")(paper.main)

@@ -41,6 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks/,
 import pygraph
 from benchmarks.harness import record
 from benchmarks.harness.environment import environment
+from benchmarks.harness.measure import percentile
 from pygraph import _engine
 from pygraph.frontends.compile import speculation
 from pygraph.runtime import devices
@@ -88,6 +89,7 @@ class Clock:
         return {
             "median_us": statistics.median(spent),
             "p10_us": spent[len(spent) // 10],
+            "p99_us": percentile(spent, 99),
             "worst_us": spent[-1],
         }
 

@@ -28,6 +28,7 @@ PAPER = "benchmarks/results/paper25.json"
 FIRST_LIGHT = "benchmarks/results/first-light.json"
 LAYERS_RECORD = "benchmarks/results/layers.json"
 PATTERNS = "benchmarks/results/patterns.json"
+SELECTION = "benchmarks/results/selection.json"
 
 MODES = ("eager", "default", "reduce-overhead", "pygraph", "floor")
 HEAD = (
@@ -192,6 +193,17 @@ def patterns(document: Document) -> str:
     )
 
 
+def selection(document: Document) -> str:
+    """Of `./run bench-selection`; needs the package, and so torch."""
+    from benchmarks.selection.table import goals_of, page
+
+    told = " ".join(f"{line}." for line in goals_of(document))
+    return (
+        f"{page(document)}\n\n{machine(document['env'])}. Microseconds. {told} "
+        f"Measured with `{document['command']}`."
+    )
+
+
 BLOCKS = (
     Block("README.md", "gain", PAPER, of_paper("gain")),
     Block("README.md", "speed-ups", PAPER, of_paper("readme_table")),
@@ -199,6 +211,7 @@ BLOCKS = (
     Block("docs/benchmarks.md", "memory", PAPER, of_paper("memory")),
     Block("docs/benchmarks.md", "first-light", FIRST_LIGHT, first_light),
     Block("docs/benchmarks.md", "patterns", PATTERNS, patterns, waits=True),
+    Block("docs/benchmarks.md", "selection", SELECTION, selection, waits=True),
     Block("docs/usage.md", "layers", LAYERS_RECORD, layers),
 )
 EXAMPLE = "examples/quickstart.py"

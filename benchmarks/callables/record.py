@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.harness import record
 from benchmarks.harness.device import Memory
-from benchmarks.harness.measure import Samples, percentile
+from benchmarks.harness.measure import Samples
 from benchmarks.harness.profile import Launched
 from benchmarks.harness.record import shareable
 from benchmarks.harness.reports import fallbacks
@@ -45,7 +45,6 @@ class Record(Timed):
     """Why it is wrong, or what it raised; a wrong mode is not timed."""
     verdict: dict[str, Any] = field(default_factory=dict)
     """check.Verdict."""
-    latency_p99_us: float | None = None
     latency_std_us: float | None = None
     prepare_s: float | None = None
     """Compiling, capturing and proving, all first calls included."""
@@ -81,7 +80,6 @@ class Record(Timed):
 
     def take(self, samples: Samples) -> None:
         super().take(samples)
-        self.latency_p99_us = percentile(samples.latency, 99)
         self.latency_std_us = statistics.pstdev(samples.latency)
 
     def take_held(self, before: Memory, held: Memory) -> None:

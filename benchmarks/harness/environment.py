@@ -24,6 +24,7 @@ COMMANDS = {
     "engine": "bench-engine-record",
     "patterns": "bench-patterns",
     "callables": "bench-callables",
+    "selection": "bench-selection",
 }
 """Of this package, as `./run` has them."""
 LIBRARIES = ("triton", "transformers", "torchvision", "timm")

@@ -76,18 +76,22 @@ class Effort:
     rounds: int = 5
     least: int = math.ceil(ENOUGH / 5)
     most: int = 200
+    in_a_row: float = 0.5
+    """The share of the time that the pipelined loop has; 0 or 1: there is one loop only."""
+    settling: int = 2
+    """Calls per mode and round in front of the clocks."""
 
     def count(self, modes: int, latency_us: float) -> int:
-        """Iterations per mode and round; half of the time is for the pipelined loop."""
-        return max(self.least, self._affordable(modes, latency_us))
+        """Iterations per mode and round."""
+        return self._count(modes, latency_us, 1 - self.in_a_row, self.least)
 
     def count_in_a_row(self, modes: int, latency_us: float) -> int:
         """The same for the pipelined loop."""
-        return max(FEWEST_IN_A_ROW, self._affordable(modes, latency_us))
+        return self._count(modes, latency_us, self.in_a_row, FEWEST_IN_A_ROW)
 
-    def _affordable(self, modes: int, latency_us: float) -> int:
-        share = self.seconds / (2 * modes * self.rounds)
-        return min(self.most, int(share / (latency_us * 1e-6)))
+    def _count(self, modes: int, latency_us: float, share: float, least: int) -> int:
+        affordable = share * self.seconds / (modes * self.rounds) / (latency_us * 1e-6)
+        return max(least, min(self.most, int(affordable))) if share else 0
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -150,6 +154,8 @@ def time_calls(
 def time_pipeline(
     runner: Runner, inputs: Sequence[Tensors], count: int, device: Device, samples: Samples
 ) -> None:
+    if not count:
+        return
     step, before = runner.step, runner.before
     device.synchronize()
     start = time.perf_counter_ns()
@@ -186,7 +192,7 @@ def measure(
                 given = runner.inputs or inputs
                 apart, in_a_row = counts[runner.mode]
                 _sweep()
-                time_calls(runner, given, 2, device, settle)
+                time_calls(runner, given, effort.settling, device, settle)
                 time_calls(runner, given, apart, device, own)
                 time_pipeline(runner, given, in_a_row, device, own)
                 own.calls += settle.calls

@@ -24,7 +24,7 @@ from benchmarks.harness import floor
 from benchmarks.harness.device import Device, Memory, nbytes
 from benchmarks.harness.figures import NOT_CACHED
 from benchmarks.harness.isolate import isolated
-from benchmarks.harness.reports import read_report
+from benchmarks.harness.reports import read_report, undecided
 from pygraph.demo.models import chosen
 from pygraph.reporting import WARMING, GraphReport
 
@@ -34,6 +34,9 @@ Step = Callable[..., Tensors]
 WARM_UP_CALLS = 4
 """Compiling, then torch's warm-up, recording and first replay."""
 MOST_WARM_UP_CALLS = 12
+DECIDING_CALLS = 16
+"""Between two looks at the report."""
+MOST_DECIDING_CALLS, MOST_DECIDING_S = 2000, 3.0
 
 
 @dataclass
@@ -160,6 +163,24 @@ def backward_thread(mode: str, also: Callable[[], None] | None = None) -> Callab
     return before
 
 
+def train(runner: Runner, forward: Callable[..., Any], parameters: Sequence[Any]) -> None:
+    """An iteration is the backward, too, and gradients begin anew in each."""
+    mark = runner.before
+
+    def step(*inputs: Any) -> Any:
+        loss = forward(*inputs)
+        loss.backward()
+        return loss
+
+    def start() -> None:
+        floor.forget(parameters)
+        if mark is not None:
+            mark()
+
+    runner.step, runner.parameters = step, parameters
+    runner.before = backward_thread(runner.mode, start)
+
+
 def copied(mode: str, bench: Bench) -> int:
     """Parameters are static; what the caller brings is copied by torch's graphs on every call."""
     return nbytes(bench.inputs[0]) if mode == "reduce-overhead" else 0
@@ -246,7 +267,24 @@ def warm_up(runner: Runner, bench: Bench) -> Runner:
             and any(graph.state == WARMING for graph in runner.reports())
         ):
             first_call(runner, bench, others)
+        decide(runner, bench)
     return runner
+
+
+def decide(runner: Runner, bench: Bench) -> None:
+    """pygraph: call as callers do who wait, until it is found out how each graph is served, or
+    patience ends. Not part of `compile_s`: these calls do what they are called for."""
+    started, calls = bench.clock(), 0
+    while undecided(runner.reports()):
+        if calls >= MOST_DECIDING_CALLS or bench.clock() - started > MOST_DECIDING_S:
+            break
+        for _ in range(DECIDING_CALLS):
+            runner.run(bench.inputs[calls % len(bench.inputs)])
+            bench.device.synchronize()
+            calls += 1
+    if calls:
+        runner.extra["deciding_calls"] = calls
+        runner.extra["deciding_s"] = bench.clock() - started
 
 
 def first_call(runner: Runner, bench: Bench, others: frozenset[str] = frozenset()) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import nn
 
 Tensors = tuple[Any, ...]
@@ -52,6 +53,11 @@ def made_inputs(sample: Sample, seed: int, device: torch.device) -> Tensors:
     """Inputs that depend on the seed alone."""
     generator = torch.Generator().manual_seed(seed)
     return tuple(tensor.to(device) for tensor in sample(generator, device))
+
+
+def compiled_frames() -> int:
+    """How many Dynamo has compiled in this process."""
+    return int(torch._dynamo.utils.counters["frames"].get("ok", 0))
 
 
 def with_code_of_its_own(function: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pygraph.reporting import REPLACED, GraphReport, Report
+from pygraph.reporting import REPLACED, WARMING, GraphReport, Report
 
 
 def read_report() -> Report:
@@ -25,6 +25,11 @@ class Counts:
     @classmethod
     def of(cls, report: Report) -> Counts:
         return cls(report.calls, report.replays, report.bytes_copied)
+
+
+def undecided(graphs: Iterable[GraphReport]) -> bool:
+    """Whether one of them is not what it will be: it is to be captured, or selection is at work."""
+    return any(each.state == WARMING or each.undecided for each in graphs)
 
 
 def fallbacks(graphs: Iterable[GraphReport]) -> list[dict[str, str]]:

@@ -20,6 +20,7 @@ class Timed:
     """Until the GPU is idle; the median, as are `host_us` and `pipelined_us`."""
     latency_p10_us: float | None = None
     latency_p90_us: float | None = None
+    latency_p99_us: float | None = None
     latency_worst_us: float | None = None
     host_us: float | None = None
     host_p90_us: float | None = None
@@ -36,6 +37,7 @@ class Timed:
         self.latency_us = percentile(samples.latency, 50)
         self.latency_p10_us = percentile(samples.latency, 10)
         self.latency_p90_us = percentile(samples.latency, 90)
+        self.latency_p99_us = percentile(samples.latency, 99)
         self.latency_worst_us = max(samples.latency)
         self.host_us = percentile(samples.host, 50)
         self.host_p90_us = percentile(samples.host, 90)

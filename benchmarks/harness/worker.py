@@ -15,10 +15,12 @@ import json
 import logging
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +30,9 @@ import typer
 from benchmarks.harness import record
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import environment
+from benchmarks.harness.measure import Alone, Phases
+from benchmarks.harness.turns import Turn
+from pygraph.demo.models import chosen
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,39 @@ class Given:
     """What an earlier process found out, which had to be given up."""
     options: dict[str, Any] = field(default_factory=dict)
     """PyGraph's, of its modes."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a workload is measured in several modes."""
+
+    modes: Sequence[str]
+    pygraph: Mapping[str, Any] = field(default_factory=dict)
+    """PyGraph's options."""
+    seconds: float = 1.5
+    """Of the clocks."""
+    alone: Alone = nullcontext
+    timed: Callable[[], None] = lambda: None
+    """Called behind the clocks."""
+    clock: Callable[[], float] = time.perf_counter
+
+
+def in_modes(given: Given, available: Sequence[str], measure: Callable[..., Any]) -> dict[str, Any]:
+    """What a job stores of a workload that `measure` makes the records of, one per mode."""
+    wanted = chosen(None if given.mode == "all" else given.mode, available, "mode")
+    options = Options(wanted, given.options, given.seconds)
+    if given.turns is not None:
+        turn = Turn(given.turns, given.workload.name)
+        options = replace(options, alone=turn.alone, timed=turn.give_up, clock=turn.clock)
+    # In front of the clocks: it asks another program, which others' clocks would stop for long.
+    env = environment()
+    phases = Phases()
+    records = measure(given.workload, given.device, options, phases)
+    return {
+        "env": env,
+        "records": [asdict(each) for each in records],
+        "phases": {name: round(seconds, 2) for name, seconds in phases.items()},
+    }
 
 
 def run(
@@ -90,6 +128,14 @@ def run(
         serve(out, lambda: work[kind](given), gate, lambda: kind in kinds and build(found))
 
     typer.run(main)
+
+
+def parsed(options: str) -> dict[str, Any]:
+    """PyGraph's, as a command is given them."""
+    found = json.loads(options)
+    if not isinstance(found, dict):
+        raise ValueError(f"--options: found {options}, needed a JSON object")
+    return found
 
 
 def outcome(work: Callable[[], Any]) -> dict[str, Any]:

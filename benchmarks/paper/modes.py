@@ -5,9 +5,8 @@ pygraph-untransformed    pygraph without the passes that take obstacles out of a
                          first of the paper's three ideas is worth (its section 6, ablation)
 pygraph-copies           pygraph with changing arguments copied into place instead of patched: what
                          the second is worth
-
-The third, selection, has no switch here: PyGraph does not decide by cost yet, so pygraph is
-measured without it.
+pygraph-always           pygraph with every graph used that is proven, whether it pays or not: what
+                         the third, selection, is worth
 
 What is compiled is the program from inputs to outputs. In training, the loss is made of the outputs
 by eager code, as in the paper: a backward graph then has the outputs' gradients among its inputs.
@@ -101,6 +100,7 @@ MODES: dict[str, Callable[[Bench], Iteration]] = {
     **{mode: _way(mode) for mode in ("eager", "default", "reduce-overhead", "pygraph")},
     "pygraph-untransformed": _way("pygraph-untransformed", transform="none"),
     "pygraph-copies": _way("pygraph-copies", arguments="copied"),
+    "pygraph-always": _way("pygraph-always", select="always"),
     "floor": _floor,
 }
 """In the order in which they are prepared."""

@@ -42,6 +42,7 @@ ORDER = (
     "floor",
     "pygraph-copies",
     "pygraph-untransformed",
+    "pygraph-always",
     "pygraph",
     "reduce-overhead",
 )

@@ -11,22 +11,22 @@ is not run since it would end the process.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from benchmarks.harness import changes
 from benchmarks.harness.device import Device
 from benchmarks.harness.environment import command_line
-from benchmarks.patterns import changes
+from benchmarks.harness.worker import parsed
 from benchmarks.patterns.catalogue import PATTERNS, THEME_OF, find
 from benchmarks.patterns.modes import MODES, available
-from benchmarks.patterns.record import Record
+from benchmarks.patterns.record import Record, read_records
 from benchmarks.patterns.suite import Plan, Suite
 from benchmarks.patterns.table import not_run, reasons, summary_lines, tables
 from pygraph.demo.models import chosen
@@ -66,7 +66,9 @@ def main(
     if device == "cuda" and not torch.cuda.is_available():
         raise typer.BadParameter("no NVIDIA GPU that torch can use; without one: --device cpu")
     try:
-        before = None if compare is None else changes.read(compare)
+        before = None
+        if compare is not None:
+            before = read_records(changes.read(compare, "patterns", "bench-patterns"))
         plan = Plan(
             patterns=tuple(each.name for each in find(only)),
             modes=tuple(chosen(modes, available(Device(device)), "mode")),
@@ -74,20 +76,13 @@ def main(
             budget_s=budget,
             seconds=seconds,
             preparing=preparing,
-            options=_parsed(options),
+            options=parsed(options),
         )
     except (KeyError, ValueError) as error:
         raise typer.BadParameter(str(error.args[0])) from error
     suite = Suite(plan, command_line(), console, out)
     suite.run()
     raise typer.Exit(show(suite, console, before))
-
-
-def _parsed(options: str) -> dict[str, Any]:
-    found = json.loads(options)
-    if not isinstance(found, dict):
-        raise ValueError(f"--options: found {options}, needed a JSON object")
-    return found
 
 
 def show(suite: Suite, console: Console, before: Sequence[Record] | None = None) -> int:
@@ -99,7 +94,7 @@ def show(suite: Suite, console: Console, before: Sequence[Record] | None = None)
             console.print(Text(line))
         for line in [*not_run(suite.records), *reasons(suite.records)]:
             console.print(Text(line, style="dim"), soft_wrap=True)
-        for line in [] if before is None else changes.lines(before, suite.records):
+        for line in [] if before is None else changes.lines(before, suite.records, "patterns"):
             console.print(Text(line))
     problems = suite.problems()
     for problem in problems:

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from benchmarks.harness.device import Device
-from benchmarks.harness.floor import forget
 from benchmarks.harness.isolate import isolated
-from benchmarks.harness.modes import Bench, Runner, backward_thread, before, compiling
+from benchmarks.harness.modes import Bench, Runner, before, compiling, train
 from benchmarks.patterns.pattern import Loaded, Pattern, Tensors
 
 MODES = ("eager", "default", "reduce-overhead", "pygraph", "clean")
@@ -53,32 +52,13 @@ def maker(mode: str, options: Mapping[str, Any]) -> Callable[[Bench], PatternRun
             step = torch.compile(model, **compiling(way(mode), bench.device.is_cuda, **options))
         runner = PatternRunner(way(mode), step, before(mode), inputs=bench.inputs)
         if bench.workload.training:
-            train(runner, step)
+            train(runner, step, list(step.parameters()))
         elif model.by_hand:
             runner.step = functools.partial(model.called, step)
         runner.model = model
         return runner
 
     return make
-
-
-def train(runner: Runner, forward: Callable[..., Any]) -> None:
-    """An iteration is the backward, too, and gradients begin anew in each."""
-    parameters = list(forward.parameters())  # type: ignore[attr-defined]
-    mark = runner.before
-
-    def step(*inputs: Any) -> Any:
-        loss = forward(*inputs)
-        loss.backward()
-        return loss
-
-    def start() -> None:
-        forget(parameters)
-        if mark is not None:
-            mark()
-
-    runner.step, runner.parameters = step, parameters
-    runner.before = backward_thread(runner.mode, start)
 
 
 def observed(runner: PatternRunner, inputs: Tensors) -> Any:

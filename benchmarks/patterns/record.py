@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.harness.figures import Modes
-from benchmarks.harness.measure import Samples, geomean, percentile
+from benchmarks.harness.measure import geomean
 from benchmarks.harness.profile import Launched
 from benchmarks.harness.record import by_mode, restored, shareable
 from benchmarks.harness.reports import fallbacks
@@ -21,7 +21,6 @@ from pygraph.reporting import GraphReport
 class Record(Timed):
     """One pattern in one mode."""
 
-    latency_p99_us: float | None = None
     compile_s: float | None = None
     """Up to the steady state, the first calls included."""
     recompilations: int | None = None
@@ -46,10 +45,6 @@ class Record(Timed):
     fallbacks: list[dict[str, str]] = field(default_factory=list)
     """pygraph and clean: [{graph, reason}] of compiled graphs that do not run as CUDA graphs."""
     extra: dict[str, Any] = field(default_factory=dict)
-
-    def take(self, samples: Samples) -> None:
-        super().take(samples)
-        self.latency_p99_us = percentile(samples.latency, 99)
 
     def take_reports(self, reports: Sequence[GraphReport]) -> None:
         """Of the graphs that are still called."""

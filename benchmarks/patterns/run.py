@@ -8,11 +8,6 @@ slow the clocks.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -20,8 +15,9 @@ from benchmarks.harness import measure
 from benchmarks.harness.device import Device, young_heap
 from benchmarks.harness.modes import Bench, begin, warm_up
 from benchmarks.harness.profile import profile
-from benchmarks.harness.program import with_code_of_its_own
+from benchmarks.harness.program import compiled_frames, with_code_of_its_own
 from benchmarks.harness.record import costs_itself, message
+from benchmarks.harness.worker import Options
 from benchmarks.patterns.check import Reference, judge, results
 from benchmarks.patterns.modes import bench_of, maker
 from benchmarks.patterns.pattern import Loaded, Pattern
@@ -31,19 +27,6 @@ log = logging.getLogger(__name__)
 
 ROUNDS, LEAST = 10, 12
 """Of the clocks; calls per mode and round, however long one takes."""
-
-
-@dataclass(frozen=True)
-class Options:
-    modes: Sequence[str]
-    pygraph: Mapping[str, Any] = field(default_factory=dict)
-    """PyGraph's options."""
-    seconds: float = 1.5
-    """Of the clocks."""
-    alone: measure.Alone = nullcontext
-    timed: Callable[[], None] = lambda: None
-    """Called behind the clocks."""
-    clock: Callable[[], float] = time.perf_counter
 
 
 def run_pattern(
@@ -64,11 +47,6 @@ def run_pattern(
             with phases.time("profile"):
                 _profile(bench, records)
     return list(records.values())
-
-
-def compiled() -> int:
-    """Frames that Dynamo has compiled in this process."""
-    return int(torch._dynamo.utils.counters["frames"].get("ok", 0))
 
 
 def with_own_code(model: Loaded) -> Loaded:
@@ -95,13 +73,13 @@ def _prepare(
                 own = bench_of(mode, pattern, model, device)
                 own.clock = bench.clock
                 runner = begin(maker(mode, options.pygraph), own)
-                known = compiled()
+                known = compiled_frames()
                 bench.runners[mode] = warm_up(runner, own)
             record.compile_s = runner.compile_s
             record.extra |= runner.extra
             with phases.time("check"):
                 found = results(runner, mode, pattern, device)
-                record.recompilations = compiled() - known
+                record.recompilations = compiled_frames() - known
                 verdict = judge(mode, found, reference)
             record.correct, record.error = verdict.correct, verdict.reason
             record.relative_error, record.fresh = verdict.relative_error, verdict.fresh
@@ -112,7 +90,7 @@ def _prepare(
 
 
 def _time(bench: Bench, records: dict[str, Record], seconds: float) -> None:
-    runners, known = bench.runners, compiled()
+    runners, known = bench.runners, compiled_frames()
     calls = {graph.name: graph.calls for each in runners.values() for graph in each.reports()}
     copied = {mode: each.counted("bytes_copied") for mode, each in runners.items()}
     effort = measure.Effort(seconds, ROUNDS, least=LEAST)
@@ -120,7 +98,7 @@ def _time(bench: Bench, records: dict[str, Record], seconds: float) -> None:
     for mode, runner in runners.items():
         record, own = records[mode], samples[runner.mode]
         record.take(own)
-        record.compiled_in_clocks = compiled() - known
+        record.compiled_in_clocks = compiled_frames() - known
         if runner.graphs:
             record.bytes_copied = (runner.counted("bytes_copied") - copied[mode]) / own.calls
             # A graph of numbers that were the first ones is called once, and then never more.

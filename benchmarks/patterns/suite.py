@@ -1,125 +1,34 @@
-"""All patterns, each in a process of its own; a crash or a time-out of one costs only that one.
-
-Many prepare at once; for the clocks each is alone on the machine (harness/turns.py). The profiler,
-which only counts, runs behind the turn. The record is saved after each pattern.
-"""
+"""All patterns, each in a process of its own. The profiler, which only counts, runs behind the turn
+of the clocks."""
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
-import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
-from benchmarks.harness import record
-from benchmarks.harness.jobs import Job, Outcome, together
-from benchmarks.harness.record import by_mode, restored, shareable
-from benchmarks.harness.turns import Clocks, status
+from benchmarks.harness import suite
+from benchmarks.harness.figures import Modes
 from benchmarks.patterns.record import Record, document
 from benchmarks.patterns.table import in_short
 
-LIMIT_S = 240.0
-"""Per pattern, the time left out in which it is stopped for others' clocks."""
-
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be measured, and how."""
-
+class Plan(suite.Plan):
     patterns: tuple[str, ...]
-    modes: tuple[str, ...] = ()
-    """Empty: all that there are."""
-    device: str = "cuda"
-    budget_s: float = 480.0
-    """For everything: patterns that are not measured by then are left out."""
-    seconds: float = 1.5
-    """Of the clocks, per pattern."""
-    preparing: int = 12
-    """Patterns that compile and capture at once, before each is timed alone."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """PyGraph's."""
 
     @property
-    def arguments(self) -> list[str]:
-        given = ["--device", self.device, "--seconds", str(self.seconds)]
-        return [*given, "--options", json.dumps(dict(self.options))]
+    def names(self) -> tuple[str, ...]:
+        return self.patterns
 
 
-class Suite:
-    """A run: its jobs, and the record that they fill, which is written if it has a path."""
-
-    def __init__(self, plan: Plan, command: str, console: Console, out: Path | None = None) -> None:
-        self.plan, self.command, self.console, self.out = plan, command, console, out
-        self.env: dict[str, Any] = {}
-        self.errors: list[dict[str, Any]] = []
-        self._found: dict[str, list[Record]] = {}
-        self._phases: dict[str, dict[str, float]] = {}
-
-    @property
-    def records(self) -> list[Record]:
-        """In the order of the catalogue, whichever pattern was measured first."""
-        known = self._found
-        return [each for name in self.plan.patterns if name in known for each in known[name]]
+class Suite(suite.Suite):
+    worker = "benchmarks.patterns.worker"
+    one = "pattern"
+    kind = Record
 
     def document(self) -> dict[str, Any]:
         settings = asdict(self.plan)
         return document(self.records, self.env, self.command, self._phases, settings, self.errors)
 
-    def problems(self) -> list[str]:
-        """What was not measured, or went wrong: empty if all ran right."""
-        wrong = [each for each in self.records if not each.timed and not each.not_run]
-        return [
-            *(f"{each['pattern']}: {each['error']}" for each in self.errors),
-            *(f"{each.workload}, {each.mode}: {each.error}" for each in wrong),
-        ]
-
-    def run(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            turns = Path(folder)
-
-            def done(outcome: Outcome) -> None:
-                self._store(outcome, status(turns, outcome.job.model))
-
-            mode = ",".join(self.plan.modes) or "all"
-            worker = "benchmarks.patterns.worker"
-            together(
-                [Job("measure", each, mode, LIMIT_S, worker=worker) for each in self.plan.patterns],
-                time.monotonic() + self.plan.budget_s,
-                done,
-                self.plan.preparing,
-                # More threads than cores: compilers wait for each other.
-                max(1, 2 * (os.cpu_count() or 1) // self.plan.preparing),
-                [*self.plan.arguments, "--turns", folder],
-                tick=Clocks(turns).tick,
-            )
-
-    def _store(self, outcome: Outcome, doing: str) -> None:
-        """`doing`: what it was at when it ended."""
-        name = outcome.job.model
-        if outcome.error is not None:
-            error = shareable(outcome.error) + (f" ({doing})" if doing else "")
-            self.errors.append({"pattern": name, "error": error, "ran": outcome.ran})
-            self.console.print(Text(f"  {name}: {error}", style="red"))
-        else:
-            found = outcome.result
-            self.env = found["env"]
-            self._found[name] = [restored(Record, each) for each in found["records"]]
-            self._phases[name] = found["phases"] | {"all": round(outcome.seconds, 1)}
-            said = in_short(by_mode(self._found[name])[name])
-            self.console.print(Text(f"  {name} ({outcome.seconds:.0f} s): {said}"))
-        if self.out is not None:
-            record.write(self.out, self.document())
-            if name not in self._found or not all(
-                each.timed or each.not_run for each in self._found[name]
-            ):
-                # Beside the record, not part of it: it is full of paths.
-                folder = self.out.with_suffix(".logs")
-                folder.mkdir(parents=True, exist_ok=True)
-                Path(folder, f"{name}.txt").write_text(outcome.log)
+    def in_short(self, modes: Modes) -> str:
+        return in_short(modes)

@@ -20,6 +20,7 @@ from benchmarks.paper.report.figures import (
     EAGER,
     FLOOR,
     OWN,
+    PARTS,
     TORCH,
     Rows,
     figure,
@@ -34,6 +35,9 @@ COLOURS = {
     TORCH: "#d98e04",
     OWN: "#1b8f5a",
     FLOOR: "none",
+    "pygraph-untransformed": "#b5533c",
+    "pygraph-copies": "#4f7cac",
+    "pygraph-always": "#7a5195",
 }
 INK = "#010203"
 """Stands for the text's colour until the chart is in a page."""
@@ -83,7 +87,7 @@ def speed_ups(rows: Rows) -> Drawn | None:
     """The paper's figure 7: over default, per workload and as a mean."""
     modes = (EAGER, TORCH, OWN, FLOOR)
     shown = [row for row in rows.values() if row.latency(DEFAULT)]
-    series = [_speed_ups(mode, shown) for mode in modes]
+    series = [_with_mean(mode, shown, speed_up(DEFAULT, mode)) for mode in modes]
     names = [*(row.name for row in shown), MEAN]
     own = series[modes.index(OWN)].values[-1]
     said = "" if own is None else f" The geometric mean of pygraph is {own:.2f}."
@@ -91,8 +95,7 @@ def speed_ups(rows: Rows) -> Drawn | None:
     return _bars("speed-up", names, series, "speed-up over default", alt, line=1.0, labelled=OWN)
 
 
-def _speed_ups(mode: str, shown: Sequence[Row]) -> Series:
-    value = speed_up(DEFAULT, mode)
+def _with_mean(mode: str, shown: Sequence[Row], value: figures.Ratio) -> Series:
     values = [*map(value, shown), mean(shown, value).value]
     return Series(mode, values, [row.mode(mode) is not None and not value(row) for row in shown])
 
@@ -129,6 +132,18 @@ def busy_shares(rows: Rows) -> Drawn | None:
     return _dots("busy", names, series, label, alt, percent=True)
 
 
+def ablation(rows: Rows) -> Drawn | None:
+    """What each of the paper's three ideas gains."""
+    shown = [row for row in rows.values() if row.latency(OWN) and any(map(row.latency, PARTS))]
+    series = [_with_mean(mode, shown, over(mode, OWN)) for mode in PARTS]
+    alt = (
+        f"Bars: latency of {_listed(PARTS)} in times of pygraph's, {len(shown)} workloads; above 1 "
+        "the part switched off gains."
+    )
+    names = [*(row.name for row in shown), MEAN]
+    return _bars("ablation", names, series, "latency in times of pygraph's", alt, line=1.0)
+
+
 def in_short(rows: Rows) -> Drawn | None:
     """The speed-ups of the README's rows and the means of all rows, over both of torch's modes."""
     references = (DEFAULT, TORCH)
@@ -162,6 +177,7 @@ CHARTS: dict[str, Callable[[Rows], Drawn | None]] = {
     "busy": busy_shares,
     "compile": compile_times,
     "floor": floor_distances,
+    "ablation": ablation,
 }
 
 

@@ -14,6 +14,8 @@ EAGER, DEFAULT, TORCH, OWN, FLOOR = "eager", "default", "reduce-overhead", "pygr
 MODES = (EAGER, DEFAULT, TORCH, OWN, FLOOR)
 """What a row is measured in, parts of pygraph switched off left out."""
 COMPILED = (DEFAULT, TORCH, OWN)
+PARTS = (f"{OWN}-untransformed", f"{OWN}-copies", f"{OWN}-always")
+"""The modes without one of the paper's three ideas, in its order."""
 
 Rows = Mapping[str, Row]
 Ratio = Callable[[Row], float | None]

@@ -225,6 +225,8 @@ class GraphReport:
     They are not among `calls`."""
     selection: list[Selected] = field(default_factory=list)
     """How its programs serve calls, by sizes; of those that this is decided for."""
+    undecided: int = 0
+    """Of how many sizes it is being found out how they are served."""
     timings_ms: dict[str, float] = field(default_factory=dict)
     """What building it took, by step."""
     passes: list[Applied] = field(default_factory=list)

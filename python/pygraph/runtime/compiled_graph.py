@@ -201,6 +201,7 @@ class CompiledGraph:
         if self._launch_counts is not None:
             self.report.dropped = self._launch_counts.dropped
             self.report.bytes_looked_at = self._launch_counts.bytes_looked_at
+        self.report.undecided = self._selecting.undecided
         self.report.programs, self.report.limit = len(programs), self._signatures.limit
         for name, retired in self._retired.items():
             setattr(self.report, name, retired + sum(getattr(each, name) for each in programs))
@@ -585,6 +586,7 @@ class CompiledGraph:
             self._retire(signature)
             self._signatures.drop(signature)
         self._member.release()
+        self._selecting.forget()
         self.dispatcher.clear()
 
     def _note_failure(self, failure: Failure) -> None:

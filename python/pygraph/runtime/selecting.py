@@ -38,12 +38,22 @@ class Selecting:
         self._dispatcher = dispatcher
         self._report = report
         self._state = GRAPHED  #: of the report while programs serve
+        self._open: dict[str, bool] = {}  #: by sizes: it is only about copies
 
     @property
     def hopeless(self) -> bool:
         """Whether further programs are not worth linking, as those that there are do not pay."""
         found = self._programs()
         return len(found) >= _ENOUGH_THAT_REST and not any(each.graph for each in found)
+
+    @property
+    def undecided(self) -> int:
+        """Of how many sizes it is being found out how they are served, for the first time."""
+        return len(self._open)
+
+    def forget(self) -> None:
+        """Its programs are gone."""
+        self._open.clear()
 
     def add(
         self,
@@ -73,6 +83,7 @@ class Selecting:
                 times = {"device": 1e6 * graph_s}, {"device": 1e6 * callable_s}
                 self._note(Selected(of, True, "proof", 1, *times))
             if not won or copied:
+                self._open[of] = won
                 self._dispatcher.select(
                     program,
                     functools.partial(self._judge, of, _described(program, arguments, copied)),
@@ -102,6 +113,8 @@ class Selecting:
         decision = selection.judge(clocked, over)
         if decision is None:
             return None
+        if not about_copies or self._open.get(of, True):
+            self._open.pop(of, None)
         self._note(_selected(of, decision, copies if about_copies else ""))
         return decision.graph, decision.idle
 

@@ -74,20 +74,25 @@ def test_copied_arguments_are_counted() -> None:
             assert copied == (4 * 8 * 4 if each is copying else 0)
 
 
-def test_a_mode_leaves_programs_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, frozenset[str]] = {}
+def test_a_mode_switches_off_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
     real = modes.modes.compiling
 
     def compiling(mode: str, on_gpu: bool = True, **options: Any) -> dict[str, Any]:
         given = real(mode, on_gpu, **options)
         if mode.startswith("pygraph"):
-            seen[mode] = split(given["options"])[0].passes
+            own = split(given["options"])[0]
+            seen[mode] = own.passes, own.select
         return given
 
     monkeypatch.setattr(modes.modes, "compiling", compiling)
     with torch.no_grad():
-        bench = bench_of(NET, "eager", "pygraph", "pygraph-untransformed")
-    assert seen == {"pygraph": ALL, "pygraph-untransformed": frozenset()}
+        bench = bench_of(NET, "eager", "pygraph", "pygraph-untransformed", "pygraph-always")
+    assert seen == {
+        "pygraph": (ALL, "measure"),
+        "pygraph-untransformed": (frozenset(), "measure"),
+        "pygraph-always": (ALL, "always"),
+    }
     ours, plain = bench.runners["pygraph"], bench.runners["pygraph-untransformed"]
     assert len(plain.graphs) == 1 and not plain.graphs & ours.graphs
     assert set(prepare.ORDER) == set(modes.MODES)

@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib")
 
 from paper_support import HOSTILE, line, mode, whole, with_gaps
 
-from benchmarks.paper.report import charts, sections, tables
+from benchmarks.paper.report import charts, figures, sections, tables
 from benchmarks.paper.report.figures import rows_of
 from benchmarks.paper.report.html import as_html, write_report
 from benchmarks.paper.report.markdown import as_markdown
@@ -103,7 +103,7 @@ def test_slower_is_not_shown_as_good(page, no_charts):
 
 def test_charts_are_the_same_each_time(page):
     rows = rows_of(with_gaps())
-    for name in charts.CHARTS:
+    for name in charts.CHARTS.keys() - {"ablation"}:
         first = charts.draw(name, rows)
         assert first is not None and first.svg in page
         assert "http" not in re.sub(r'xmlns(:xlink)?="[^"]+"', "", first.svg)
@@ -120,6 +120,34 @@ def test_the_first_chart_shows_the_speed_ups_and_what_failed():
         f"The geometric mean of pygraph is {mean}."
     )
     assert drawn.svg.count(">failed<") == 2 and ">4.19<" in drawn.svg
+
+
+def test_the_ablation_is_drawn_once_each_part_was_switched_off(monkeypatch):
+    content = whole()
+    for name, factor in (("pygraph-untransformed", 1.5), ("pygraph-always", 0.8)):
+        assert not any(isinstance(each, sections.Chart) for each in ablation(content))
+        for workload in content["workloads"]:
+            own = mode(content, workload, "pygraph")
+            more = own | {"mode": name, "latency_us": factor * own["latency_us"]}
+            content["workloads"][workload]["records"].append(more)
+    assert ablation(content)[-1] == sections.Chart("ablation")
+    mode(content, "EOS", "pygraph-always").update(correct=False, error="boom", latency_us=None)
+    seen = {}
+    monkeypatch.setattr(charts, "_bars", lambda name, names, series, *rest, **_: seen.update(
+        {each.mode: dict(zip(names, each.values, strict=True)) for each in series}))  # fmt: skip
+    charts.draw("ablation", rows_of(content))
+    assert list(seen) == list(figures.PARTS) and len(seen["pygraph-copies"]) == 26
+    assert seen["pygraph-untransformed"]["BERT"] == pytest.approx(1.5)
+    assert seen["pygraph-always"]["geomean"] == pytest.approx(0.8)
+    assert seen["pygraph-always"]["EOS"] is None
+    monkeypatch.undo()
+    drawn = charts.draw("ablation", rows_of(content))
+    assert drawn.svg.count(">failed<") == 1 and ">pygraph-always<" in drawn.svg
+    assert drawn.alt.startswith("Bars: latency of pygraph-untransformed, pygraph-copies and")
+
+
+def ablation(content):
+    return sections.sections(content)["Ablation"]
 
 
 def test_a_report_is_two_files(tmp_path, no_charts):

@@ -15,11 +15,12 @@ pytest.importorskip("torch")
 
 from rich.console import Console
 
+from benchmarks.harness import changes
 from benchmarks.harness.jobs import Job
 from benchmarks.harness.measure import Samples
 from benchmarks.harness.profile import Launched
 from benchmarks.harness.record import by_mode
-from benchmarks.patterns import changes, table
+from benchmarks.patterns import table
 from benchmarks.patterns.catalogue import PATTERNS
 from benchmarks.patterns.record import Record, document, read_records, summarize
 from benchmarks.patterns.suite import Plan, Suite
@@ -165,7 +166,7 @@ def test_what_changed_beside_default():
     by_name["cond", "default"].latency_us = 480.0
     found = changes.changes(before, now)
     assert found == pytest.approx({"print": 1.1, "logging": 1.0, "cond": 1 / 1.2})
-    _, slower, faster = changes.lines(before, now)
+    _, slower, faster = changes.lines(before, now, "patterns")
     assert slower == "slower by more than 5%: print 1.10"
     assert faster == "faster by more than 5%: cond 0.83"
     by_name["print", "default"].correct = False

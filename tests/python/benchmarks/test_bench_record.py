@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,23 @@ pytest.importorskip("torch")
 
 from rich.console import Console
 
+from benchmarks.callables.record import Record as OfCallables
 from benchmarks.first_light import chart, demo, table
 from benchmarks.first_light.record import REQUIRED, Record, document, summarize
-from benchmarks.harness import record
+from benchmarks.harness import measure, record
+from benchmarks.harness.device import Device
 from benchmarks.harness.figures import over
 from benchmarks.harness.measure import Effort, Samples, geomean, percentile
+from benchmarks.harness.modes import Runner
 from benchmarks.harness.reports import fallbacks
+from benchmarks.harness.timed import Timed
+from benchmarks.paper.record import Result as OfPaper
+from benchmarks.patterns.record import Record as OfPatterns
+from benchmarks.selection.record import Record as OfSelection
+from benchmarks.training.record import Result as OfTraining
 from pygraph.reporting import FALLBACK, GRAPHED, REPLACED, GraphReport
 
+KINDS = (Record, OfPaper, OfTraining, OfPatterns, OfCallables, OfSelection, Timed)
 SPEEDS = {"eager": 3.0, "default": 2.0, "reduce-overhead": 1.5, "pygraph": 1.0, "floor": 0.5}
 
 
@@ -134,6 +144,29 @@ def test_effort_is_bounded_both_ways():
     assert effort.least * effort.rounds >= 50
     assert effort.count_in_a_row(modes=5, latency_us=1e6) < effort.least
     assert effort.count_in_a_row(modes=5, latency_us=4000.0) == 50
+
+
+def test_one_loop_can_have_all_of_the_time():
+    apart, in_a_row = (Effort(seconds=10.0, in_a_row=share) for share in (0.0, 1.0))
+    assert (apart.count(5, 8000.0), apart.count_in_a_row(5, 8000.0)) == (50, 0)
+    assert (in_a_row.count(5, 8000.0), in_a_row.count_in_a_row(5, 8000.0)) == (0, 50)
+    runner, samples = Runner("eager", lambda: None), {}
+    for effort in (replace(apart, most=3, least=1), replace(in_a_row, most=3)):
+        found = measure.measure([runner], [()], Device("cpu"), effort)["eager"]
+        samples[effort.in_a_row] = len(found.latency), len(found.pipelined)
+    assert samples == {0.0: (15, 0), 1.0: (0, 5)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_record_has_the_slowest_calls(kind: type[Timed]):
+    made = kind("model", 1, "pygraph")
+    latency = [float(n) for n in range(1001)]
+    made.take(Samples(latency=latency, host=[1.0], pipelined=[2.0]))
+    assert (made.latency_us, made.latency_p99_us, made.latency_worst_us) == (500.0, 990.0, 1000.0)
+    older = asdict(made)
+    del older["latency_p99_us"]
+    read = record.restored(kind, older)
+    assert read.latency_p99_us is None and read.latency_worst_us == 1000.0
 
 
 def test_what_was_replaced_is_no_fallback() -> None:

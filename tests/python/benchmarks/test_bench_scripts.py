@@ -14,13 +14,19 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
+from benchmarks import jitter
+from benchmarks.harness.device import Device
+from benchmarks.harness.modes import Bench, Runner
+
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "benchmarks"
 NAMED = set(re.findall(r"(?<=python )[\w/]+\.py", (SCRIPTS / "results/README.md").read_text()))
 """What records are made with."""
 RUN = {
     f"benchmarks/{name}.py"
-    for name in ("first_calls", "host_path", "layers", "lengths", "side_by_side")
+    for name in ("first_calls", "host_path", "jitter", "layers", "lengths", "side_by_side")
 }
 """Run to their end below."""
 ROWS = {
@@ -73,7 +79,7 @@ def test_the_host_path(tmp_path: Path) -> None:
     for size in found["sizes"]:
         assert size["rows"].keys() == ROWS
         for row in size["rows"].values():
-            assert 0 < row["p10_us"] <= row["median_us"] <= row["worst_us"]
+            assert 0 < row["p10_us"] <= row["median_us"] <= row["p99_us"] <= row["worst_us"]
     assert [each["numbers"] for each in found["numbers"]] == [1, 8]
     for each in found["numbers"]:
         assert list(each["rows"]) == ["constant", "brought", "computed"]
@@ -158,6 +164,43 @@ def test_the_first_calls(tmp_path: Path) -> None:
     assert 0 < compiling["ours"]["pygraph/frontends/compile/aot.py:compile_graph"] <= compiling["s"]
     assert 0 < sum(compiling["innermost"].values()) <= compiling["s"] + 0.1
     assert all({"link", "proof"} <= set(graph["timings_ms"]) for graph in found["graphs"])
+
+
+def test_jitter(tmp_path: Path) -> None:
+    found = run("jitter.py", tmp_path / "out.json", "--device", "cpu", "--calls", "400")
+    rows = {row["mode"]: row for row in found["rows"]}
+    assert list(rows) == ["default", "pygraph", "control"]
+    for row in rows.values():
+        assert row["calls"] == 400
+        for clock in ("latency_us", "host_us"):
+            figures = row[clock]
+            assert 0 < figures["median"] <= figures["p99"] <= figures["p99.9"] <= figures["worst"]
+            assert figures["slowest"][0][1] == figures["worst"] and len(figures["slowest"]) == 50
+        assert row["latency_us"]["median"] >= row["host_us"]["median"]
+    assert rows["control"]["latency_us"]["median"] * 10 < rows["pygraph"]["latency_us"]["median"]
+    assert rows["pygraph"]["settled"] and rows["control"]["settled"] is None
+
+
+def test_slow_calls_are_counted_and_named() -> None:
+    even = [10.0] * 1000
+    assert jitter.distribution(even)["slow"] == 0
+    even[70], even[900] = 31.0, 29.0
+    found = jitter.distribution(even)
+    assert (found["median"], found["worst"], found["slow"]) == (10.0, 31.0, 1)
+    assert found["slowest"][:2] == [[70, 31.0], [900, 29.0]] and found["p99"] == 10.0
+    assert 29.0 < found["p99.9"] <= 31.0
+
+
+def test_every_mode_and_the_control_take_turns() -> None:
+    seen: list[str] = []
+
+    def runner(mode: str) -> Runner:
+        return Runner(mode, lambda *inputs: seen.append(mode))
+
+    bench = Bench(None, [()], Device("cpu"))
+    found = jitter.timed([runner("a"), runner("b")], bench, calls=6, blocks=2)
+    order = [mode for n, mode in enumerate(seen) if n == 0 or seen[n - 1] != mode]
+    assert order == ["a", "b", "a"] and all(len(each.latency) == 6 for each in found.values())
 
 
 def test_a_stream_of_lengths(tmp_path: Path) -> None:

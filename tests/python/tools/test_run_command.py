@@ -94,6 +94,7 @@ MEASURED = (
     "bench-training",
     "bench-patterns",
     "bench-callables",
+    "bench-selection",
     "bench-engine-record",
 )
 
