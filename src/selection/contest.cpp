@@ -10,6 +10,7 @@ namespace pygraph::selection {
 namespace {
 
 constexpr std::uint32_t kCallsPerTurn = 2;
+constexpr std::uint32_t kCallsPerPair = 2 * kCallsPerTurn;
 constexpr double kNever = std::numeric_limits<double>::quiet_NaN();
 
 struct Books {
@@ -70,34 +71,31 @@ bool Ledger::has_credit(Clock::time_point now) noexcept {
 
 Contest::Contest(const Driver& driver, bool device_clock, std::uint32_t seed, Now now)
     : driver_(&driver), device_clock_(device_clock), now_(now), random_(seed) {
-  graph_first_ = (random_() >> 4U) % 2 == 0;
   ++under_way_;
 }
 
 Contest::~Contest() { --under_way_; }
 
-/// Takes the last sighting in, if all of its clocks have stopped. False: not yet.
+/// Takes the oldest sighting in, if all of its clocks have stopped. False: none.
 bool Contest::collect() {
-  if (open_ == nullptr) {
-    return true;
-  }
-  if (!open_->returned) {
+  if (open_.empty() || !open_.front()->returned) {
     return false;
   }
+  const std::shared_ptr<Sighting> seen = open_.front();
   double device = kNever;
-  if (open_->first && open_->last) {
-    const CUresult passed = driver_->api.cuEventQuery(open_->last.get());
+  if (seen->first && seen->last) {
+    const CUresult passed = driver_->api.cuEventQuery(seen->last.get());
     if (passed == CUDA_ERROR_NOT_READY) {
       return false;
     }
     float milliseconds = 0;
     if (passed == CUDA_SUCCESS &&
-        driver_->api.cuEventElapsedTime(&milliseconds, open_->first.get(), open_->last.get()) ==
+        driver_->api.cuEventElapsedTime(&milliseconds, seen->first.get(), seen->last.get()) ==
             CUDA_SUCCESS) {
       device = 1e3 * static_cast<double>(milliseconds);
     }
   }
-  const std::shared_ptr<Sighting> seen = std::exchange(open_, nullptr);
+  open_.pop_front();
   take(*seen, device);
   return true;
 }
@@ -122,40 +120,51 @@ void Contest::take(const Sighting& sighting, double device) {
   }
   graph_.reset();
   other_.reset();
-  calls_ = 0;
-  graph_first_ = (random_() >> 4U) % 2 == 0;
 }
 
 /// Whether one more call is to be clocked: a pair that has begun is finished.
-bool Contest::next_call() { return !over() && (calls_ != 0 || Ledger::has_credit(now_())); }
+bool Contest::may_begin() {
+  if (due_ || over() || open_.size() >= kMostOpen || (!open_.empty() && !open_.back()->returned)) {
+    return false;
+  }
+  return calls_ % kCallsPerPair != 0 || Ledger::has_credit(now_());
+}
 
 std::shared_ptr<Sighting> Contest::begin(Clock::time_point began, CUstream stream) {
   due_ = false;
   const Clock::time_point asked = now_();
-  if (!collect() || due_ || !next_call()) {
+  while (!due_ && collect()) {
+  }
+  if (!may_begin()) {
     return nullptr;
   }
-  const std::uint32_t turn = calls_ / kCallsPerTurn;
+  const std::uint32_t call = calls_++ % kCallsPerPair;
+  if (call == 0) {
+    graph_first_ = (random_() >> 4U) % 2 == 0;
+  }
   auto sighting = std::make_shared<Sighting>();
-  sighting->alternative = (turn == 0) == graph_first_ ? Alternative::kGraph : Alternative::kOther;
-  sighting->counts = calls_ % kCallsPerTurn == kCallsPerTurn - 1;
+  sighting->alternative =
+      (call < kCallsPerTurn) == graph_first_ ? Alternative::kGraph : Alternative::kOther;
+  sighting->counts = call % kCallsPerTurn == kCallsPerTurn - 1;
   sighting->idle = driver_->api.cuStreamQuery(stream) == CUDA_SUCCESS;
   sighting->began = began;
   sighting->stream = stream;
-  ++calls_;
   if (device_clock_ && sighting->counts) {
-    CUevent events[2] = {};
-    for (CUevent& event : events) {
-      driver_->check(driver_->api.cuEventCreate(&event, CU_EVENT_DEFAULT), "cuEventCreate");
-      (event == events[0] ? sighting->first : sighting->last) = EventHandle(*driver_, event);
-    }
-    driver_->check(driver_->api.cuEventRecord(events[0], stream), "cuEventRecord");
+    sighting->first = make_event();
+    sighting->last = make_event();
+    driver_->check(driver_->api.cuEventRecord(sighting->first.get(), stream), "cuEventRecord");
   }
-  open_ = sighting;
+  open_.push_back(sighting);
   const Clock::duration looked = now_() - asked;
   sighting->began += looked;  // that is not what the call costs
   Ledger::spend(looked);
   return sighting;
+}
+
+EventHandle Contest::make_event() const {
+  CUevent event = nullptr;
+  driver_->check(driver_->api.cuEventCreate(&event, CU_EVENT_DEFAULT), "cuEventCreate");
+  return {*driver_, event};
 }
 
 void Contest::end(Sighting& sighting, Clock::time_point now) noexcept {

@@ -20,7 +20,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <random>
@@ -71,13 +71,17 @@ struct Sighting {
   EventHandle last;
 };
 
-/// Guarded by the GIL. One sighting is under way at a time: calls of other threads meanwhile, and
-/// those beyond the ledger's credit, are the graph's.
+/// Guarded by the GIL. One call is under way at a time: calls of other threads meanwhile, and those
+/// beyond the ledger's credit, are the graph's. The device may be behind by several.
 class Contest {
  public:
   /// Pairs at which `judge` is to be asked; the first pair of all is thrown away. Behind the last
   /// there are no more.
   static constexpr std::uint32_t kLooks[] = {8, 12, 16, 24, 32, 48, 64};
+
+  /// Calls that have returned and that the device may not be done with. Were there one only, of a
+  /// caller ahead of the device just the calls behind a wait would be seen.
+  static constexpr std::size_t kMostOpen = 16;
 
   using Now = Clock::time_point (*)();
   /// `device_clock`: the driver's events tell the time. `seed` of the order of turns.
@@ -104,18 +108,19 @@ class Contest {
  private:
   bool collect();
   void take(const Sighting& sighting, double device);
-  bool next_call();
+  [[nodiscard]] EventHandle make_event() const;
+  bool may_begin();
 
   const Driver* driver_;
   bool device_clock_;
   Now now_;
   std::minstd_rand random_;
-  std::shared_ptr<Sighting> open_;
+  std::deque<std::shared_ptr<Sighting>> open_;
   std::vector<ClockedPair> pairs_;
   std::optional<Cost> graph_;  ///< of the pair under way
   std::optional<Cost> other_;  ///< of the same
   bool graph_first_ = true;
-  std::uint32_t calls_ = 0;  ///< of the pair that were begun
+  std::uint32_t calls_ = 0;  ///< that were begun
   bool cold_ = true;         ///< the first pair, which is thrown away
   std::size_t look_ = 0;
   bool due_ = false;
