@@ -130,18 +130,27 @@ def parsed(lines: Iterable[str]) -> Profile:
 
 
 def differences(profiles: Iterable[Profile]) -> Counts:
-    """What a call of each case takes. Dumps are named "case: number of calls", two for a case."""
-    dumps: dict[str, list[tuple[int, dict[str, int]]]] = {}
+    """What a call of each case takes. Dumps are named "case: number of calls", two numbers for a
+    case; of several dumps of one name the least counts."""
+    dumps: dict[str, dict[int, list[dict[str, int]]]] = {}
     for profile in profiles:
         case, _, calls = profile.name.rpartition(": ")
         if case:
-            dumps.setdefault(case, []).append((int(calls), profile.counts()))
+            dumps.setdefault(case, {}).setdefault(int(calls), []).append(profile.counts())
     found = {}
-    for case, ((few, less), (many, more)) in dumps.items():
-        found[case] = {name: round((more[name] - less[name]) / (many - few)) for name in more}
+    for case, by_calls in dumps.items():
+        few, many = sorted(by_calls)
+        found[case] = {
+            name: round((least(by_calls[many], name) - least(by_calls[few], name)) / (many - few))
+            for name in by_calls[few][0]
+        }
         if min(found[case].values()) <= 0:
             raise SystemExit(f"instructions: {case}: counted {found[case]}; is it stripped?")
     return found
+
+
+def least(counts: Iterable[Mapping[str, int]], name: str) -> int:
+    return min(each[name] for each in counts)
 
 
 # ---------------------------------------------------------------------------------------- counting

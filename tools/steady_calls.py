@@ -4,6 +4,7 @@
 
 Each kind of call is warmed up without instrumentation. Then it is made CALLS times and twice as
 often, with a dump after each: their difference is that of CALLS calls and of nothing around them.
+All of it three times, since once in a while Python has something else to do.
 Meanwhile the twin's kernels compute nothing. They would be nearly all that is counted, and what
 they allocate would move the memory of the next call.
 """
@@ -25,7 +26,8 @@ from pygraph.runtime import devices
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.twin.operations import Operation
 
-CALLS = 100
+CALLS = 30
+TIMES = 3
 WARM = 8
 SETTLE = 20
 """Calls under callgrind in front of those that count."""
@@ -151,14 +153,13 @@ def main(marks: Any) -> None:
         marks.start()
         repeat(call, SETTLE)
         marks.zero()
-        repeat(call, CALLS)
-        marks.dump(f"{name}: {CALLS}".encode())
-        repeat(call, 2 * CALLS)
-        marks.dump(f"{name}: {2 * CALLS}".encode())
+        for calls in TIMES * (CALLS, 2 * CALLS):
+            repeat(call, calls)
+            marks.dump(f"{name}: {calls}".encode())
         marks.stop()
         gc.enable()
         kernels.compute = True
-        made, replayed = SETTLE + 3 * CALLS, replays() - before
+        made, replayed = SETTLE + 3 * TIMES * CALLS, replays() - before
         if replayed == 0 or replayed % made != 0:
             sys.exit(f"{name}: {replayed} replays in {made} calls\n{pygraph.report()}")
         pygraph.reset()

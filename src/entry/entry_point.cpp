@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "../torch/timeline.h"
+
 namespace pygraph::torch_bridge {
 namespace {
 
@@ -44,6 +46,7 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags
   const Target* target = self->target.get();
   if (target != nullptr && names == nullptr &&
       PyVectorcall_NARGS(flags) == target->argument_count) {
+    Timeline::note(Layer::kEntry, true);
     const speculation::Arrival arrival{
         self->target, arguments, {arguments, target->order.data(), target->order.size()}};
     if (self->wrapped) {
@@ -51,6 +54,7 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags
     }
     PyObject* result = nullptr;
     if (speculation::claim(arrival, result) || target->dispatcher.try_call(arrival.view, result)) {
+      Timeline::note(Layer::kEntry, false);
       return result == nullptr || self->results.empty() ? result : pick(result, self->results);
     }
   }

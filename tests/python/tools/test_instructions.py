@@ -107,6 +107,11 @@ def test_a_call_is_counted_without_the_twin_and_without_what_stands_around(tool:
     assert found == {"a case": {"engine": 83, "program": 76, "call": 203}}
 
 
+def test_what_happens_once_in_a_while_does_not_count(tool: Any) -> None:
+    found = counted(tool, dump(100), dump(200, 90), dump(100, 70), dump(200))
+    assert found == {"a case": {"engine": 83, "program": 76, "call": 203}}
+
+
 def test_what_the_twin_and_others_call_is_ours(tool: Any) -> None:
     """The helper counts as soon as the dispatcher calls it as well."""
 
