@@ -50,7 +50,9 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags
     const speculation::Arrival arrival{
         self->target, arguments, {arguments, target->order.data(), target->order.size()}};
     if (self->wrapped) {
-      return speculation::call_wrappers(arrival, self->slow, flags);
+      PyObject* result = speculation::call_wrappers(arrival, self->slow, flags);
+      Timeline::note(Layer::kEntry, false);
+      return result;
     }
     PyObject* result = nullptr;
     if (speculation::claim(arrival, result) || target->dispatcher.try_call(arrival.view, result)) {

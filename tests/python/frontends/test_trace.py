@@ -60,7 +60,8 @@ def names(traced: TracedCall) -> list[str]:
 
 
 def nested(traced: TracedCall) -> None:
-    """Of two spans of one thread one is within the other, or behind it."""
+    """Of two spans of one thread one is within the other, or behind it; and each has its end."""
+    assert all(span.end < traced.spans[0].end for span in traced.spans[1:])
     for i, outer in enumerate(traced.spans):
         assert outer.start <= outer.end
         for inner in traced.spans[i + 1 :]:
