@@ -20,6 +20,9 @@ The graph adds 1 to N tensors, so it has N arguments and N results and few nodes
 numbers on the host, each call others: "brought" as they are, "computed" of each by three
 operations, or "constant" where all calls have the same and nothing is brought. Of a model of N
 layers that is captured, all that it reads is compared in each call; "module" is the model as it is.
+A compiled model of N layers is broken down by layers of its call (harness/call_layers.py), in
+inference, and one of 8 with its backward: PyGraph's, torch's own modes, and Dynamo with a compiler
+that does nothing.
 On the CPU twin (--device twin) the kernels run within the call: what they take is in every figure.
 """
 
@@ -39,7 +42,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks/, from anywhere
 
 import pygraph
-from benchmarks.harness import record
+from benchmarks.harness import call_layers, record
 from benchmarks.harness.environment import environment
 from benchmarks.harness.measure import percentile
 from pygraph import _engine
@@ -55,6 +58,8 @@ BETWEEN_WAITS = 16
 
 LAYERS = 1, 16, 64
 """About 15 places each, two of them tensors."""
+DEPTHS = (1, False), (8, False), (32, False), (8, True)
+"""Layers of a compiled model, and whether it trains."""
 
 
 class Clock:
@@ -181,6 +186,39 @@ def measure_layers(layers: int, count: int, kind: str) -> dict[str, Any]:
     return {"layers": layers, "rows": rows}
 
 
+def measure_call(layers: int, training: bool, count: int, kind: str) -> dict[str, Any]:
+    """A compiled model of so many layers, in each mode: what each layer of its call takes."""
+    wait = device_of(kind).synchronize
+    clock = Clock(wait)
+    found = {}
+    with torch.set_grad_enabled(training):
+        for mode, options in call_layers.modes(kind, training).items():
+            torch._dynamo.reset()
+            call = call_layers.LayeredCall(layers, training, kind, options)
+            for _ in range(10):
+                call()
+            found[mode] = {
+                "call": clock.run(call, count),
+                "layers_us": call_layers.layers_us(call, count, wait),
+            }
+            assert mode != "pygraph" or pygraph.report().replays > 2 * count
+            pygraph.reset()
+    return {"layers": layers, "training": training, "modes": found}
+
+
+def shown(each: dict[str, Any]) -> str:
+    """A line for each mode: the call's time, and each layer with its share of their sum."""
+    kind = "training" if each["training"] else "inference"
+    lines = [f"a call of {each['layers']} layers, {kind}, us:"]
+    for mode, found in each["modes"].items():
+        whole = sum(found["layers_us"].values())
+        parts = ", ".join(
+            f"{name} {us:.1f} ({us / whole:.0%})" for name, us in found["layers_us"].items()
+        )
+        lines.append(f"  {mode} {found['call']['median_us']:.1f}: {parts}")
+    return "\n".join(lines)
+
+
 def measure_numbers(numbers: int, count: int, kind: str) -> dict[str, Any]:
     """The dispatcher with one tensor, and as many numbers."""
     device = device_of(kind)
@@ -285,13 +323,15 @@ def main(
         sizes = [measure(int(size), calls, device) for size in arguments.split(",")]
         numbers = [measure_numbers(each, calls, device) for each in (1, 8)]
         layers = [measure_layers(each, calls, device) for each in LAYERS]
+    compiled = [measure_call(each, training, calls, device) for each, training in DEPTHS]
     command = f"benchmarks/host_path.py --calls {calls} --device {device} --arguments {arguments}"
-    measured = {"sizes": sizes, "numbers": numbers, "layers": layers}
+    measured = {"sizes": sizes, "numbers": numbers, "layers": layers, "calls": compiled}
     record.write(out, {"env": environment(), "command": command, **measured})
     for each in (*sizes, *numbers, *layers):
         figures = ", ".join(f"{name} {row['median_us']:.1f}" for name, row in each["rows"].items())
         what = ", ".join(f"{count} {name}" for name, count in each.items() if name != "rows")
         print(f"{what}, us: {figures}")
+    print(*map(shown, compiled), sep="\n")
 
 
 if __name__ == "__main__":

@@ -84,8 +84,12 @@ function(pygraph_python_module target)
                   OUTPUT_VARIABLE nanobind_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE
                   COMMAND_ERROR_IS_FATAL ANY)
   find_package(nanobind CONFIG REQUIRED)
+  set(symbols "")
+  if(PYGRAPH_SYMBOLS)
+    set(symbols NOSTRIP)
+  endif()
   # NOMINSIZE: these bindings run on every call, speed before size.
-  nanobind_add_module(${target} NB_STATIC NOMINSIZE NB_SUPPRESS_WARNINGS ${ARGN})
+  nanobind_add_module(${target} NB_STATIC NOMINSIZE NB_SUPPRESS_WARNINGS ${symbols} ${ARGN})
   pygraph_options(${target})
   target_link_libraries(${target} PRIVATE pygraph_engine pygraph_twin)
   # Nothing else is exported: torch carries its own fmt, and the process its own libstdc++.

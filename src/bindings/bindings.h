@@ -22,6 +22,7 @@ void bind_tensor_program(nanobind::module_& module);
 void bind_dispatcher(nanobind::module_& module);
 void bind_entry_point(nanobind::module_& module);
 void bind_callable(nanobind::module_& module);
+void bind_timeline(nanobind::module_& module);
 void bind_twin(nanobind::module_& module);
 void bind_twin_recorder(nanobind::module_& module);
 

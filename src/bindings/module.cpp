@@ -18,6 +18,7 @@ NB_MODULE(_engine, module) {
   pygraph::bindings::bind_dispatcher(module);
   pygraph::bindings::bind_entry_point(module);
   pygraph::bindings::bind_callable(module);
+  pygraph::bindings::bind_timeline(module);
   pygraph::bindings::bind_twin(module);
   pygraph::bindings::bind_twin_recorder(module);
 }

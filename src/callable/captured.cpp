@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "../torch/timeline.h"
 #include "untraced.h"
 
 namespace pygraph::torch_bridge::callable {
@@ -130,6 +131,7 @@ std::optional<std::size_t> CapturedFunction::first_mismatch(PyObject* owner, PyO
 
 std::shared_ptr<const Entry> CapturedFunction::find(PyObject* positional, PyObject* named,
                                                     Found& found) {
+  const Span span(Layer::kCompare);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const std::shared_ptr<const Entry> entry = entries_[i];  // a comparison may run Python code
     if (entry->modes->holds() &&
@@ -207,6 +209,7 @@ bool CapturedFunction::serve(const Entry& entry, Found& found, PyObject*& result
 }
 
 PyObject* CapturedFunction::call(PyObject* positional, PyObject* named) {
+  const Span span(Layer::kEntry);
   Found found;
   const std::shared_ptr<const Entry> entry = find(positional, named, found);
   PyObject* result = nullptr;

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "../torch/timeline.h"
+
 namespace pygraph::torch_bridge {
 namespace {
 
@@ -57,15 +59,19 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags
   const Target* target = self->target.get();
   if (target != nullptr && names == nullptr &&
       PyVectorcall_NARGS(flags) == target->argument_count) {
+    Timeline::note(Layer::kEntry, true);
     const speculation::Arrival arrival{
         self->target, arguments, {arguments, target->order.data(), target->order.size()}};
     const Returning returning;
     const selection::CallWatch watch(&target->dispatcher);
     if (self->wrapped) {
-      return speculation::call_wrappers(arrival, self->slow, flags);
+      PyObject* result = speculation::call_wrappers(arrival, self->slow, flags);
+      Timeline::note(Layer::kEntry, false);
+      return result;
     }
     PyObject* result = nullptr;
     if (speculation::claim(arrival, result) || target->dispatcher.try_call(arrival.view, result)) {
+      Timeline::note(Layer::kEntry, false);
       return result == nullptr || self->results.empty() ? result : pick(result, self->results);
     }
     return PyObject_Vectorcall(self->slow, arguments, flags, nullptr);

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "../torch/timeline.h"
 #include "frames.h"
 #include "guess.h"
 #include "pending_launch.h"
@@ -49,6 +50,7 @@ PyTypeObject* end_type() {
 }
 
 PyObject* before(PyObject* self, PyObject* /*arguments*/, PyObject* /*names*/) {
+  const Span span(Layer::kGuess);
   PyTypeObject* type = end_type();
   PyObject* made = type == nullptr ? nullptr : type->tp_alloc(type, 0);
   if (made == nullptr) {
@@ -86,6 +88,11 @@ PendingLaunch* arrive(const Arrival& call) noexcept {
   } catch (const std::exception&) {
     return nullptr;  // no memory to learn
   }
+}
+
+PyObject* through(PyObject* wrappers, const Arrival& call, std::size_t flags) {
+  const Span span(Layer::kWrappers);
+  return PyObject_Vectorcall(wrappers, call.arguments, flags, nullptr);
 }
 
 PyObject* never_arrived(PyObject* result) {
@@ -161,7 +168,7 @@ bool claim(const Arrival& call, PyObject*& result) {
 
 PyObject* call_wrappers(const Arrival& call, PyObject* wrappers, std::size_t flags) {
   if (PendingLaunch* launch = arrive(call); launch != nullptr) {
-    PyObject* result = PyObject_Vectorcall(wrappers, call.arguments, flags, nullptr);
+    PyObject* result = through(wrappers, call, flags);
     launch->answer();
     return result;
   }
@@ -170,7 +177,7 @@ PyObject* call_wrappers(const Arrival& call, PyObject* wrappers, std::size_t fla
   if (launch.launch(target->dispatcher.choose(call.view)) == PendingLaunch::Start::kError) {
     return launch.claim(call.view);
   }
-  PyObject* result = PyObject_Vectorcall(wrappers, call.arguments, flags, nullptr);
+  PyObject* result = through(wrappers, call, flags);
   const bool lost = result != nullptr && !launch.claimed() && launch.leaves_traces();
   return lost ? never_arrived(result) : result;
 }

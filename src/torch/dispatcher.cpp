@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <exception>
 
+#include "timeline.h"
+
 namespace pygraph::torch_bridge {
 namespace {
 
@@ -246,9 +248,11 @@ PyObject* Dispatcher::finish(Launch launch, const Arguments& arguments) {
 }
 
 PyObject* Dispatcher::call(PyObject* arguments) {
+  Timeline::note(Layer::kDispatcher, true);
   const Arguments given = Arguments::of_given(arguments);
   PyObject* result = nullptr;
   if (try_call(given, result)) {
+    Timeline::note(Layer::kDispatcher, false);
     return consume(arguments, result);
   }
   ++count_;

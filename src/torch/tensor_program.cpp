@@ -4,6 +4,7 @@
 #include "python_ref.h"
 #include "random_state.h"
 #include "staging.h"
+#include "timeline.h"
 #include "workspaces.h"
 
 #include <fmt/format.h>
@@ -360,6 +361,7 @@ void TensorProgram::copy_behind(const std::vector<OwnedTensor>& blocks,
 /// Takes the memory that `part` needs besides, and launches it.
 void TensorProgram::run_part(std::uint32_t part, const Trial& trial, CUstream stream,
                              Workspaces& arena, std::vector<OwnedTensor>& blocks) {
+  Timeline::note(Layer::kAllocation, true);
   // The arena first: taken later, an output might sit in the only memory that is large enough.
   arena.take(part, trial, stream);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
@@ -373,6 +375,7 @@ void TensorProgram::run_part(std::uint32_t part, const Trial& trial, CUstream st
       program_.bind(placed.region, address + placed.offset);
     }
   }
+  Timeline::note(Layer::kLaunch, true);
   program_.launch(part, stream);
 }
 
@@ -407,6 +410,7 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
   std::optional<Workspaces> arena;
   const NothingQueued on_leaving(*driver_, device_, stream);
 
+  Timeline::note(Layer::kBind, true);
   set_numbers(arguments);
   Staging* const staging =
       staged_.empty() ? nullptr : &staging_of(*driver_, device_ == Device::kTwin, device_index_);
@@ -441,15 +445,18 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
   } catch (const std::exception& error) {
     throw FailedAfterLaunch(error.what());
   }
+  Timeline::note(Layer::kLaunch, false);
   return launched;
 }
 
 PyObject* TensorProgram::finish(const Arguments& arguments, const Launched& launched) const {
+  Timeline::note(Layer::kResults, true);
   try {
     PythonRef results = PythonRef::stolen(make_results(arguments, launched.blocks));
     if (results && launched.turn != nullptr) {
       launched.turn->advance();
     }
+    Timeline::note(Layer::kResults, false);
     return results.release();
   } catch (const MemoryShort& error) {
     throw MemoryShortAfterLaunch(error.what());

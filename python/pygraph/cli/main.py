@@ -1,4 +1,4 @@
-"""Commands: demo, plan, explain, info.
+"""Commands: demo, plan, explain, trace, info.
 
 torch takes seconds to import, so the modules that need it are imported inside the commands, and
 `pygraph --help` answers at once.
@@ -29,6 +29,14 @@ own. Examples:
 pygraph explain train.py --epochs 1
 
 pygraph explain --html page.html -m my_package.train --epochs 1
+"""
+
+TRACE_EXAMPLES = """Options of pygraph come first, as those of explain. Open the file in \
+https://ui.perfetto.dev or chrome://tracing. Examples:
+
+pygraph trace train.py --epochs 1
+
+pygraph trace --out step.json --call 100 -m my_package.train
 """
 
 PLAN_EXAMPLES = """The factory takes no arguments and returns a model, (model, args) or \
@@ -219,6 +227,57 @@ def explain(
         typer.echo(dumps(found.to_dict(), indent=1))
     else:
         terminal().print(found)
+    raise typer.Exit(status)
+
+
+@app.command(
+    cls=_BeforeProgram,
+    epilog=TRACE_EXAMPLES,
+    context_settings={"allow_interspersed_args": False},
+)
+def trace(
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCRIPT ARGUMENTS...", help="A script, and its arguments."),
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option("-m", help="A module in place of a script, as python -m runs it.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file of JSON.")] = Path("trace.json"),
+    call: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Which of a function's steady calls. Default: the eighth, or else the first.",
+        ),
+    ] = None,
+) -> None:
+    """Run a program, and write one steady call of it as a timeline for Perfetto or Chrome.
+
+    It is a call of the last of its functions that has graphs. What is printed comes behind the
+    program's own output. The exit status is the program's, or 1 where there was no such call.
+    """
+    given = program or []
+    if module is None and not given:
+        raise typer.BadParameter("needed is a script, or -m and a module")
+    if out.suffix != ".json":
+        raise typer.BadParameter(f"--out {out}: needed is a name that ends in .json")
+    from json import dumps
+
+    from pygraph.cli.script import traced
+    from pygraph.frontends.trace.watch import FIRST, WARM
+
+    script, rest = (None, given) if module is not None else (given[0], given[1:])
+    try:
+        watch, status = traced(script, module, rest, (FIRST, WARM) if call is None else (call,))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if watch.kept is None:
+        asked = "a steady call" if call is None else f"steady call {call} of a function"
+        typer.echo(f"{asked} is to be traced, and there was none: {watch.problem()}", err=True)
+        raise typer.Exit(status or 1)
+    out.write_text(dumps(watch.kept.to_dict(), indent=1))
+    typer.echo(f"{watch.kept}\nwritten: {out}; open it in https://ui.perfetto.dev")
     raise typer.Exit(status)
 
 

@@ -1,4 +1,5 @@
-"""The program that `pygraph explain` runs: a script, or a module as `python -m` runs one."""
+"""The program that `pygraph explain` and `pygraph trace` run: a script, or a module as `python -m`
+runs one."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from importlib.abc import InspectLoader
 from pathlib import Path
 
 from pygraph.frontends.compile.explain import observed
+from pygraph.frontends.trace.watch import CallWatch
 from pygraph.reporting import Explanation
 
 
@@ -20,18 +22,37 @@ def explained(
 ) -> tuple[Explanation, int]:
     """Runs a script, or a module if there is none, in this process as `__main__`. What came of it,
     and its exit status. Raises ValueError where there is none of that name."""
+    with (
+        _ready(script, module, arguments) as (code, main),
+        observed(module or Path(str(main.__file__)).name) as seen,
+        seen.profiled(1) if profile else contextlib.nullcontext(),
+    ):
+        status, seen.explanation.error = run(code, main)
+    return seen.explanation, status
+
+
+def traced(
+    script: str | None, module: str | None, arguments: Sequence[str], wanted: tuple[int, ...]
+) -> tuple[CallWatch, int]:
+    """The same, with the calls that were watched. `wanted`: which steady calls are traced."""
+    watch = CallWatch(wanted)
+    with _ready(script, module, arguments) as (code, main), watch.watching():
+        status, _ = run(code, main)
+    return watch, status
+
+
+@contextlib.contextmanager
+def _ready(
+    script: str | None, module: str | None, arguments: Sequence[str]
+) -> Iterator[tuple[types.CodeType, types.ModuleType]]:
+    """The program's code, and the module that it runs in."""
     code, file = of_module(module) if module is not None else of_script(script or "")
     folder = str(Path.cwd()) if module is not None else str(Path(file).resolve().parent)
     main = types.ModuleType("__main__")
     main.__file__ = file
     main.__builtins__ = __builtins__  # type: ignore[attr-defined]
-    with (
-        _as_main(main, [file, *arguments], folder),
-        observed(module or Path(file).name) as seen,
-        seen.profiled(1) if profile else contextlib.nullcontext(),
-    ):
-        status, seen.explanation.error = run(code, main)
-    return seen.explanation, status
+    with _as_main(main, [file, *arguments], folder):
+        yield code, main
 
 
 def run(code: types.CodeType, main: types.ModuleType) -> tuple[int, str | None]:

@@ -22,7 +22,13 @@ import torch
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
-Events = list[Mapping[str, Any]]
+
+
+class Events(list[Mapping[str, Any]]):
+    """Of torch's Chrome trace."""
+
+    base_ns = 0
+    """Nanoseconds of the system's clock from which their times count."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +48,11 @@ class Launched:
 
 @contextmanager
 def recorded() -> Iterator[Events]:
-    """Profiles the GPU meanwhile. The events of torch's Chrome trace are in the list afterwards."""
+    """Profiles the GPU meanwhile. The events are in the list afterwards."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
-    events: Events = []
+    events = Events()
     _finish()
     seen = profiler(activities=[ProfilerActivity.CUDA])
     seen.start()
@@ -58,7 +64,9 @@ def recorded() -> Iterator[Events]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "trace.json")
             seen.export_chrome_trace(str(path))
-            events += json.loads(path.read_text())["traceEvents"]
+            written = json.loads(path.read_text())
+            events += written["traceEvents"]
+            events.base_ns = written.get("baseTimeNanoseconds", 0)
 
 
 def _finish() -> None:

@@ -104,6 +104,13 @@ def report() -> Report:
     )
 
 
+def served() -> tuple[int, int]:
+    """Calls of all graphs that programs have served so far, and those that none has."""
+    dispatchers = [graph.dispatcher for graph in list(_graphs)]
+    replays = sum(each.replays for each in dispatchers)
+    return replays, sum(each.calls for each in dispatchers) - replays
+
+
 def _number(graph: GraphReport) -> int:
     return int(graph.name.split()[1])
 

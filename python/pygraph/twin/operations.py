@@ -202,6 +202,9 @@ class Operation:
                     self._out.append((word, place, index, layout, size))
                     word += 1
 
+    def __str__(self) -> str:
+        return str(self._func)
+
     def run(self, values: list[Any]) -> None:
         """Does the work on the words of a block. Raises when the operator does, or when its result
         is not what was captured."""
@@ -280,7 +283,12 @@ def intern(
     operation = _interned.get(key)
     if operation is None:
         operation = Operation(func, call, results)
-        operation.number = _engine.twin_register_operation(str(func), kinds, align, operation.run)
+        operation.number = _engine.twin_register_operation(
+            str(func),
+            kinds,
+            align,
+            lambda values: operation.run(values),  # looked up in each run, which others surround
+        )
         _interned[key] = operation
     return operation
 

@@ -87,6 +87,11 @@ def test_the_host_path(tmp_path: Path) -> None:
     assert [each["layers"] for each in found["layers"]] == [1, 16, 64]
     for each in found["layers"]:
         assert list(each["rows"]) == ["module", "captured", "captured, idle"]
+    measured = [(each["layers"], each["training"]) for each in found["calls"]]
+    assert measured == [(1, False), (8, False), (32, False), (8, True)]
+    for each in found["calls"]:
+        for mode in each["modes"].values():
+            assert mode["call"]["median_us"] > 0 and sum(mode["layers_us"].values()) > 0
 
 
 EAGER_DEMO = """

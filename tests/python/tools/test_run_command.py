@@ -124,3 +124,9 @@ def test_what_needs_no_gpu_is_let_through(options: str, tools: Path) -> None:
 def test_a_driver_is_no_reason_to_refuse(tmp_path: Path, tools: Path) -> None:
     program(tmp_path / "bin" / "nvidia-smi", "#!/bin/sh\n")
     assert require_driver("", f"{tmp_path / 'bin'}:{tools}").stdout == "through\n"
+
+
+def test_instructions_are_skipped_where_valgrind_cannot_be_had(tools: Path) -> None:
+    script = 'source ./run; apt_install() { die "no network"; }; PY=false; instructions'
+    done = run("bash", "-c", script, path=str(tools))
+    assert done.returncode == 0 and "instructions: skipped: valgrind" in done.stderr

@@ -60,7 +60,7 @@ def explain(
         compiled = fn
     else:
         compiled = torch.compile(fn, backend="pygraph", options=dict(options or {}))
-    with observed(_name_of(fn)) as seen:
+    with observed(name_of(fn)) as seen:
         for _ in range(max(calls, 0)):
             compiled(*args, **kwargs)
         seen.begin()
@@ -250,7 +250,7 @@ def _compiled(frame: dynamo.CompiledFrame) -> str:
     return f"{place}, again, for {first_line(frame.because)}"
 
 
-def _name_of(fn: Any) -> str:
+def name_of(fn: Any) -> str:
     inner = dynamo.module_behind(fn)
     if isinstance(inner, torch.nn.Module):
         return type(inner).__name__

@@ -1,0 +1,1 @@
+"""One call of a program, as a timeline: `pygraph trace`."""
