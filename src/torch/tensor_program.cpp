@@ -360,7 +360,12 @@ void TensorProgram::let_go(const Arguments& arguments, std::uint32_t part,
 
 bool TensorProgram::Launched::stands() const noexcept { return turn == nullptr || turn->stands(); }
 
-TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial trial) {
+const LaunchLock& TensorProgram::lock() const noexcept {
+  return random_ == nullptr ? lock_ : RandomState::lock();
+}
+
+TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial trial,
+                                              LaunchLock::Held* held) {
   const CallScope scope = this->scope();
   const CUstream stream = scope.stream();
   std::vector<Borrowed> borrowed;
@@ -397,11 +402,17 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
     }
     if (launched.turn != nullptr) {
       launched.turn->ran();
+      if (writes_arguments_) {
+        launched.turn->advance();  // it is a call whatever happens: no other may draw the same
+      }
     }
   } catch (const MemoryShort& error) {
     throw MemoryShortAfterLaunch(error.what());
   } catch (const std::exception& error) {
     throw FailedAfterLaunch(error.what());
+  }
+  if (held != nullptr && random_ == nullptr) {
+    held->end();
   }
   return launched;
 }
