@@ -10,10 +10,11 @@ of such a stream. All must agree on the sum of results.
 Each length has been run eagerly before, so that libraries have their plans for it: cuDNN's
 attention takes 10 ms to make one, whichever mode meets a length first.
 
-Targets: neither the first pass nor all together take longer than default's by more than 3%; what is
-allocated behind a pass does not grow from the second on (what torch's allocator keeps in reserve is
-shown: links fill it now and then). Links may take a share of all time that goes by, so
-of the time that default takes, too: pygraph spends up to twice on them what it would alone.
+Targets: the first pass takes no longer than default's by more than 3%, and all together no longer
+than links may take where they are lent time (decide/budget.py: a quarter of it); what is allocated
+behind a pass does not grow from the second on (what torch's allocator keeps in reserve is shown:
+links fill it now and then). Links may take a share of all time that goes by, so of the time that
+default takes, too: pygraph spends up to twice on them what it would alone.
 `--device cpu` is to try the script: the engine runs on the CPU twin, and times mean nothing.
 """
 
@@ -46,6 +47,7 @@ from benchmarks.harness.targets import Target
 from pygraph.demo.output import terminal
 
 LIMIT = 1.03
+LIMIT_OF_ALL = 1.33
 GROWTH_MIB = 16.0
 """From the second pass on: a few blocks of torch's allocator."""
 TOLERANCE = 1e-2
@@ -161,7 +163,7 @@ def targets(kind: str, found: dict[str, Mode]) -> list[Target]:
         for name, requirement, value, limit, detail in (
             ("right", "sums as default's", apart, TOLERANCE, ""),
             ("lengths that are new", new, ratios[0], LIMIT, ""),
-            ("the whole stream", "all passes over default's", whole, LIMIT, passes),
+            ("the whole stream", "all passes over default's", whole, LIMIT_OF_ALL, passes),
             ("memory", f"{more} than behind the second", grown, GROWTH_MIB, reserved),
         )
     ]

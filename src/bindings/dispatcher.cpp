@@ -138,6 +138,12 @@ void bind_dispatcher(nb::module_& module) {
           nb::arg("arguments"),
           "Calls with this signature that `miss` did not get, since this was asked last; and which "
           "of the graph's calls was the one before the last with this signature, or 0.")
+      .def_prop_ro(
+          "sizes",
+          [](const Dispatcher& self) {
+            return self.bypass() == nullptr ? 0 : self.bypass()->size();
+          },
+          "Signatures that the bypass has seen; 0: it was not set.")
       .def("remove", &Dispatcher::remove, nb::arg("program"))
       .def_prop_ro("oldest", &Dispatcher::oldest, "The program used longest ago, or None.")
       .def_prop_ro("oldest_used", &Dispatcher::oldest_used,

@@ -183,8 +183,8 @@ bool CapturedFunction::serve(const Entry& entry, Found& found, PyObject*& result
   }
   Arguments arguments{items.data(), nullptr, items.size()};
   arguments.made_again = true;
-  std::shared_ptr<TensorProgram> program = entry.dispatcher->choose(arguments);
-  if (program == nullptr) {
+  Dispatcher::Choice choice = entry.dispatcher->choose(arguments);
+  if (choice.program == nullptr) {
     return false;
   }
   for (const Rebound& each : entry.rebound) {
@@ -193,13 +193,13 @@ bool CapturedFunction::serve(const Entry& entry, Found& found, PyObject*& result
       return true;
     }
   }
-  std::optional<Dispatcher::Launch> launched =
-      entry.dispatcher->launch(std::move(program), arguments);
+  std::optional<Dispatcher::Launch> launched = entry.dispatcher->launch(choice, arguments);
   if (!launched) {
     return false;
   }
   const PythonRef results =
       PythonRef::stolen(entry.dispatcher->finish(std::move(*launched), arguments));
+  choice.held.end();
   if (results.get() == Py_None) {
     return false;  // the program failed before it had written anything
   }

@@ -200,13 +200,13 @@ bool Guess::launch(const CallShape& shape) {
 
 /// Only a program that leaves no trace may be launched, so that it can be dropped.
 PendingLaunch::Start Guess::start(PendingLaunch& launch, IndexBounds& bounds) {
-  std::shared_ptr<TensorProgram> program = target_->dispatcher.choose(view_);
-  if (program == nullptr || !program->without_trace()) {
+  Dispatcher::Choice choice = target_->dispatcher.choose(view_);
+  if (choice.program == nullptr || !choice.program->without_trace()) {
     return PendingLaunch::Start::kMiss;
   }
-  const bool within = bounds.admit(*program, view_);
+  const bool within = bounds.admit(*choice.program, view_);
   target_->counts->bytes_looked_at = bounds.bytes_looked_at();
-  return within ? launch.launch(std::move(program)) : PendingLaunch::Start::kMiss;
+  return within ? launch.launch(std::move(choice)) : PendingLaunch::Start::kMiss;
 }
 
 bool Guess::is_to_be_timed(const Permit& permit) noexcept {

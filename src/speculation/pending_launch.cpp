@@ -28,11 +28,11 @@ PendingLaunch::~PendingLaunch() {
   target_.counts->dropped += launched() && !claimed_ ? 1U : 0U;
 }
 
-PendingLaunch::Start PendingLaunch::launch(std::shared_ptr<TensorProgram> program) {
+PendingLaunch::Start PendingLaunch::launch(Dispatcher::Choice choice) {
   std::optional<Dispatcher::Launch> made;
-  if (program != nullptr) {
-    made = awaited_ ? target_.dispatcher.launch(std::move(program), arguments_)
-                    : target_.dispatcher.launch_on_guess(std::move(program), arguments_);
+  if (choice.program != nullptr) {
+    made = awaited_ ? target_.dispatcher.launch(choice, arguments_)
+                    : target_.dispatcher.launch_on_guess(choice, arguments_);
   }
   if (!made) {
     return Start::kMiss;
@@ -45,11 +45,26 @@ PendingLaunch* PendingLaunch::find(const Dispatcher& dispatcher,
                                    const Arguments& arguments) noexcept {
   for (PendingLaunch* launch = innermost(); launch != nullptr; launch = launch->outer_) {
     if (&launch->target_.dispatcher == &dispatcher && launch->awaited_ && launch->launched() &&
-        !launch->claimed_ && launch->is(arguments) && launch->stands()) {
+        !launch->claimed_ && launch->is(arguments) && launch->secure()) {
       return launch;
     }
   }
   return nullptr;
+}
+
+/// Other threads that draw have looked at the generators, or wait until this call has moved them.
+bool PendingLaunch::secure() noexcept {
+  if (launch_.launched && launch_.launched->turn != nullptr && !leaves_traces()) {
+    held_ = launch_.program->lock().take();
+    if (!held_) {
+      return false;
+    }
+  }
+  if (!stands()) {
+    held_.end();
+    return false;
+  }
+  return true;
 }
 
 bool PendingLaunch::is(const Arguments& arguments) const noexcept {
@@ -62,7 +77,9 @@ bool PendingLaunch::is(const Arguments& arguments) const noexcept {
 
 PyObject* PendingLaunch::claim(const Arguments& arguments) {
   claimed_ = true;
-  return target_.dispatcher.finish(std::move(launch_), arguments);
+  PyObject* result = target_.dispatcher.finish(std::move(launch_), arguments);
+  held_.end();
+  return result;
 }
 
 }  // namespace pygraph::torch_bridge::speculation

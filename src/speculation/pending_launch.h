@@ -26,21 +26,23 @@ class PendingLaunch {
 
   /// kMiss: no program serves the call, and nothing was done. kError: a Python error is set.
   enum class Start : std::uint8_t { kMiss, kLaunched, kError };
-  /// Launches `program`, which the dispatcher has chosen for these arguments (null: none). One that
-  /// is not awaited has no error.
-  Start launch(std::shared_ptr<TensorProgram> program);
+  /// Launches what the dispatcher has chosen for these arguments. One that is not awaited has no
+  /// error.
+  Start launch(Dispatcher::Choice choice);
 
   /// What this thread has launched for a call of `dispatcher` with `arguments`, the very same
-  /// objects, as it would be launched now; null if there is nothing.
+  /// objects, as it would be launched now; null if there is nothing. Secured.
   static PendingLaunch* find(const Dispatcher& dispatcher, const Arguments& arguments) noexcept;
 
-  /// A call comes with `arguments`: if they are the very same objects, and the random generators
-  /// are where they were, it is awaited.
+  /// A call comes with `arguments`: if they are the very same objects it is awaited.
   bool expect(const Arguments& arguments) noexcept {
-    awaited_ = launched() && is(arguments) && stands();
+    awaited_ = launched() && is(arguments);
     return awaited_;
   }
-  /// The call has come: its results, as Dispatcher::try_call() has them. Once.
+  /// Whether its random numbers are still those of a call made now, and of no other thread's until
+  /// it is claimed. Then it is to be claimed at once.
+  bool secure() noexcept;
+  /// The call has come: its results, as Dispatcher::try_call() has them. Once, and secured.
   PyObject* claim(const Arguments& arguments);
   [[nodiscard]] bool claimed() const noexcept { return claimed_; }
 
@@ -68,6 +70,7 @@ class PendingLaunch {
   const Arguments& arguments_;
   PendingLaunch* outer_;  ///< of this thread
   Dispatcher::Launch launch_;
+  LaunchLock::Held held_;
   bool awaited_;
   bool claimed_ = false;
   std::optional<Clock::time_point> answered_;

@@ -158,7 +158,7 @@ bool allow(Target& target, std::vector<IndexBound> bounds, bool always) {
 
 bool claim(const Arrival& call, PyObject*& result) {
   PendingLaunch* launch = arrive(call);
-  if (launch == nullptr) {
+  if (launch == nullptr || !launch->secure()) {
     return false;
   }
   result = launch->claim(call.view);

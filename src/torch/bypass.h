@@ -65,6 +65,9 @@ class Bypass {
   /// Serves it. A new reference, or null with a Python error set. `arguments` is the list.
   PyObject* call(PyObject* arguments);
 
+  /// Signatures that are known.
+  [[nodiscard]] std::size_t size() const noexcept { return known_.size(); }
+
   /// Whether a thread other than this one is inside of call().
   [[nodiscard]] bool occupied_by_others() const noexcept;
 

@@ -89,6 +89,26 @@ void Dispatcher::set_selection(const std::shared_ptr<TensorProgram>& program,
   }
 }
 
+Dispatcher::Choice Dispatcher::choose(const Arguments& arguments) {
+  std::optional<LaunchLock::Clock::time_point> end;
+  while (true) {
+    std::shared_ptr<TensorProgram> program = find(arguments);
+    LaunchLock::Held held = program == nullptr ? LaunchLock::Held() : program->lock().try_take();
+    if (held) [[likely]] {
+      return {std::move(program), std::move(held)};
+    }
+    if (program == nullptr || arguments.made_again) {
+      return {};
+    }
+    if (!end) {
+      end = LaunchLock::Clock::now() + LaunchLock::kLongestWait;
+    }
+    if (!program->lock().wait(*end)) {
+      return {};
+    }
+  }
+}
+
 /// The program of a slot with a selection, or null: the callable serves.
 std::shared_ptr<TensorProgram> Dispatcher::select(Slot& slot) {
   std::shared_ptr<TensorProgram> program = slot.program;
@@ -106,9 +126,9 @@ std::shared_ptr<TensorProgram> Dispatcher::select(Slot& slot) {
   return yielded_ ? nullptr : program;
 }
 
-std::shared_ptr<TensorProgram> Dispatcher::choose(const Arguments& arguments) {
+std::shared_ptr<TensorProgram> Dispatcher::find(const Arguments& arguments) {
   yielded_ = false;
-  const Sizes::Key* key = busy_ != 0 || held_ || slots_.empty() ? nullptr : sizes_.read(arguments);
+  const Sizes::Key* key = held_ || slots_.empty() ? nullptr : sizes_.read(arguments);
   if (key == nullptr) {
     return nullptr;
   }
@@ -206,31 +226,36 @@ bool Dispatcher::guarded(const Arguments& arguments, const std::shared_ptr<Tenso
 }
 
 bool Dispatcher::try_call(const Arguments& arguments, PyObject*& result) {
-  const std::shared_ptr<TensorProgram> chosen = choose(arguments);
-  if (chosen == nullptr ||
-      !guarded(arguments, chosen, result, [&] { result = chosen->run(arguments); })) {
+  Choice choice = choose(arguments);
+  if (choice.program == nullptr || !guarded(arguments, choice.program, result, [&] {
+        LaunchLock::Held held = std::move(choice.held);  // not while a failure is dealt with
+        result = choice.program->run(arguments, {}, &held);
+      })) {
     return false;
   }
   ++count_;
   return true;
 }
 
-std::optional<Dispatcher::Launch> Dispatcher::launch(std::shared_ptr<TensorProgram> program,
-                                                     const Arguments& arguments) {
+std::optional<Dispatcher::Launch> Dispatcher::launch(Choice& choice, const Arguments& arguments) {
   std::optional<TensorProgram::Launched> launched;
   PyObject* served = nullptr;
-  if (!guarded(arguments, program, served, [&] { launched = program->launch(arguments); })) {
+  if (!guarded(arguments, choice.program, served, [&] {
+        LaunchLock::Held held = std::move(choice.held);
+        launched = choice.program->launch(arguments, {}, &held);
+        choice.held = std::move(held);
+      })) {
     return {};
   }
-  return Launch{std::move(program), std::move(launched), PythonRef::stolen(served)};
+  return Launch{choice.program, std::move(launched), PythonRef::stolen(served)};
 }
 
-std::optional<Dispatcher::Launch> Dispatcher::launch_on_guess(
-    std::shared_ptr<TensorProgram> program, const Arguments& arguments) {
+std::optional<Dispatcher::Launch> Dispatcher::launch_on_guess(Choice& choice,
+                                                              const Arguments& arguments) {
   try {
     const Busy busy(busy_);
-    TensorProgram::Launched launched = program->launch(arguments);
-    return Launch{std::move(program), std::move(launched), {}};
+    TensorProgram::Launched launched = choice.program->launch(arguments, {}, &choice.held);
+    return Launch{choice.program, std::move(launched), {}};
   } catch (const std::exception&) {
     PyErr_Clear();
     return {};

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bypass.h"
+#include "launch_lock.h"
 #include "python_ref.h"
 #include "selection.h"
 #include "sizes.h"
@@ -19,7 +20,8 @@
 
 namespace pygraph::torch_bridge {
 
-/// Guarded by the GIL. Not for recursion: a call made while another runs takes the slow path.
+/// Guarded by the GIL. Calls of several threads are served side by side, but for their launches
+/// (launch_lock.h). Not for recursion: a call made inside of a launch takes the slow path.
 class Dispatcher {
  public:
   /// `miss(arguments)` serves calls that no program accepts (warming, capturing, falling back);
@@ -51,7 +53,7 @@ class Dispatcher {
   [[nodiscard]] bool yielded() const noexcept { return yielded_; }
   /// While held, no program serves a call: everything misses.
   void hold(bool held) noexcept { held_ = held; }
-  /// Whether a call is being served right now, on another thread that waits for something: by a
+  /// Whether a call is being served right now, on another thread that has lost the GIL: by a
   /// program, or by the callable without Python.
   [[nodiscard]] bool busy() const noexcept {
     return busy_ != 0 || (bypass_ != nullptr && bypass_->occupied_by_others());
@@ -84,9 +86,16 @@ class Dispatcher {
 
   // The same in steps.
 
-  /// The program that serves these arguments; null when none does, or when the stream is being
-  /// captured by somebody, or when the callable is to serve them. May run Python.
-  std::shared_ptr<TensorProgram> choose(const Arguments& arguments);
+  /// A program that serves a call, or none, and the right to launch it.
+  struct Choice {
+    std::shared_ptr<TensorProgram> program;
+    LaunchLock::Held held;
+  };
+  /// The program that serves these arguments; none when none does, when the callable is to, when
+  /// the stream is being captured by somebody, or when another thread launches it and is not done
+  /// in time. Where the call is made_again, that is at once: who makes it would have to look at its
+  /// arguments once more.
+  Choice choose(const Arguments& arguments);
   /// The first half of a call that it was chosen for.
   struct Launch {
     std::shared_ptr<TensorProgram> program;
@@ -94,12 +103,13 @@ class Dispatcher {
     /// In place of that, from `failed`: the results, or None; null: a Python error is set.
     PythonRef served;
   };
-  /// Launches `program`. None: the call must be made another way, and nothing was done.
-  std::optional<Launch> launch(std::shared_ptr<TensorProgram> program, const Arguments& arguments);
+  /// Launches a program. None: the call must be made another way, and nothing was done. The lock is
+  /// left to `choice` where random numbers are drawn: they are the next call's, too, until this one
+  /// is finished.
+  std::optional<Launch> launch(Choice& choice, const Arguments& arguments);
   /// The same for a call that may not come, which nothing may serve in place of the graph: None
   /// also where it failed, as it will when the call has come.
-  std::optional<Launch> launch_on_guess(std::shared_ptr<TensorProgram> program,
-                                        const Arguments& arguments);
+  std::optional<Launch> launch_on_guess(Choice& choice, const Arguments& arguments);
   /// The other half, which makes a call of it and counts that: what `result` is in try_call(), or
   /// None where the call is to be made again.
   PyObject* finish(Launch launch, const Arguments& arguments);
@@ -130,6 +140,7 @@ class Dispatcher {
     std::shared_ptr<Selection> selection{};  ///< null: the program serves
   };
 
+  std::shared_ptr<TensorProgram> find(const Arguments& arguments);  ///< may run Python
   std::vector<Slot>::const_iterator find_oldest() const noexcept;
   std::shared_ptr<TensorProgram> select(Slot& slot);
   void set_selection(const std::shared_ptr<TensorProgram>& program,
@@ -144,7 +155,7 @@ class Dispatcher {
   std::uint64_t count_ = 0;
   std::uint64_t missed_ = 0;
   bool yielded_ = false;
-  std::uint32_t busy_ = 0;  ///< calls that are being served right now, on any thread
+  std::uint32_t busy_ = 0;  ///< calls that programs serve right now, on any thread
   bool held_ = false;
 };
 

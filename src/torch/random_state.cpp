@@ -170,7 +170,10 @@ bool RandomTurn::stands() const noexcept {
   }
 }
 
-void RandomTurn::advance() const {
+void RandomTurn::advance() {
+  if (std::exchange(advanced_, true)) {
+    return;
+  }
   for (const Drawn& drawn : drawn_) {
     if (drawn.by_address()) {
       set_state(drawn.generator.get(), drawn.left.get());
@@ -206,6 +209,11 @@ TensorProgram::RandomState::RandomState(const Driver& driver, Device device,
     throw std::invalid_argument("the default generator is no torch.Generator");
   }
   Py_INCREF(spec_.generator);
+}
+
+const LaunchLock& TensorProgram::RandomState::lock() {
+  static const LaunchLock& instance = *new LaunchLock;
+  return instance;
 }
 
 TensorProgram::RandomState::~RandomState() {

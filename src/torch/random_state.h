@@ -44,14 +44,15 @@ class RandomTurn {
   void ran();
   /// Whether the generators are where they were found.
   [[nodiscard]] bool stands() const noexcept;
-  /// Moves them on, as the graph's kernels would have. Throws std::runtime_error.
-  void advance() const;
+  /// Moves them on, as the graph's kernels would have; once. Throws std::runtime_error.
+  void advance();
 
  private:
   void close() noexcept;
 
   std::vector<Drawn> drawn_;
   bool open_ = true;  ///< operators may still be running
+  bool advanced_ = false;
 };
 
 /// Guarded by the GIL, like the call that it belongs to. Every stream has memory of its own, so
@@ -75,6 +76,9 @@ class TensorProgram::RandomState {
   /// the generators share a state, as torch's graphsafe_get_state() makes them), std::runtime_error
   /// (a generator refused).
   std::shared_ptr<RandomTurn> set(const Arguments& arguments, Chain& program, CUstream stream);
+
+  /// What the launches of all graphs that draw take.
+  static const LaunchLock& lock();
 
   int traverse(visitproc visit, void* arg) const;
 

@@ -54,7 +54,8 @@ void Selection::open() {
 }
 
 void Selection::copy(TensorProgram& program, bool on) {
-  if (on != copying_) {
+  const LaunchLock::Held held = on == copying_ ? LaunchLock::Held() : program.lock().try_take();
+  if (held) {  // else another thread launches it: this call is served as the last one was
     program.copy_arguments(on ? copied_ : std::vector<std::uint32_t>{});
     copying_ = on;
   }

@@ -401,7 +401,12 @@ void TensorProgram::let_go(const Arguments& arguments, std::uint32_t part,
 
 bool TensorProgram::Launched::stands() const noexcept { return turn == nullptr || turn->stands(); }
 
-TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial trial) {
+const LaunchLock& TensorProgram::lock() const noexcept {
+  return random_ == nullptr ? lock_ : RandomState::lock();
+}
+
+TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial trial,
+                                              LaunchLock::Held* held) {
   const CallScope scope = this->scope();
   const CUstream stream = scope.stream();
   std::vector<Borrowed> borrowed;
@@ -439,6 +444,9 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
     }
     if (launched.turn != nullptr) {
       launched.turn->ran();
+      if (writes_arguments_) {
+        launched.turn->advance();  // it is a call whatever happens: no other may draw the same
+      }
     }
   } catch (const MemoryShort& error) {
     throw MemoryShortAfterLaunch(error.what());
@@ -446,6 +454,9 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
     throw FailedAfterLaunch(error.what());
   }
   Timeline::note(Layer::kLaunch, false);
+  if (held != nullptr && random_ == nullptr) {
+    held->end();
+  }
   return launched;
 }
 

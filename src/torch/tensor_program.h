@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "formula.h"
+#include "launch_lock.h"
 #include "pygraph/chain.h"
 #include "torch_api.h"
 
@@ -236,7 +237,7 @@ class CallScope;
 class RandomTurn;
 class Staging;
 
-/// Guarded by the GIL, which run() holds throughout.
+/// Guarded by the GIL, and launches by the lock.
 class TensorProgram {
  public:
   enum class Device : std::uint8_t { kCuda, kTwin };
@@ -300,16 +301,22 @@ class TensorProgram {
     [[nodiscard]] bool stands() const noexcept;
   };
 
+  /// What its launches take. One lock for all graphs that draw random numbers: a call reads and
+  /// moves generators that others have, too.
+  [[nodiscard]] const LaunchLock& lock() const noexcept;
+
   /// Runs the graph on the current stream and returns a new tuple of results, or null with a
   /// Python error set. Throws DriverError, std::runtime_error, CallRefused, FailedAfterLaunch.
-  PyObject* run(const Arguments& arguments, Trial trial = {}) {
-    return finish(arguments, launch(arguments, trial));
+  /// `held`: the lock, which ends with the launch, or, where random numbers are drawn, is left to
+  /// the caller; null: nobody else can be there.
+  PyObject* run(const Arguments& arguments, Trial trial = {}, LaunchLock::Held* held = nullptr) {
+    return finish(arguments, launch(arguments, trial, held));
   }
 
   /// The two halves of run(): all that the GPU needs, and all that the caller needs. What
   /// `arguments` refers to must be the same objects in both, and the launch must stand. Random
-  /// generators are moved on in the second.
-  Launched launch(const Arguments& arguments, Trial trial = {});
+  /// generators are moved on in the second, or in the first if it leaves traces.
+  Launched launch(const Arguments& arguments, Trial trial = {}, LaunchLock::Held* held = nullptr);
   PyObject* finish(const Arguments& arguments, const Launched& launched) const;
 
   /// Of each argument that may be copied in place of being patched, how many nodes mention it; of
@@ -395,6 +402,7 @@ class TensorProgram {
   void copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t bytes, CUstream stream) const;
 
   const Driver* driver_;
+  LaunchLock lock_;
   Chain program_;
   Device device_;
   int device_index_;

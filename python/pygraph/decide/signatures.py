@@ -8,9 +8,8 @@ strides and dtypes of tensors follow from it, which Dynamo's guards see to. Whic
 * but at its second sight at the earliest if its sizes came with other numbers on the host before:
   those may differ from call to call;
 * up to EAGER of those that come back within SOON calls at once, and of a backward as many as its
-  forward has, or `at_once`; others when the time for it is there (Budget): a 200th of all time,
-  and half of what replays have saved. That is the most that a stream of many sizes spends on
-  links. After an attempt that failed any other of the graph waits for that, too;
+  forward has, or `at_once`; others when the time for it is there (budget.py), which comes sooner
+  where replays save much. After an attempt that failed any other of the graph waits for that, too;
 * up to `SignatureRules.programs`, and NODES nodes in all of them, but `at_once` of them however
   many nodes they have. A further one then evicts the one used longest ago if it has come up four
   times since that was used (and twice as often each time that it has waited in vain): sizes that
@@ -23,6 +22,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import statistics
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -33,9 +33,10 @@ from pygraph.capturing.device import Device
 from pygraph.decide import budget
 
 #: Programs of one compiled graph.
-PROGRAMS = 256
-#: Nodes of all of them: 2 to 5 KiB of device memory each (seen on an H200).
-NODES = 1 << 14
+PROGRAMS = 512
+#: Nodes of all of them: 2 to 5 KiB of device memory each (seen on an H200), 160 MiB at most. 300
+#: lengths of a model of 12 layers have so many.
+NODES = 1 << 15
 #: Programs that are linked without regard to the time it takes, of signatures that come back
 #: within so many calls of the graph.
 EAGER = 8
@@ -51,6 +52,8 @@ _SIGHTS_FOR_A_PLACE = 4
 MAXIMUM_FAILURES = 4
 #: How many times as long a signature waits at most that has waited in vain.
 _LONGEST_WAIT = 4
+#: What part of the callable's time replays must save for links to be lent time (budget.py).
+_MUCH = 0.25
 #: Sights of new numbers on the host, with sizes that are not new, until they count as restless.
 _SIGHTS = 16
 
@@ -188,8 +191,10 @@ class Signatures:
         self._with_program: list[Signature] = []
         self._link_failed = False
         self._had_numbers = False  #: among the arguments of some call
-        self._saving: float | None = None  #: seconds, of a replay; the least of all programs
+        #: Of each proof of a program: seconds that a replay saves, and that the callable takes.
+        self._savings: list[tuple[float, float]] = []
         self._replays = 0  #: whose savings have been counted
+        self._host_bound = False  #: when it was asked last
 
     def of(self, arguments: list[Any], elsewhere: Collection[int] = ()) -> Signature:
         """The signature of a call. Those without a program are forgotten, oldest first, when there
@@ -290,6 +295,11 @@ class Signatures:
         signature.evict()
         self._with_program.remove(signature)
 
+    @property
+    def known(self) -> int:
+        """How many there are, as far as they are remembered."""
+        return len(self._known)
+
     def count(self) -> int:
         """How many have a program."""
         return len(self._with_program)
@@ -324,24 +334,45 @@ class Signatures:
         many = max(self._at_once(), self.rules.at_once)
         wanted = self.count() < many or bool(self.rules.sizes)
         at_once = soon or (wanted and not self._must_wait)
-        return 0.0 if at_once else budget.BUDGET.seconds_to_wait()
+        return 0.0 if at_once else budget.BUDGET.seconds_to_wait(lent=self._save_much)
 
     def note_link(self, seconds: float, failed: bool = False) -> None:
         """An attempt to link that took so long has just ended."""
         budget.BUDGET.spend(seconds, on_top=self.count() > EAGER)
         self._link_failed = failed
 
-    def note_saving(self, seconds: float) -> None:
-        """What a replay of a program takes less than the callable, or more."""
-        least = seconds if self._saving is None else min(seconds, self._saving)
-        self._saving = max(least, 0.0)
+    def note_saving(self, seconds: float, of: float) -> None:
+        """What a replay of a program takes less than the callable, or more, which takes `of`."""
+        self._savings.append((seconds, of))
+
+    @property
+    def _saving(self) -> float:
+        """Of a replay. A program in the middle counts: of many clocks one has stood still."""
+        return max(statistics.median(saved for saved, _ in self._savings or [(0.0, 0.0)]), 0.0)
+
+    @property
+    def _save_much(self) -> bool:
+        taken = statistics.median(taken for _, taken in self._savings or [(0.0, 0.0)])
+        return self._host_bound and not self._link_failed and self._saving > _MUCH * taken
 
     def count_savings(self, replays: int, host_bound: bool) -> None:
         """There were so many replays by now. What they saved counts where the device waits for the
         host: elsewhere nobody has noticed it."""
-        if host_bound and self._saving is not None:
+        if host_bound:
             budget.BUDGET.earn((replays - self._replays) * self._saving)
-        self._replays = replays
+        self._replays, self._host_bound = replays, host_bound
+
+    def waiting(self, sizes: int) -> str | None:
+        """Why some of so many sizes have no program yet; None if not for want of time."""
+        missing = sizes - self.count()
+        if missing <= 0 or self.full or not budget.BUDGET.link or self.rules.sizes:
+            return None
+        share = 1 / (1 + (budget.PACE if self._save_much else budget.PATIENCE))
+        return (
+            f"{missing} of {sizes} sizes have no graph yet: making one takes "
+            f"{1e3 * budget.BUDGET.link:.0f} ms, and {100 * share:.1f}% of the time may go into "
+            f"that; programs_at_once={sizes} makes them at once"
+        )
 
     @property
     def integers(self) -> list[int] | None:

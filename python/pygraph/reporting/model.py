@@ -192,6 +192,8 @@ class GraphReport:
     """Programs that made room for others."""
     limit: str | None = None
     """Why a further program needs the room of one of them, if it does."""
+    waiting: str | None = None
+    """How many sizes have no program yet for want of time, and what that takes."""
     offsets_kept: str | None = None
     """Why it serves only calls whose arguments have the storage offsets of the linked one."""
     relinks: int = 0

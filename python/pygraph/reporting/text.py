@@ -124,6 +124,8 @@ def graph_lines(graph: GraphReport) -> list[str]:
             f"  {graph.programs} programs, {graph.evictions} evicted, {graph.relinks} linked anew"
             f"{f'; no room for more: {graph.limit}' if graph.limit else ''}"
         )
+    if graph.waiting and graph.waiting != graph.reason:
+        lines.append(f"  {graph.waiting}")
     if graph.copies:
         lines.append(f"  {as_bytes(graph.bytes_copied)} copied in {graph.copies} copies")
     if graph.bytes_staged or graph.bytes_fetched:

@@ -37,6 +37,7 @@ class Bypass:
         self._fallback = fallback
         self._signatures = signatures
         self._told = False  #: the dispatcher knows the callable
+        self._waited = False  #: a signature had to wait for time
 
     def sync(self, signature: Signature, arguments: list[Any]) -> None:
         """Counts this call of a signature, and those that nobody has heard of."""
@@ -68,9 +69,15 @@ class Bypass:
         seconds = self._signatures.seconds_to_wait(signature.gap)
         if seconds and self._may_bypass(arguments):
             self._open_to_all(seconds)
+        self._waited = self._waited or seconds > 0
         if seconds and self._report.state == WARMING:
-            self._report.reason = "linking others has taken its share of the time; its turn comes"
+            self._report.reason = self.waiting()
         return seconds > 0
+
+    def waiting(self) -> str | None:
+        """Why sizes have no program yet, if any had to wait."""
+        sizes = max(self._dispatcher.sizes, self._signatures.known)
+        return self._signatures.waiting(sizes) if self._waited else None
 
     def after_link(self, signature: Signature, arguments: list[Any]) -> None:
         """An attempt to link has ended: the next one may have to wait."""
@@ -79,7 +86,10 @@ class Bypass:
         if signature.program is not None:
             # To be heard of should the program not accept it.
             self._dispatcher.close_bypass(arguments)
-        self._open_to_all(self._signatures.seconds_to_wait())
+        seconds = self._signatures.seconds_to_wait()
+        # Calls that are bypassed until then need not ask any more behind it.
+        self._waited = self._waited or (seconds > 0 and not self._signatures.soon)
+        self._open_to_all(seconds)
 
     def _open_to_all(self, seconds: float) -> None:
         self._dispatcher.open_bypass_to_all(min(seconds, _ASKED_AGAIN), self._signatures.soon)

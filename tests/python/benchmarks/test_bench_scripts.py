@@ -225,6 +225,16 @@ def test_a_stream_of_lengths(tmp_path: Path) -> None:
     assert [target["met"] for target in right] == [True, True]
 
 
+def test_threads_share_one_model(tmp_path: Path) -> None:
+    row = run(
+        "threads.py", tmp_path / "out.json", "--device", "cpu", "--tiny",
+        "--threads", "3", "--mode", "pygraph",
+    )  # fmt: skip
+    assert (row["correct"], row["reason"]) == (True, None)
+    assert row["calls_per_s"] > 0 and 0 < row["latency_us"] <= row["latency_p99_us"]
+    assert row["replayed"] > 0.95
+
+
 def test_layers_share_one_graph(tmp_path: Path) -> None:
     """The row of one layer, compiled once: three sets of weights, one graph, on the twin."""
     row = run(

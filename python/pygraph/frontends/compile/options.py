@@ -68,12 +68,12 @@ class Options:
     are required, or proven again (`require`, `debug`), always serve. On the twin, whose clock says
     nothing of a GPU's, "measure" is "always"."""
 
-    max_programs: int = 256
+    max_programs: int = 512
     """The most programs (sets of dynamic sizes that have a graph) that one compiled graph keeps.
-    All of them together have 16,384 nodes at most. A further program takes the place of the one
+    All of them together have 32,768 nodes at most. A further program takes the place of the one
     that was used longest ago, if its sizes come up much more often. The first eight that come in
     quick succession are linked at once, others in a 200th of the time and in half of what replays
-    have saved."""
+    have saved; where they save much, ten seconds of that may be spent in advance."""
 
     programs_at_once: int = 0
     """So many programs are linked as soon as their sizes have come `capture_at` times, however long
