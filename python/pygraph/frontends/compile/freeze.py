@@ -39,8 +39,8 @@ from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.torch_private import dynamo, modes, modules
 from pygraph.torch_private.autograd import count_up_versions
 
-#: Calls with the example until one of them is served by a graph.
-_MOST_CALLS = 32
+#: Calls with the example until one of them is served by a graph; two more are watched.
+_MOST_CALLS = 30
 
 Compiled = TypeVar("Compiled", bound=Callable[..., Any])
 
