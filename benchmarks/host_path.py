@@ -13,13 +13,16 @@ drawing          compiled, and 16 random numbers; "drawing guess" has to look at
 ... idle         of any of these, and a wait: what a caller waits for
                  (in the record, launched_before_guards: of these calls, 0 to 1)
 captured         the callable by pygraph.capture, which compares what it reads
+frozen           the compiled callable by pygraph.freeze: no Dynamo, its guards' objects compared
+state            of that, to compare them and the arguments
 bypassed         no graph, and none to come: what the dispatcher adds to the callable
 new size         no graph, and a size that was not seen before
 
 The graph adds 1 to N tensors, so it has N arguments and N results and few nodes. Another one takes
 numbers on the host, each call others: "brought" as they are, "computed" of each by three
 operations, or "constant" where all calls have the same and nothing is brought. Of a model of N
-layers that is captured, all that it reads is compared in each call; "module" is the model as it is.
+layers that is captured, all that it reads is compared in each call; "module" is the model as it is,
+"compiled" and "frozen" are of the model by torch.compile.
 A compiled model of N layers is broken down by layers of its call (harness/call_layers.py), in
 inference, and one of 8 with its backward: PyGraph's, torch's own modes, and Dynamo with a compiler
 that does nothing.
@@ -56,7 +59,7 @@ BETWEEN_WAITS = 16
 """Calls in a row: the GPU's queue must not fill."""
 
 
-LAYERS = 1, 16, 64
+LAYERS = 1, 16, 32, 64
 """About 15 places each, two of them tensors."""
 DEPTHS = (1, False), (8, False), (32, False), (8, True)
 """Layers of a compiled model, and whether it trains."""
@@ -182,6 +185,7 @@ def measure_layers(layers: int, count: int, kind: str) -> dict[str, Any]:
         "captured, idle": clock.run(lambda: clock.until_idle(captured()), count),
     }
     assert pygraph.report().replays == before + 2 * (WARM + count), "not all were replays"
+    rows |= frozen_rows(clock, kind, model, arguments, count)
     pygraph.reset()
     return {"layers": layers, "rows": rows}
 
@@ -217,6 +221,25 @@ def shown(each: dict[str, Any]) -> str:
         )
         lines.append(f"  {mode} {found['call']['median_us']:.1f}: {parts}")
     return "\n".join(lines)
+
+
+def frozen_rows(
+    clock: Clock, kind: str, model: Any, arguments: list[Any], count: int
+) -> dict[str, Any]:
+    """A model that is compiled, and frozen."""
+    torch._dynamo.reset()
+    options = {"device": kind, "compiler": "aot", "launch": "after_guards"}
+    compiled = torch.compile(model, backend="pygraph", options=options)
+    fast = pygraph.freeze(compiled, *arguments)
+    assert torch.equal(fast(*arguments), compiled(*arguments)), "not what the model computes"
+    rows = {
+        "compiled": clock.run(lambda: compiled(*arguments), count),
+        "frozen": clock.run(lambda: fast(*arguments), count),
+        "frozen, idle": clock.run(lambda: clock.until_idle(fast(*arguments)), count),
+        "state": clock.run(lambda: fast.compared(*arguments), count),
+    }
+    assert not fast.misses, fast.reason
+    return rows
 
 
 def measure_numbers(numbers: int, count: int, kind: str) -> dict[str, Any]:

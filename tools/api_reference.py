@@ -27,6 +27,7 @@ OPTIONS = ("pygraph.frontends.compile.options", "Options")
 RECORDS = {
     "The report": ("pygraph.reporting", ("Report", "GraphReport", "Applied")),
     "The explanation": ("pygraph.reporting", ("Explanation", "Blocker", "OutsideKernel")),
+    "The frozen callable": ("pygraph.frontends.compile.freeze", ("Frozen",)),
     "The movable graph": ("pygraph.frontends.adopt.movable", ("MovableGraph",)),
     "The plan": ("pygraph.planning", ("Plan", "GraphPlan", "Finding", "Break", "Argument")),
 }
@@ -35,7 +36,7 @@ HEAD = """\
 
 `tools/api_reference.py` writes this page from the docstrings in `python/pygraph`: the public names
 of the package, the options of torch.compile, and the fields of what `report()`, `explain()`,
-`adopt()` and `plan()` return.
+`adopt()`, `freeze()` and `plan()` return.
 Options are given as `torch.compile(model, backend="pygraph", options={"debug": "paranoid"})`.
 [usage.md](usage.md) shows how all of it is used.
 """

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pygraph.frontends.callable.graphed import make_graphed_callables
     from pygraph.frontends.compile.backend import backend
     from pygraph.frontends.compile.explain import explain
+    from pygraph.frontends.compile.freeze import NotFrozen, freeze
     from pygraph.frontends.compile.plan import plan
     from pygraph.runtime.registry import info, report, reset
     from pygraph.runtime.requirement import RequirementNotMet
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "NotFrozen",
     "NotMovable",
     "RequirementNotMet",
     "__version__",
@@ -30,6 +32,7 @@ __all__ = [
     "backend",
     "capture",
     "explain",
+    "freeze",
     "info",
     "make_graphed_callables",
     "plan",
@@ -41,6 +44,8 @@ _HOMES = {
     "backend": "pygraph.frontends.compile.backend",
     "adopt": "pygraph.frontends.adopt.adopted",
     "capture": "pygraph.frontends.callable.captured",
+    "NotFrozen": "pygraph.frontends.compile.freeze",
+    "freeze": "pygraph.frontends.compile.freeze",
     "NotMovable": "pygraph.frontends.adopt.adopted",
     "RequirementNotMet": "pygraph.runtime.requirement",
     "explain": "pygraph.frontends.compile.explain",

@@ -115,7 +115,10 @@ std::unique_ptr<const TensorShape> shape_of(nb::handle tensor) {
   shape->extents.insert(shape->extents.end(), strides, strides + rank);
   shape->empty = std::find(sizes, sizes + rank, 0) != sizes + rank;
   shape->requires_grad = nb::cast<bool>(tensor.attr("requires_grad"));
-  shape->may_be_negated = !nb::cast<bool>(tensor.attr("is_contiguous")());
+  // One element is contiguous wherever it stands.
+  shape->may_be_negated = !nb::cast<bool>(tensor.attr("is_contiguous")()) ||
+                          nb::cast<std::int64_t>(tensor.attr("numel")()) == 1;
+  shape->may_be_conjugated = nb::cast<bool>(tensor.attr("is_complex")());
   return shape;
 }
 
@@ -130,6 +133,7 @@ void bind_structure(nb::module_& module) {
       .value("ITERATED", Place::Kind::kIterated)
       .value("DICT", Place::Kind::kDict)
       .value("INSTANCE", Place::Kind::kInstance)
+      .value("VARIABLES", Place::Kind::kVariables)
       .value("ATTRIBUTES", Place::Kind::kAttributes)
       .value("NAMES", Place::Kind::kNames)
       .value("METHODS", Place::Kind::kMethods)

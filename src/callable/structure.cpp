@@ -18,6 +18,7 @@ namespace {
 struct Names {
   PyObject* cell_contents = PyUnicode_InternFromString("cell_contents");
   PyObject* is_neg = PyUnicode_InternFromString("is_neg");
+  PyObject* is_conj = PyUnicode_InternFromString("is_conj");
 };
 
 const Names& names() {
@@ -112,12 +113,13 @@ const std::array<TensorAttribute, 2>& hooks() {
   return attributes;
 }
 
-bool is_negated(PyObject* tensor) noexcept {
-  const PythonRef value = PythonRef::stolen(PyObject_CallMethodNoArgs(tensor, names().is_neg));
+/// Whether a tensor says so of itself, or cannot say.
+bool says(PyObject* tensor, PyObject* method) noexcept {
+  const PythonRef value = PythonRef::stolen(PyObject_CallMethodNoArgs(tensor, method));
   if (!value) {
     PyErr_Clear();
   }
-  return value.get() == Py_True;
+  return value.get() != Py_False;
 }
 
 bool has_shape(PyObject* tensor, const TensorShape& shape) noexcept {
@@ -135,7 +137,8 @@ bool has_shape(PyObject* tensor, const TensorShape& shape) noexcept {
          api.get_device_type(handle, &device) == 0 && device == shape.device_type &&
          api.get_device_index(handle, &index) == 0 && index == shape.device_index &&
          api.requires_grad(tensor) == shape.requires_grad &&
-         !(shape.may_be_negated && is_negated(tensor)) &&
+         !(shape.may_be_negated && says(tensor, names().is_neg)) &&
+         !(shape.may_be_conjugated && says(tensor, names().is_conj)) &&
          // Without memory of its own, as under a transformation of torch.func.
          (shape.empty || api.data(tensor) != nullptr);
 }
@@ -260,6 +263,8 @@ class Structure::Walk {
         return is_of(node, object) && PyDict_Check(object) && items(node, nullptr, object);
       case Place::Kind::kInstance:
         return is_of(node, object) && instance(node, object);
+      case Place::Kind::kVariables:
+        return is_of(node, object) && instance(node, object);
       case Place::Kind::kAttributes:
         return is_of(node, object) && attributes(node, object);
       case Place::Kind::kNames:
@@ -350,6 +355,9 @@ class Structure::Walk {
     }
     if (recorder_ != nullptr) {
       recorder_->enter_items(place, node, instance, dict);
+    }
+    if (node.kind == Place::Kind::kVariables) {
+      return found_by_keys(node, dict, dict, Slot::Owner::kDict);
     }
     if (node.children == 0) {
       return PyDict_GET_SIZE(dict) == 0;
@@ -484,16 +492,18 @@ class Structure::Walk {
   bool looked_up(const Place& node, PyObject* object) {
     const bool is_class = PyType_Check(object) != 0;
     PyObject* dict = is_class ? reinterpret_cast<PyTypeObject*>(object)->tp_dict : object;
-    if (dict == nullptr || PyDict_Check(dict) == 0) {
-      return false;
-    }
+    const Slot::Owner owner = is_class ? Slot::Owner::kAttribute : Slot::Owner::kDict;
+    return dict != nullptr && PyDict_Check(dict) != 0 && found_by_keys(node, dict, object, owner);
+  }
+
+  bool found_by_keys(const Place& node, PyObject* dict, PyObject* owning, Slot::Owner owner) {
     for (std::uint32_t i = 0; i < node.children; ++i) {
       PyObject* key = nodes_[at_].key.get();
       const PythonRef value = PythonRef::to(PyDict_GetItemWithError(dict, key));
-      if (PyErr_Occurred() != nullptr) {
+      if (!value) {
         PyErr_Clear();
       }
-      note(is_class ? Slot::Owner::kAttribute : Slot::Owner::kDict, object, key, 0);
+      note(owner, owning, key, 0);
       if (!(value ? admits(value.get()) : admits_nothing())) {
         return false;
       }

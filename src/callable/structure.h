@@ -38,7 +38,8 @@ struct TensorShape {
   bool requires_grad = false;
   /// Whether its memory could be shown negated: a view of a complex tensor's imaginary part.
   bool may_be_negated = false;
-  bool empty = false;  ///< it has no elements, and need not have memory
+  bool may_be_conjugated = false;  ///< the same of a complex tensor
+  bool empty = false;              ///< it has no elements, and need not have memory
   std::uint32_t dimensions = 0;
   std::vector<std::int64_t> extents = {};  ///< sizes, then strides
 };
@@ -55,6 +56,7 @@ struct Place {
     kIterated,    ///< a set or a deque, of the type `type`; children in the order that it shows
     kDict,        ///< of the type `type`; children in order, with their keys
     kInstance,    ///< of the type `type`; children are its __dict__ in order, with their keys
+    kVariables,   ///< of the type `type`; children are looked up in its __dict__ by their keys
     kAttributes,  ///< of the type `type`; children are attributes, looked up by their keys
     kNames,       ///< a dictionary, or a class for its own; children are looked up by their keys
     kMethods,     ///< the class `object` of the order `type`; children: what it has by their keys.

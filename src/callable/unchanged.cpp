@@ -211,6 +211,7 @@ bool Recorder::stays_fixed(std::uint32_t place, const Place& node, PyObject* obj
     case Place::Kind::kValue:
       return is_immutable(object);
     case Place::Kind::kInstance:
+    case Place::Kind::kVariables:
       return !is_walked(place);
     case Place::Kind::kDict:
       return !is_walked(place) && !has_order_of_its_own(object);

@@ -118,6 +118,8 @@ class CompiledGraph:
         self._on_culprit = on_culprit
         self._compile_again: Callable[[], None] | None = None
         self._launch_counts: _engine.LaunchCounts | None = None
+        #: Of what stands in front of the wrappers; None: nothing does.
+        self.way_in: Any = None
         self.fallback = Fallback(
             function,
             self.mutated,
@@ -181,9 +183,12 @@ class CompiledGraph:
         no one any more."""
         self._tell_deployed = told
 
-    def note_entry_point(self, launches: Speculation, counts: _engine.LaunchCounts) -> None:
+    def note_entry_point(
+        self, launches: Speculation, counts: _engine.LaunchCounts, way_in: Any
+    ) -> None:
         """The wrappers around this graph have an entry point in front of them now. `counts`: what
-        that counts."""
+        that counts. `way_in`: who has connected it."""
+        self.way_in = way_in
         self.report.past_wrappers = not launches.before_wrappers
         self.report.before_wrappers = launches.before_wrappers
         self.report.before_guards = launches.before_guards

@@ -39,6 +39,11 @@ def add(graph: CompiledGraph) -> None:
     _keep(graph.report)
 
 
+def live() -> list[CompiledGraph]:
+    """Those that there are now."""
+    return list(_graphs)
+
+
 def add_fallback(name: str, reason: str, device: str, operator: str | None = None) -> None:
     """Notes a compiled graph that runs without any of our machinery."""
     graph = GraphReport(name, FALLBACK, device, reason, operator)

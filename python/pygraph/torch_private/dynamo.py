@@ -3,8 +3,10 @@ one that is in C."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -216,3 +218,110 @@ def hooks_of(compiled: Any) -> list[Any]:
         context = compiled.__closure__[names.index("self")].cell_contents
     hooks: list[Any] = context.enter_exit_hooks
     return hooks
+
+
+def original(compiled: Any) -> Any:
+    """What torch.compile was given, where it has returned `compiled`; or its method that is
+    called: of a module compiled in place, that of what it was made of."""
+    within = getattr(compiled, "_compiled_call_impl", None) or compiled
+    return getattr(within, ORIGINAL, None)
+
+
+def code_before(code: CodeType) -> CodeType | None:
+    """The code of a function, of what Dynamo has made of it."""
+    try:
+        found: CodeType | None = private("torch._dynamo.utils:orig_code_map").get(code)
+    except Missing:
+        return None
+    return found
+
+
+def is_graph(name: str) -> bool:
+    """Whether a variable of the module of Dynamo's code is one of its graphs."""
+    return name.startswith(COMPILED[0])
+
+
+def is_harmless(value: Any) -> bool:
+    """Whether it is what Dynamo's code calls around its graph, for profilers."""
+    if not callable(value):
+        return False
+    for name in ("record_pregraph_bytecode_enter", "record_pregraph_bytecode_exit"):
+        with contextlib.suppress(Missing):
+            if value is private(f"torch._dynamo.utils:{name}"):
+                return True
+    return False
+
+
+LAMBDA = "LAMBDA_GUARD"
+"""The kind of a guard that asks for a condition."""
+
+
+def is_of_calls(code: CodeType) -> bool:
+    """Whether it is torch's own, on the way from a call of what torch.compile has returned to the
+    frame that it compiles."""
+    return code.co_filename.endswith(_OF_CALLS)
+
+
+_OF_CALLS = (_FILE, "torch/_dynamo/external_utils.py", "torch/nn/modules/module.py")
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """Something that guards look at."""
+
+    source: str
+    """An expression: of `L`, the variables of the frame, and `G`, those of its module. Of the kind
+    LAMBDA: a condition of such."""
+    checks: frozenset[str]
+    """The kinds of these guards, by Dynamo's names."""
+    contained: frozenset[str] = frozenset()
+    """The keys that they ask for, of a dictionary."""
+
+
+def guarded_by(code: CodeType) -> list[Guarded] | None:
+    """All that the guards look at in front of code that Dynamo has made. None: this torch does not
+    tell."""
+    before = code_before(code)
+    try:
+        entries = private("torch._C._dynamo.eval_frame:_debug_get_cache_entry_list")
+        roots = [each.guard_manager.root for each in entries(before) if each.code is code]
+        if not roots:
+            return None
+        behind = [each for guard in roots[0].get_epilogue_lambda_guards() for each in _said(guard)]
+        return [*_looked_at(roots[0]), *behind]
+    except (Missing, AttributeError, TypeError):
+        return None
+
+
+def _said(guard: Any) -> Iterator[Guarded]:
+    """Of one that asks something of several things, by what it says of itself."""
+    for text in guard.verbose_code_parts():
+        said = text.partition("  # ")[0].strip()
+        if re.search(r"\b[LG]\b", said):  # else of modes
+            yield Guarded(said, frozenset({LAMBDA}))
+
+
+def _looked_at(manager: Any) -> Iterator[Guarded]:
+    checks: set[str] = set()
+    contained: set[str] = set()
+    for guard in manager.get_leaf_guards():
+        kind, text = type(guard).__name__, " ".join(guard.verbose_code_parts())
+        if kind == "NO_HASATTR" and f"'{MARKS}" in text:
+            continue  # of tensors whose sizes are to vary
+        if kind == LAMBDA:
+            yield from _said(guard)
+            continue
+        if kind == "DICT_CONTAINS":
+            found = re.search(r"___dict_contains\('([^']*)',", text)
+            if found is None:
+                kind = "DICT_CONTAINS of an object"
+            else:
+                contained.add(found[1])
+        checks.add(kind)
+    yield Guarded(manager.get_source(), frozenset(checks), frozenset(contained))
+    below = list(manager.get_child_managers())
+    if hasattr(manager, "get_key_value_managers"):  # of a dictionary
+        for pair in manager.get_key_value_managers().values():
+            below += filter(None, pair)
+    for each in below:
+        yield from _looked_at(each)

@@ -62,13 +62,26 @@ _nobody_sees = _engine.ModeGuard(_NOT_SEEN_BY_OTHERS)
 
 def same_modes() -> _engine.ModeGuard:
     """What tells whether the modes are those of now, which must not be foreign."""
+    choices = [(ask, None, answer) for ask in _CHOICES if (answer := _answer(ask)) is not None]
+    return _engine.ModeGuard([*_of_compiled_code(), *choices])
+
+
+def same_for_compiled_code() -> _engine.ModeGuard:
+    """The same of those modes alone that say which compiled code runs, or what its results are."""
+    return _engine.ModeGuard(_of_compiled_code())
+
+
+def _of_compiled_code() -> list[tuple[Any, Any, Any]]:
     unchanged = private("torch._C._dynamo.guards:GlobalStateGuard")().check
     devices = _devices()
     function_modes = (_devices, None, devices) if devices else (_function_modes, None, 0)
-    choices = [(ask, None, answer) for ask in _CHOICES if (answer := _answer(ask)) is not None]
-    return _engine.ModeGuard(
-        [(unchanged, None, True), *choices, *_NOT_SEEN_BY_OTHERS, function_modes]
-    )
+    inference = torch.is_inference_mode_enabled
+    return [
+        (unchanged, None, True),
+        (inference, None, inference()),
+        *_NOT_SEEN_BY_OTHERS,
+        function_modes,
+    ]
 
 
 def _answer(ask: Callable[[], bool]) -> bool | None:

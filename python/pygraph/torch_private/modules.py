@@ -11,6 +11,8 @@ from pygraph.torch_private.names import attribute, private
 
 parameters = attribute("_parameters", torch.nn.Module())
 buffers = attribute("_buffers", torch.nn.Module())
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""How the names of its tables end of what runs around its forward."""
 
 
 def code_around_forward() -> tuple[CodeType, CodeType]:

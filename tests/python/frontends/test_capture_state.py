@@ -732,6 +732,27 @@ def test_scalars_of_numpy_are_told_apart(place: Place, pair: Any) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("as_it_is", "shown_otherwise"),
+    [
+        (lambda z: z, lambda z: z.conj()),
+        (lambda z: z.imag, lambda z: z.conj().imag),
+        (lambda z: z[0].imag, lambda z: z[0].conj().imag),
+    ],
+    ids=["conjugated", "negated", "one number, negated"],
+)
+def test_memory_that_is_shown_otherwise_is_told_apart(
+    place: Place, as_it_is: Any, shown_otherwise: Any
+) -> None:
+    """The graph would read what stands in memory."""
+    captured = pygraph.capture(lambda x: x * 2, device=place.name)
+    for _ in range(CALLS):
+        z = place.randn(4, dtype=torch.cfloat)
+        for view in (as_it_is, shown_otherwise):
+            assert torch.equal(captured(view(z)), view(z) * 2)
+    assert pygraph.report().replays
+
+
 def bases() -> list[Any]:
     pair = collections.namedtuple("pair", "a b")
     return [

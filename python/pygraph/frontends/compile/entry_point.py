@@ -57,7 +57,9 @@ class Connector:
         is_provisional: Callable[[], bool] = lambda: False,
     ) -> None:
         """`is_provisional`: the graph is about to be compiled once more."""
-        self._compiled = compiled
+        self.compiled = compiled
+        self.order: list[int] = []  #: see connect_entry_point()
+        self.results: list[int] = []
         self._is_provisional = is_provisional
         self._deployed: tuple[Sequence[Any], Sequence[Any]] | None = None
         self._connected = False
@@ -71,7 +73,7 @@ class Connector:
         self._graph.watch_deployments(None)
         self._deployed = None
         if destination is None or self._connected:
-            _engine.set_slow(self.entry_point, self._compiled)
+            _engine.set_slow(self.entry_point, self.compiled)
         else:
             self._lead_to(destination)
 
@@ -83,14 +85,14 @@ class Connector:
         self._deployed = arguments, outputs
 
     def _watch(self, *arguments: Any) -> Any:
-        results = self._compiled(*arguments)
+        results = self.compiled(*arguments)
         if self._deployed is not None and self._is_provisional():
             self._deployed = None
         if self._deployed is not None:
             deployed, self._deployed = self._deployed, None
             self._graph.watch_deployments(None)  # or each call that is linked would be held
             self._connect(arguments, results, *deployed)
-            _engine.set_slow(self.entry_point, self._compiled)
+            _engine.set_slow(self.entry_point, self.compiled)
         return results
 
     def _connect(self, outer: Any, outer_results: Any, inner: Any, inner_results: Any) -> None:
@@ -108,11 +110,12 @@ class Connector:
             self.entry_point, self._graph.dispatcher, len(outer), order, results
         )
         self._connected = True
+        self.order, self.results = order, results or []
         program, guessed = self._graph.dispatcher.oldest, False
         if self._ask is not None and program is not None and program.without_trace:
             permit = self._ask()
             guessed = permit is not None and install(self.entry_point, permit)
-        self._graph.note_entry_point(Speculation(wrapped, guessed), counts)
+        self._graph.note_entry_point(Speculation(wrapped, guessed), counts, self)
 
 
 def arguments_between(

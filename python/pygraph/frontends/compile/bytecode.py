@@ -1,0 +1,178 @@
+"""Whether code that Dynamo has made does nothing but call its graph.
+
+Behind the call it may do whatever the function did besides: append to a list, set an attribute.
+A call that goes past that code would leave it out. So the code is followed, instruction by
+instruction, with what each leaves on the stack. Only instructions are known here that read, that
+make containers of the code's own, and that call the graph, once. Any other is a reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import sys
+from types import CodeType
+from typing import Any, NamedTuple
+
+from pygraph.torch_private import dynamo
+
+
+class _Item(NamedTuple):
+    """Of the stack, or a local variable."""
+
+    kind: str = "other"
+    value: Any = None  #: of a global variable
+
+
+_OTHER, _NULL, _OWN, _GRAPH, _HARMLESS, _FLAG = map(
+    _Item, ("other", "null", "own", "graph", "harmless", "flag")
+)
+_NOTHING = {
+    "RESUME", "NOP", "CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "PRECALL", "NOT_TAKEN",
+    "DELETE_FAST",
+}  # fmt: skip
+_LOADS = {
+    "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_FAST_LOAD_FAST",
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW",
+}  # fmt: skip
+_STORES = {"STORE_FAST", "STORE_FAST_STORE_FAST"}
+_READS = {"LOAD_CONST", "LOAD_SMALL_INT", "LOAD_CONST_IMMORTAL", "LOAD_CONST_MORTAL", "LOAD_DEREF"}
+#: How many items are taken for each of an instruction's argument, and besides.
+_MAKES = {
+    "BUILD_TUPLE": (1, 0),
+    "BUILD_LIST": (1, 0),
+    "BUILD_MAP": (2, 0),
+    "BUILD_CONST_KEY_MAP": (1, 1),
+}
+_ASKS = {
+    f"POP_JUMP_{way}IF_{what}"
+    for way in ("", "FORWARD_")
+    for what in ("TRUE", "FALSE", "NONE", "NOT_NONE")
+}
+_MOST_WAYS = 16
+"""Through the code: two for each condition."""
+
+
+class _Unknown(Exception):
+    """The text says what the code does."""
+
+
+def does_more(code: CodeType, variables: dict[str, Any]) -> str | None:
+    """What code that Dynamo has made does beside calling its graph, and making containers of what
+    that returns; None: nothing. `variables`: of its module."""
+    instructions = list(dis.get_instructions(code))
+    number = {each.offset: index for index, each in enumerate(instructions)}
+    ways = [_Way()]
+    try:
+        for count, way in enumerate(ways):  # which grow
+            if count == _MOST_WAYS:
+                raise _Unknown("it has many conditions")
+            while True:
+                each = instructions[way.at]
+                if each.opname in ("RETURN_VALUE", "RETURN_CONST"):
+                    break
+                way.at += 1
+                if each.opname in _ASKS:
+                    ways.append(way.at_condition(each, number[each.argval]))
+                elif each.opname == "JUMP_FORWARD":
+                    way.at = number[each.argval]
+                else:
+                    way.follow(each, variables)
+            if way.graphs != 1:
+                raise _Unknown(f"it calls {way.graphs} graphs")
+    except _Unknown as error:
+        return str(error)
+    except (IndexError, KeyError):
+        return "its instructions cannot be followed"
+    return None
+
+
+@dataclasses.dataclass
+class _Way:
+    """One way through the code, as far as it has been followed."""
+
+    at: int = 0
+    stack: list[_Item] = dataclasses.field(default_factory=list)
+    variables: dict[str, _Item] = dataclasses.field(default_factory=dict)  #: of the frame
+    graphs: int = 0
+
+    def at_condition(self, each: dis.Instruction, target: int) -> _Way:
+        """The other way. What is returned must not depend on it, nor what it asks run anything."""
+        if self.stack.pop().kind != _FLAG.kind or self.graphs or target < self.at:
+            raise _Unknown(f"it runs {each.opname}")
+        return _Way(target, self.stack[:], dict(self.variables))
+
+    def follow(self, each: dis.Instruction, variables: dict[str, Any]) -> None:
+        name, argument, stack = each.opname, each.arg or 0, self.stack
+        names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+        if name in _NOTHING:
+            return
+        if name in _LOADS:
+            stack += [self.variables.get(each, _OTHER) for each in names]
+        elif name in _STORES:
+            self.variables |= {each: stack.pop() for each in names}
+        elif name == "STORE_FAST_LOAD_FAST":
+            self.variables[names[0]] = stack.pop()
+            stack.append(self.variables.get(names[1], _OTHER))
+        elif name in _READS:
+            stack.append(_OTHER)
+        elif name in _MAKES:
+            factor, besides = _MAKES[name]
+            self._drop(factor * argument + besides)
+            stack.append(_OWN)
+        elif name == "BINARY_SUBSCR" or (name == "BINARY_OP" and each.argrepr == "[]"):
+            self._drop(2)
+            stack.append(_OTHER)
+        elif name == "IS_OP":
+            self._drop(2)
+            stack.append(_FLAG)
+        elif name == "TO_BOOL" and stack[-1].kind == _FLAG.kind:
+            pass
+        elif name == "UNPACK_SEQUENCE":
+            stack.pop()
+            stack += [_OTHER] * argument
+        elif (
+            name in ("LIST_EXTEND", "LIST_APPEND") and stack[-1 - argument].kind == _OWN.kind
+        ) or name == "POP_TOP":
+            stack.pop()
+        elif name == "PUSH_NULL":
+            stack.append(_NULL)
+        elif name == "COPY":
+            stack.append(stack[-argument])
+        elif name == "SWAP":
+            stack[-1], stack[-argument] = stack[-argument], stack[-1]
+        elif name == "LOAD_GLOBAL":
+            stack += [_NULL] * (argument & 1)  # above or below: a call takes both
+            graph = dynamo.is_graph(each.argval)
+            stack.append(_GRAPH if graph else _Item(value=variables.get(each.argval)))
+        elif name in ("LOAD_ATTR", "LOAD_METHOD"):
+            self._attribute(each, with_owner=name == "LOAD_METHOD" or _has_flag(argument))
+        elif name == "CALL":
+            self._call(argument)
+        else:
+            raise _Unknown(f"it runs {name} {each.argrepr}".rstrip())
+
+    def _attribute(self, each: dis.Instruction, with_owner: bool) -> None:
+        value = getattr(self.stack.pop().value, each.argval, None)
+        harmless = dynamo.is_harmless(value)
+        self.stack.append(_HARMLESS if harmless else _FLAG if type(value) is bool else _OTHER)
+        if with_owner:  # a module's function has none
+            self.stack.append(_NULL if harmless else _OTHER)
+
+    def _call(self, count: int) -> None:
+        self._drop(count)
+        called = {self.stack.pop().kind, self.stack.pop().kind} - {_NULL.kind}
+        if called == {_GRAPH.kind}:
+            self.graphs += 1
+        elif called != {_HARMLESS.kind}:
+            raise _Unknown("it calls something beside its graph")
+        self.stack.append(_OTHER)
+
+    def _drop(self, count: int) -> None:
+        for _ in range(count):
+            self.stack.pop()
+
+
+def _has_flag(argument: int) -> bool:
+    """Whether an attribute is loaded to be called, from CPython 3.12 on."""
+    return sys.version_info >= (3, 12) and bool(argument & 1)
