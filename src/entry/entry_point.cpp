@@ -63,7 +63,7 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags
     const speculation::Arrival arrival{
         self->target, arguments, {arguments, target->order.data(), target->order.size()}};
     const Returning returning;
-    const selection::CallWatch watch(&target->dispatcher);
+    const selection::CallClock watch(&target->dispatcher);
     if (self->wrapped) {
       PyObject* result = speculation::call_wrappers(arrival, self->slow, flags);
       Timeline::note(Layer::kEntry, false);

@@ -24,7 +24,7 @@ Books& books() noexcept {
 
 /// What this thread is doing.
 struct Thread {
-  CallWatch* innermost = nullptr;
+  CallClock* innermost = nullptr;
   std::optional<Clock::time_point> announced;
   std::weak_ptr<Contest> contest;      ///< of the sighting
   std::shared_ptr<Sighting> sighting;  ///< the last one, until the next call begins
@@ -180,28 +180,28 @@ void Contest::end(Sighting& sighting, Clock::time_point now) noexcept {
 
 // --------------------------------------------------------------------------------- a call, watched
 
-CallWatch* CallWatch::of(const void* graph) noexcept {
-  CallWatch* watch = this_thread().innermost;
+CallClock* CallClock::of(const void* graph) noexcept {
+  CallClock* watch = this_thread().innermost;
   while (watch != nullptr && watch->graph_ != graph) {
     watch = watch->outer_;
   }
   return watch;
 }
 
-void CallWatch::announce_now() noexcept {
+void CallClock::announce_now() noexcept {
   Thread& thread = this_thread();
   const Clock::time_point now = Clock::now();
   thread.close(now);
   thread.announced = now;
 }
 
-void CallWatch::withdraw() noexcept {
+void CallClock::withdraw() noexcept {
   if (Contest::under_way() != 0) [[unlikely]] {
     this_thread().announced.reset();
   }
 }
 
-void CallWatch::begin(const void* graph) noexcept {
+void CallClock::begin(const void* graph) noexcept {
   if (of(graph) != nullptr) {
     return;
   }
@@ -214,7 +214,7 @@ void CallWatch::begin(const void* graph) noexcept {
   active_ = true;
 }
 
-void CallWatch::end() noexcept {
+void CallClock::end() noexcept {
   Thread& thread = this_thread();
   thread.innermost = outer_;
   if (alternative_ && thread.sighting != nullptr) {
@@ -224,13 +224,13 @@ void CallWatch::end() noexcept {
   }
 }
 
-void CallWatch::discard() noexcept {
+void CallClock::discard() noexcept {
   if (alternative_ && this_thread().sighting != nullptr) {
     this_thread().sighting->counts = false;
   }
 }
 
-Alternative CallWatch::alternative(const std::shared_ptr<Contest>& contest, CUstream stream) {
+Alternative CallClock::alternative(const std::shared_ptr<Contest>& contest, CUstream stream) {
   if (!alternative_) {
     alternative_ = Alternative::kGraph;
     if (std::shared_ptr<Sighting> sighting = contest->begin(began_, stream); sighting != nullptr) {

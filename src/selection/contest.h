@@ -129,24 +129,24 @@ class Contest {
 
 /// One call of a compiled graph on this thread, from the outermost place that is ours. Costs one
 /// comparison where there is no contest.
-class CallWatch {
+class CallClock {
  public:
   /// `graph`: whose call it is. Inside of another call of the same nothing happens.
-  explicit CallWatch(const void* graph) noexcept {
+  explicit CallClock(const void* graph) noexcept {
     if (Contest::under_way() != 0) [[unlikely]] {
       begin(graph);
     }
   }
-  ~CallWatch() {
+  ~CallClock() {
     if (active_) [[unlikely]] {
       end();
     }
   }
-  CallWatch(const CallWatch&) = delete;
-  CallWatch& operator=(const CallWatch&) = delete;
+  CallClock(const CallClock&) = delete;
+  CallClock& operator=(const CallClock&) = delete;
 
   /// The call of `graph` that this thread is in; null where nobody watches.
-  static CallWatch* of(const void* graph) noexcept;
+  static CallClock* of(const void* graph) noexcept;
   /// A call begins on this thread that may come to a graph: if it does, it began now.
   static void announce() noexcept {
     if (Contest::under_way() != 0) [[unlikely]] {
@@ -168,7 +168,7 @@ class CallWatch {
   static void announce_now() noexcept;
 
   const void* graph_ = nullptr;
-  CallWatch* outer_ = nullptr;
+  CallClock* outer_ = nullptr;
   Clock::time_point began_;
   std::optional<Alternative> alternative_;
   bool active_ = false;

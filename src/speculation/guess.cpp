@@ -77,7 +77,7 @@ Guess::Guess(PyObject* owner, Knowledge& knowledge, PythonRef frame)
       frame_(std::move(frame)),
       outer_(innermost()) {
   ++knowledge_.calls;
-  selection::CallWatch::announce();
+  selection::CallClock::announce();
   if (knowledge_.pause > 0) {
     --knowledge_.pause;
     arrived_ = true;
@@ -108,7 +108,7 @@ Guess::~Guess() {
     link = &(*link)->outer_;
   }
   *link = outer_;
-  selection::CallWatch::withdraw();
+  selection::CallClock::withdraw();
   if (!launch_) {
     return;
   }

@@ -85,7 +85,7 @@ class Guess {
   std::vector<Number> numbers_;       ///< those that may be other objects with the same value
   std::vector<PyObject*> arguments_;  ///< the same, in the graph's order
   Arguments view_{};
-  std::optional<selection::CallWatch> watch_;
+  std::optional<selection::CallClock> watch_;
   std::optional<PendingLaunch> launch_;
   void* stream_ = nullptr;
   Clock::time_point began_;

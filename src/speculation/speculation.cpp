@@ -190,7 +190,7 @@ void returned() noexcept {
 
 PyObject* serve(Dispatcher& dispatcher, PyObject* list) {
   const Arguments given = Arguments::of_given(list);
-  const selection::CallWatch watch(&dispatcher);
+  const selection::CallClock watch(&dispatcher);
   PendingLaunch* launch = PendingLaunch::find(dispatcher, given);
   return launch == nullptr ? dispatcher.call(list)
                            : Dispatcher::consume(list, launch->claim(given));

@@ -64,7 +64,7 @@ void Selection::copy(TensorProgram& program, bool on) {
 Alternative Selection::choose(TensorProgram& program, const void* graph) {
   try {
     if (contest_ != nullptr) [[unlikely]] {
-      selection::CallWatch* watch = selection::CallWatch::of(graph);
+      selection::CallClock* watch = selection::CallClock::of(graph);
       if (watch == nullptr) {
         return Alternative::kGraph;
       }

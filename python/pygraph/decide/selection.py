@@ -1,14 +1,14 @@
 """Whether a graph is used that was proven: what the caller's own calls say of it.
 
 Both ways to serve calls, the graph and the callable as it is, have been clocked on pairs of calls
-(src/selection/contest.h), with three clocks. Which of them is what the caller pays depends on the
-caller. One who waits for each result pays until the device is done; one who is always ahead of the
-device pays its time alone, and one who is always behind it the host's. So:
+(src/selection/contest.h), with three clocks. What the caller pays is the longer of two of them. The
+*period*, from one call to the next, is all there is to pay for who waits for each result, and for
+who is always behind the device; the *device's* time is, for who is always ahead of it. Which it is
+need not be known: the host's periods are short while the device is behind, and the other way round.
 
-* if no clock speaks for the one way and another clock for the other, there is nothing to weigh;
-* else the clock of a caller who is behind the device (it has nothing to do when a call comes, be it
-  because the caller waits or because the caller is slow) is the period from one call to the next,
-  which has all of that in it; of one who is ahead of it, the device's.
+What the caller does between two calls is in the period, too, and may drown the difference. Then the
+*host's* time of the call alone and the device's say which is better, if neither is against it; and
+in the end the device's.
 
 A clock speaks if the sign test says so: were both ways equal, each would be the faster one in half
 of the pairs. So nothing has to be known of how times are distributed, and single slow calls do not
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Select = Literal["measure", "model", "always", "never"]
-ClockName = Literal["host", "device", "period"]
+ClockName = Literal["caller", "host", "device"]
 
 #: How seldom both ways are taken for different that are not, at one look.
 SIGNIFICANCE = 0.01
@@ -42,10 +42,16 @@ class Clocked(NamedTuple):
     period: float
     idle: bool  #: the stream had nothing to do when it came
 
+    @property
+    def caller(self) -> float:
+        """What the caller pays for it."""
+        return self.period if math.isnan(self.device) else max(self.period, self.device)
+
 
 ClockedPair = tuple[Clocked, Clocked]
 """With the graph, and without."""
-CLOCKS: tuple[ClockName, ...] = ("host", "device", "period")
+CLOCKS: tuple[ClockName, ...] = ("caller", "device", "host")
+"""In the order in which they are asked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,21 +69,12 @@ class Decision:
 def judge(pairs: Sequence[ClockedPair], over: bool) -> Decision | None:
     """What these pairs say; None: not enough yet. `over`: there will be no more."""
     speaks = {clock: _better(pairs, clock) for clock in CLOCKS}
-    idle = sum(each.idle for pair in pairs for each in pair) > len(pairs)
-    order: tuple[ClockName, ...] = (
-        ("period", "device", "host") if idle else ("device", "period", "host")
-    )
-    voices = {voice for voice in speaks.values() if voice}
-    asked = next((clock for clock in order if speaks[clock]), None)
-    if len(voices) == 1 and (speaks[order[0]] or speaks["host"] == speaks["device"]):
-        return _decision(pairs, asked, speaks, None)
-    if speaks[order[0]] and len(pairs) >= _ENOUGH_AGAINST_OTHERS:
-        return _decision(pairs, order[0], speaks, idle)
-    return _decision(pairs, asked, speaks, idle) if over else None
-
-
-#: Pairs before a clock is believed that another one contradicts.
-_ENOUGH_AGAINST_OTHERS = 16
+    asked = next((clock for clock in CLOCKS if speaks[clock]), None)
+    agreed = len({voice for voice in speaks.values() if voice}) == 1
+    if speaks["caller"] or (agreed and speaks["host"] == speaks["device"]) or over:
+        idle = sum(each.idle for pair in pairs for each in pair) > len(pairs)
+        return _decision(pairs, asked, speaks, None if agreed else idle)
+    return None
 
 
 def _decision(

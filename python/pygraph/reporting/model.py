@@ -40,7 +40,7 @@ class Applied:
 _CLOCKS = {
     "host": "until the call returned",
     "device": "on the device",
-    "period": "from call to call",
+    "caller": "as the caller pays for it",
 }
 
 
@@ -54,7 +54,8 @@ class Selected:
     graph: bool
     """False: the other way serves them: the callable, or copies."""
     by: str
-    """The clock that was asked: "host", "device" or "period". "nothing": none told them apart.
+    """The clock that was asked: "host", "device", or "caller", which is the longer of the time from
+    one call to the next and the device's. "nothing": none told them apart.
     "proof": what the proof's runs took on the device. "model": a prediction of the host's time."""
     pairs: int
     """Calls that were clocked either way."""
@@ -67,7 +68,7 @@ class Selected:
     about the graph and the callable."""
 
     def __str__(self) -> str:
-        clock = {"proof": "device", "model": "host", "nothing": "period"}.get(self.by, self.by)
+        clock = {"proof": "device", "model": "host", "nothing": "caller"}.get(self.by, self.by)
         if clock not in self.with_us:
             clock = next(iter(self.with_us), clock)
         one, other = ("patched", "copied") if self.copies else ("with it", "without")

@@ -151,11 +151,11 @@ def _described(program: Any, arguments: Sequence[Any], copied: Sequence[int]) ->
 
 def _selected(of: str, decision: Decision, copies: str) -> Selected:
     return Selected(
-        of,
-        decision.graph,
-        decision.clock or "nothing",
-        decision.pairs,
-        decision.with_us,
-        decision.without_us,
-        copies,
+        sizes=of,
+        graph=decision.graph,
+        by=decision.clock or "nothing",
+        pairs=decision.pairs,
+        with_us=decision.with_us,
+        without_us=decision.without_us,
+        copies=copies,
     )

@@ -151,30 +151,30 @@ TEST_F(ContestTest, ACallIsSeenFromItsOutermostPlace) {
   int graph = 0;
   int other = 0;
   {
-    const CallWatch outer(&graph);
-    const CallWatch inner(&graph);
-    CallWatch* watch = CallWatch::of(&graph);
+    const CallClock outer(&graph);
+    const CallClock inner(&graph);
+    CallClock* watch = CallClock::of(&graph);
     ASSERT_NE(watch, nullptr);
-    EXPECT_EQ(CallWatch::of(&other), nullptr);
+    EXPECT_EQ(CallClock::of(&other), nullptr);
     const Alternative once = watch->alternative(shared, nullptr);
     EXPECT_EQ(watch->alternative(shared, nullptr), once);
     {
-      const CallWatch nested(&other);
-      EXPECT_NE(CallWatch::of(&other), nullptr);
-      EXPECT_EQ(CallWatch::of(&graph), watch);
+      const CallClock nested(&other);
+      EXPECT_NE(CallClock::of(&other), nullptr);
+      EXPECT_EQ(CallClock::of(&graph), watch);
     }
-    std::thread([&] { EXPECT_EQ(CallWatch::of(&graph), nullptr); }).join();
+    std::thread([&] { EXPECT_EQ(CallClock::of(&graph), nullptr); }).join();
   }
-  EXPECT_EQ(CallWatch::of(&graph), nullptr);
+  EXPECT_EQ(CallClock::of(&graph), nullptr);
 }
 
 TEST_F(ContestTest, ACallThatWasAnotherTeachesNothing) {
   auto shared = std::make_shared<Contest>(twin::driver(), false, 1);
   int graph = 0;
   for (int i = 0; i < 4 * 12; ++i) {
-    const CallWatch watch(&graph);
-    CallWatch::of(&graph)->alternative(shared, nullptr);
-    CallWatch::of(&graph)->discard();
+    const CallClock watch(&graph);
+    CallClock::of(&graph)->alternative(shared, nullptr);
+    CallClock::of(&graph)->discard();
   }
   EXPECT_TRUE(shared->pairs().empty());
 }

@@ -84,7 +84,7 @@ def test_the_host_path(tmp_path: Path) -> None:
     for each in found["numbers"]:
         assert list(each["rows"]) == ["constant", "brought", "computed"]
         assert all(row["median_us"] > 0 for row in each["rows"].values())
-    assert [each["layers"] for each in found["layers"]] == [1, 16, 64]
+    assert [each["layers"] for each in found["layers"]] == [1, 16, 32, 64]
     for each in found["layers"]:
         assert list(each["rows"]) == ["module", "captured", "captured, idle"]
     measured = [(each["layers"], each["training"]) for each in found["calls"]]

@@ -44,7 +44,7 @@ from benchmarks.selection.record import (  # noqa: E402
     with_best,
 )
 from benchmarks.selection.scenario import Caller, drawn  # noqa: E402
-from pygraph.reporting import GraphReport  # noqa: E402
+from pygraph.reporting import GraphReport, Selected  # noqa: E402
 
 CPU = Device("cpu")
 ROOT = Path(__file__).resolve().parents[3]
@@ -391,11 +391,15 @@ def test_what_was_decided_is_shown():
     report = GraphReport("graph 0", "graphed")
     found[-1].take_reports([report])
     assert found[-1].selection == []  # a report that does not say it
-    report.selection = ["a graph at /some/where.py", "a graph at /some/where.py"]  # type: ignore[attr-defined]
+    clocks = {"host": 9.0}, {"host": 7.0}
+    report.selection = [Selected("", True, "host", 8, *clocks)] * 2
     found[-1].take_reports([report])
     made = table.costs(found)
     shown = dict(zip(made.head, made.rows[0], strict=True))
-    assert shown["decided"] == "a graph at where.py" and shown["best"] == "40.0 (always)"
+    assert (
+        shown["decided"].startswith("graph 0: a graph serves: 9.0 us with it,")
+        and shown["best"] == "40.0 (always)"
+    )
     assert (shown["/ best"], shown["/ best"].kind, shown["noise"]) == ("1.075", "bad", "1.0%")
     assert dict(zip(made.head, made.foot[0], strict=True))["/ best"] == "1.075"
     page = table.page(document(found, {}, "c", {}, {}))

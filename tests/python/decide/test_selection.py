@@ -65,14 +65,20 @@ def test_a_caller_behind_the_device_pays_the_period() -> None:
     """The host's clock is for the graph, and the device's against it: who waits pays the latter,
     who does not the former, and either period shows it."""
     waits = decided(clocked(6, 14, 24), clocked(8, 11, 21))
-    assert (waits.graph, waits.clock, waits.idle) == (False, "period", True)
+    assert (waits.graph, waits.clock, waits.idle) == (False, "caller", True)
     goes_on = decided(clocked(6, 14, 16), clocked(8, 11, 18))
-    assert (goes_on.graph, goes_on.clock, goes_on.idle) == (True, "period", True)
+    assert (goes_on.graph, goes_on.clock, goes_on.idle) == (True, "caller", True)
 
 
 def test_a_caller_ahead_of_the_device_pays_the_device() -> None:
     decision = decided(clocked(6, 105, 9, idle=False), clocked(8, 100, 11, idle=False))
-    assert (decision.graph, decision.clock, decision.idle) == (False, "device", False)
+    assert (decision.graph, decision.clock, decision.idle) == (False, "caller", False)
+
+
+def test_a_stream_with_work_does_not_make_a_caller_ahead_of_the_device() -> None:
+    """Its last call was launched when that ended, and runs when the next one begins."""
+    decision = decided(clocked(1090, 906, 1093, idle=False), clocked(1040, 908, 1046, idle=False))
+    assert (decision.graph, decision.clock) == (False, "caller")
 
 
 def test_a_period_full_of_the_callers_own_time_leaves_it_to_host_and_device() -> None:

@@ -38,7 +38,8 @@ class Wrapped:
         order = list(range(len(arguments)))[::-1]
         connected = self.entry, self.graph.dispatcher, len(order), order, None
         counts = _engine.connect_entry_point(*connected)
-        self.graph.note_entry_point(Speculation(before_wrappers=True, before_guards=False), counts)
+        launches = Speculation(before_wrappers=True, before_guards=False)
+        self.graph.note_entry_point(launches, counts, self)
 
     def _called(self, *given: Any) -> Any:
         self.seen.append(self.replays)
