@@ -79,9 +79,16 @@ void bind_dispatcher(nb::module_& module) {
           },
           nb::arg("program"), nb::arg("judge"), nb::arg("device_clock"), nb::arg("seed"),
           nb::arg("copied") = std::vector<std::uint32_t>(), nb::arg("only_copies") = false,
-          "From now on `judge(pairs, over, copies)` decides whether the program or the callable "
+          "From now on `judge(pairs, over, stage)` decides whether the program or the callable "
           "serves the "
           "calls that the program accepts; see selection.h.")
+      .def(
+          "try_early",
+          [](Dispatcher& self, const std::shared_ptr<torch_bridge::TensorProgram>& program,
+             nb::handle judge, bool device_clock,
+             std::uint32_t seed) { self.try_early(program, judge.ptr(), device_clock, seed); },
+          nb::arg("program"), nb::arg("judge"), nb::arg("device_clock"), nb::arg("seed"),
+          "`judge` decides, too, whether the program is launched before the guards.")
       .def("rest", &Dispatcher::rest, nb::arg("program"),
            "From now on the callable serves the calls that the program accepts.")
       .def("clear", &Dispatcher::clear)

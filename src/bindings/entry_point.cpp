@@ -58,6 +58,36 @@ void bind_hook(nb::module_& module) {
       "The entry point's graph may be launched before the guards, once the values of its "
       "arguments are seen to be 0 or more and below what `bounds` says, by argument: where that "
       "pays, or `always`.");
+  module.def(
+      "forbid_speculation",
+      [](nb::handle entry) {
+        require_entry_point(entry);
+        if (speculation::Target* target = torch_bridge::target_of(entry.ptr()); target != nullptr) {
+          speculation::forbid(*target);
+        }
+        PyErr_Clear();
+      },
+      nb::arg("entry_point"), "Its graph is launched behind the guards from now on.");
+  module.def(
+      "call_at_end",
+      [is_hook](nb::handle hook, nb::handle callable) {
+        if (!is_hook(hook)) {
+          throw nb::type_error("what make_speculation_hook() makes is needed");
+        }
+        speculation::call_at_end(hook.ptr(), callable.ptr());
+      },
+      nb::arg("hook"), nb::arg("callable"),
+      "At the end of the hook's next call `callable()` is called.");
+  module.def(
+      "count_permits",
+      [is_hook](nb::handle hook, std::int64_t change) {
+        if (!is_hook(hook)) {
+          throw nb::type_error("what make_speculation_hook() makes is needed");
+        }
+        return speculation::count_permits(hook.ptr(), change);
+      },
+      nb::arg("hook"), nb::arg("change"),
+      "So many more entry points have their graphs launched by it, or fewer: how many that are.");
   module.def("is_speculation_hook", is_hook, nb::arg("object"),
              "Whether make_speculation_hook() made it.");
   module.def(

@@ -109,6 +109,13 @@ Guess::~Guess() {
   }
   *link = outer_;
   selection::CallClock::withdraw();
+  if (knowledge_.at_end) {
+    const PythonRef at_end = std::move(knowledge_.at_end);
+    const PythonRef done = PythonRef::stolen(PyObject_CallNoArgs(at_end.get()));
+    if (!done) {
+      PyErr_WriteUnraisable(at_end.get());
+    }
+  }
   if (!launch_) {
     return;
   }
@@ -158,7 +165,11 @@ bool Guess::find_shape() {
 
 bool Guess::launch(const CallShape& shape) {
   target_ = shape.target();
-  if (target_ == nullptr || !is_worth_a_guess(*target_)) {
+  if (target_ == nullptr) {
+    return false;
+  }
+  watch_.emplace(&target_->dispatcher);
+  if (!target_->dispatcher.launches_early() || !is_worth_a_guess(*target_)) {
     return false;
   }
   Given given = shape.given(leaves_);
@@ -173,7 +184,6 @@ bool Guess::launch(const CallShape& shape) {
     arguments_.push_back(kept_[index].get());
   }
   benefit_ = shape.benefit();
-  watch_.emplace(&target_->dispatcher);
   const bool timed = is_to_be_timed(*target_->permit);
   view_ = {arguments_.data(), nullptr, arguments_.size()};
   PendingLaunch& pending = launch_.emplace(*target_, view_, false);
@@ -307,7 +317,7 @@ PendingLaunch* Guess::arrive(const Arrival& call) {
     if (directly && call.target == target_ && launch_->stream() == stream_ &&
         launch_->expect(with_numbers_of(call))) {
       arrival_ = Clock::now();
-      pays_ = target_->permit->always || !benefit_->remainder ||
+      pays_ = target_->permit == nullptr || target_->permit->always || !benefit_->remainder ||
               (pays_ && arrival_ - launched_ > cost_);
       return &*launch_;
     }

@@ -26,6 +26,8 @@ struct Knowledge {
   PlainTypes plain;
   std::vector<CallShape> shapes;  ///< last used first
   Counts counts;
+  PythonRef at_end;           ///< to be called at the end of the next call
+  std::uint64_t permits = 0;  ///< entry points whose graphs may be launched by it
   std::uint64_t calls = 0;
   std::uint64_t lessons = 0;  ///< since a claim: calls to learn from, or beyond reading
   std::uint64_t pause = 0;    ///< calls until the next guess

@@ -146,6 +146,14 @@ PyObject* make_hook(PyObject* code, PyObject* variables, PyObject* wrapper, PyOb
 
 Counts counts_of(PyObject* hook) noexcept { return hook_of(hook)->knowledge->counts; }
 
+void call_at_end(PyObject* hook, PyObject* callable) noexcept {
+  hook_of(hook)->knowledge->at_end = PythonRef::to(callable);
+}
+
+std::uint64_t count_permits(PyObject* hook, std::int64_t change) noexcept {
+  return hook_of(hook)->knowledge->permits += static_cast<std::uint64_t>(change);
+}
+
 bool allow(Target& target, std::vector<IndexBound> bounds, bool always) {
   const auto exists = [&](const IndexBound& bound) { return bound.argument < target.order.size(); };
   if (!std::all_of(bounds.begin(), bounds.end(), exists)) {

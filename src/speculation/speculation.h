@@ -83,6 +83,8 @@ struct Target {
 /// From now on its graph may be launched before the guards, with indices within `bounds`, where
 /// that pays, or `always`. False with a Python error set when it has no such argument.
 bool allow(Target& target, std::vector<IndexBound> bounds, bool always);
+/// From now on it may not.
+inline void forbid(Target& target) noexcept { target.permit.reset(); }
 
 // --------------------------------------------- before and end: around a call, guards and all
 //
@@ -110,6 +112,12 @@ struct Counts {
   std::uint64_t claimed = 0;
 };
 Counts counts_of(PyObject* hook) noexcept;
+
+/// Has `callable` called at the end of the hook's next call, when nothing of that looks at permits
+/// or at torch's list any more.
+void call_at_end(PyObject* hook, PyObject* callable) noexcept;
+/// So many more entry points have a permit, or fewer. How many that are.
+std::uint64_t count_permits(PyObject* hook, std::int64_t change) noexcept;
 
 // ---------------------------------------------------------------------- arrive: at the entry point
 

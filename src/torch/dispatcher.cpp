@@ -76,6 +76,18 @@ void Dispatcher::select(const std::shared_ptr<TensorProgram>& program, PyObject*
                                                      std::move(copied), only_copies));
 }
 
+void Dispatcher::try_early(const std::shared_ptr<TensorProgram>& program, PyObject* judge,
+                           bool device_clock, std::uint32_t seed) {
+  for (Slot& each : slots_) {
+    if (each.program == program) {
+      if (each.selection == nullptr) {
+        each.selection = std::make_shared<Selection>(program->driver(), judge, device_clock, seed);
+      }
+      each.selection->try_early();
+    }
+  }
+}
+
 void Dispatcher::rest(const std::shared_ptr<TensorProgram>& program) {
   set_selection(program, std::make_shared<Selection>());
 }

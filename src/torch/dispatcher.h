@@ -42,6 +42,14 @@ class Dispatcher {
   /// is to be found out.
   void select(const std::shared_ptr<TensorProgram>& program, PyObject* judge, bool device_clock,
               std::uint32_t seed, std::vector<std::uint32_t> copied, bool only_copies);
+  /// One more question for it: whether the program is launched before the guards.
+  void try_early(const std::shared_ptr<TensorProgram>& program, PyObject* judge, bool device_clock,
+                 std::uint32_t seed);
+  /// Whether a program may be launched before the guards of the call that this thread is in.
+  [[nodiscard]] bool launches_early() const noexcept {
+    return last_ >= slots_.size() || slots_[last_].selection == nullptr ||
+           slots_[last_].selection->launches_early(*slots_[last_].program, this);
+  }
   /// From now on the callable serves the calls that `program` accepts.
   void rest(const std::shared_ptr<TensorProgram>& program);
   /// Whether it is being found out who serves calls like the last one.

@@ -30,16 +30,20 @@ PythonRef as_list(const std::vector<selection::ClockedPair>& pairs) {
 
 }  // namespace
 
+Selection::Selection(const Driver& driver, PyObject* judge, bool device_clock, std::uint32_t seed)
+    : driver_(&driver), judge_(PythonRef::to(judge)), device_clock_(device_clock), seed_(seed) {}
+
 Selection::Selection(const Driver& driver, PyObject* judge, bool device_clock, std::uint32_t seed,
                      std::vector<std::uint32_t> copied, bool only_copies)
-    : driver_(&driver),
-      judge_(PythonRef::to(judge)),
-      copied_(std::move(copied)),
-      only_copies_(only_copies),
-      copies_(!copied_.empty()),
-      device_clock_(device_clock),
-      seed_(seed) {
-  open();
+    : Selection(driver, judge, device_clock, seed) {
+  copied_ = std::move(copied);
+  if (!copied_.empty()) {
+    later_.push_back(Stage::kCopies);
+  }
+  if (!only_copies) {
+    later_.push_back(Stage::kCallable);
+  }
+  next();
 }
 
 int Selection::traverse(visitproc visit, void* arg) const {
@@ -47,10 +51,41 @@ int Selection::traverse(visitproc visit, void* arg) const {
   return 0;
 }
 
+void Selection::next() {
+  if (!later_.empty()) {
+    stage_ = later_.front();
+    later_.erase(later_.begin());
+    open();
+  }
+}
+
 void Selection::open() {
   contest_ = std::make_shared<selection::Contest>(*driver_, device_clock_, seed_++);
   idle_.reset();
   otherwise_ = 0;
+}
+
+void Selection::try_early() {
+  later_.push_back(Stage::kEarly);
+  if (!undecided() && !rests_) {
+    next();
+  }
+}
+
+bool Selection::launches_early(const TensorProgram& program, const void* graph) noexcept {
+  try {
+    selection::CallClock* watch = selection::CallClock::of(graph);
+    if (contest_ == nullptr || stage_ != Stage::kEarly || watch == nullptr ||
+        program.being_captured()) {
+      return true;
+    }
+    const CallScope scope = program.scope();
+    const Relaxed around(*driver_);
+    return watch->alternative(contest_, scope.stream()) == Alternative::kGraph;
+  } catch (const std::exception&) {
+    contest_.reset();
+    return true;
+  }
 }
 
 void Selection::copy(TensorProgram& program, bool on) {
@@ -71,8 +106,10 @@ Alternative Selection::choose(TensorProgram& program, const void* graph) {
       const CallScope scope = program.scope();
       const Relaxed around(*driver_);
       Alternative chosen = watch->alternative(contest_, scope.stream());
-      if (copies_) {
+      if (stage_ == Stage::kCopies) {
         copy(program, chosen == Alternative::kOther);
+      }
+      if (stage_ != Stage::kCallable) {
         chosen = Alternative::kGraph;
       }
       if (contest_->due()) {
@@ -85,7 +122,7 @@ Alternative Selection::choose(TensorProgram& program, const void* graph) {
     }
   } catch (const std::exception&) {  // a clock or memory was refused: then the graph serves
     contest_.reset();
-    copies_ = rests_ = false;
+    rests_ = false;
   }
   return rests_ ? Alternative::kOther : Alternative::kGraph;
 }
@@ -95,10 +132,12 @@ void Selection::ask(TensorProgram& program) {
   const bool over = contest_->over();
   const PythonRef pairs = as_list(contest_->pairs());
   const PythonRef judge = PythonRef::to(judge_.get());  // it may let go of this
-  const PythonRef answer = judge && pairs ? PythonRef::stolen(PyObject_CallFunctionObjArgs(
-                                                judge.get(), pairs.get(), over ? Py_True : Py_False,
-                                                copies_ ? Py_True : Py_False, nullptr))
-                                          : PythonRef();
+  constexpr const char* kStages[] = {"copies", "callable", "early"};
+  const PythonRef answer = judge && pairs
+                               ? PythonRef::stolen(PyObject_CallFunction(
+                                     judge.get(), "OOs", pairs.get(), over ? Py_True : Py_False,
+                                     kStages[static_cast<std::size_t>(stage_)]))
+                               : PythonRef();
   selection::Ledger::spend(selection::Clock::now() - asked);
   if (PyErr_Occurred() != nullptr) {
     PyErr_WriteUnraisable(judge.get());
@@ -113,14 +152,16 @@ void Selection::ask(TensorProgram& program) {
     PyObject* idle = PyTuple_GET_ITEM(answer.get(), 1);
     idle_ = idle == Py_None ? std::nullopt : std::optional<bool>(idle == Py_True);
   }
-  if (std::exchange(copies_, false)) {
-    copy(program, other);
-    idle_.reset();
-    if (!only_copies_) {
-      open();
-    }
-  } else {
+  if (stage_ == Stage::kCallable) {
     rests_ = other;
+  } else {
+    idle_.reset();
+  }
+  if (stage_ == Stage::kCopies) {
+    copy(program, other);
+  }
+  if (!rests_) {
+    next();
   }
 }
 
@@ -130,6 +171,7 @@ void Selection::look(const TensorProgram& program) {
   const bool idle = driver_->api.cuStreamQuery(scope.stream()) == CUDA_SUCCESS;
   otherwise_ = idle == *idle_ ? 0 : otherwise_ + 1;
   if (otherwise_ == kLooks) {
+    stage_ = Stage::kCallable;
     open();
   }
 }

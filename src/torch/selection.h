@@ -1,8 +1,9 @@
 // Who serves the calls of one program: the graph, or the callable as it is; and if the graph does,
-// whether some of its arguments are patched or copied.
+// whether some of its arguments are patched or copied, and whether it is launched before the guards
+// or behind them.
 //
-// Open at first: two take turns (selection/contest.h), until `judge`, which is Python's
-// (decide/selection.py), has seen enough. Copies come first, where there are any to be tried. A
+// Each question is a stage, one after the other: two ways take turns (selection/contest.h), until
+// `judge`, which is Python's (decide/selection.py), has seen enough. A
 // decision that holds only as long as the caller is behind the device, or only as long as it is
 // ahead, is looked at again when that has changed.
 #pragma once
@@ -28,13 +29,16 @@ class Selection {
   static constexpr std::uint64_t kCallsPerLook = 1024;
   static constexpr std::uint32_t kLooks = 4;
 
-  /// `judge(pairs, over, copies)` is given a list of pairs, (graph, other), each a tuple (host,
-  /// device, period, idle) in us; `over`: there will be no more; `copies`: the other is the graph
-  /// with the arguments `copied` copied. It returns None to go on, or a tuple
+  /// `judge(pairs, over, stage)` is given a list of pairs, (graph, other), each a tuple (host,
+  /// device, period, idle) in us; `over`: there will be no more. By stage, the other is the
+  /// callable, the graph with the arguments `copied` copied, or the graph behind the guards
+  /// ("callable", "copies", "early"). It returns None to go on, or a tuple
   /// (whether the graph serves, idle): `idle` is whether the stream must go on to be found idle by
   /// calls, None: the decision stands. `seed`: of the order of turns.
   Selection(const Driver& driver, PyObject* judge, bool device_clock, std::uint32_t seed,
             std::vector<std::uint32_t> copied, bool only_copies);
+  /// The graph serves, and there are no stages but those to come.
+  Selection(const Driver& driver, PyObject* judge, bool device_clock, std::uint32_t seed);
   /// The callable serves, and nobody looks.
   Selection() noexcept : rests_(true) {}
 
@@ -42,7 +46,12 @@ class Selection {
   /// stream that nobody captures. May run Python while undecided.
   selection::Alternative choose(TensorProgram& program, const void* graph);
 
-  /// Whether both still take turns.
+  /// One more stage: the graph may be launched before the guards.
+  void try_early();
+  /// Whether it may be in the call of `graph` that this thread is in.
+  bool launches_early(const TensorProgram& program, const void* graph) noexcept;
+
+  /// Whether two ways still take turns.
   [[nodiscard]] bool undecided() const noexcept { return contest_ != nullptr; }
   /// Whether the graph serves, and nobody looks any more.
   [[nodiscard]] bool graph_for_good() const noexcept { return !undecided() && !rests_ && !idle_; }
@@ -51,6 +60,9 @@ class Selection {
   void release() noexcept { judge_ = PythonRef(); }
 
  private:
+  enum class Stage : std::uint8_t { kCopies, kCallable, kEarly };
+
+  void next();
   void open();
   void ask(TensorProgram& program);
   void copy(TensorProgram& program, bool on);
@@ -59,9 +71,9 @@ class Selection {
   const Driver* driver_ = nullptr;
   PythonRef judge_;
   std::vector<std::uint32_t> copied_;
-  bool only_copies_ = false;  ///< the graph serves in any case
-  bool copies_ = false;       ///< the contest is about these
-  bool copying_ = false;      ///< they are copied now
+  bool copying_ = false;  ///< they are copied now
+  Stage stage_ = Stage::kCallable;
+  std::vector<Stage> later_;
   bool device_clock_ = false;
   std::uint32_t seed_ = 0;
   std::shared_ptr<selection::Contest> contest_;  ///< null: decided

@@ -24,6 +24,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Select = Literal["measure", "model", "always", "never"]
+Question = Literal["callable", "copies", "early"]
+"""Whether the graph serves or the callable; whether arguments are patched or copied; whether the
+graph is launched before the guards or behind them."""
 ClockName = Literal["caller", "host", "device"]
 
 #: How seldom both ways are taken for different that are not, at one look.

@@ -44,15 +44,22 @@ _CLOCKS = {
 }
 
 
+#: The two ways of serving a call, by what it is about.
+_WAYS = {
+    "callable": ("with it", "without"),
+    "copies": ("patched", "copied"),
+    "early": ("before the guards", "behind them"),
+}
+
+
 @dataclass(frozen=True)
 class Selected:
-    """How calls of some sizes are served, of two ways, and what that follows from: by a graph or by
-    the callable as it is; or by a graph whose arguments are patched or partly copied."""
+    """How calls of some sizes are served, of two ways, and what that follows from."""
 
     sizes: str
     """The dynamic sizes, as "16x128"; empty where there are none."""
     graph: bool
-    """False: the other way serves them: the callable, or copies."""
+    """False: they are served the other way (`what`)."""
     by: str
     """The clock that was asked: "host", "device", or "caller", which is the longer of the time from
     one call to the next and the device's. "nothing": none told them apart.
@@ -60,18 +67,20 @@ class Selected:
     pairs: int
     """Calls that were clocked either way."""
     with_us: dict[str, float] = field(default_factory=dict)
-    """With the graph, its arguments patched, in us, medians by clock."""
+    """With the graph as it is, in us, medians by clock."""
     without_us: dict[str, float] = field(default_factory=dict)
     """The other way."""
+    what: str = "callable"
+    """What the other way is: "callable": the callable as it is. "copies": some arguments are copied
+    instead of patched. "early": not before Dynamo's guards, but behind them."""
     copies: str = ""
-    """The arguments that it is about: "2 arguments of 1.5 KiB, mentioned by 80 nodes". Empty: it is
-    about the graph and the callable."""
+    """Those arguments: "2 arguments of 1.5 KiB, mentioned by 80 nodes"."""
 
     def __str__(self) -> str:
         clock = {"proof": "device", "model": "host", "nothing": "caller"}.get(self.by, self.by)
         if clock not in self.with_us:
             clock = next(iter(self.with_us), clock)
-        one, other = ("patched", "copied") if self.copies else ("with it", "without")
+        one, other = _WAYS[self.what]
         times = (
             f"{self.with_us[clock]:,.1f} us {one}, {self.without_us[clock]:,.1f} us {other}"
             if clock in self.with_us

@@ -153,16 +153,21 @@ def selection_lines(graph: GraphReport) -> list[str]:
     lines = [f"{_serves(each)}: {each}" for each in graph.selection[-_MOST_SELECTED:]]
     more = len(graph.selection) - len(lines)
     if more:
-        programs = [each for each in graph.selection if not each.copies]
+        programs = [each for each in graph.selection if each.what == "callable"]
         pay = sum(each.graph for each in programs)
         lines.append(f"and {more} more; {pay} of {len(programs)} sizes have a graph")
     return lines
 
 
+_SERVES = {
+    "callable": ("a graph serves", "runs without a graph"),
+    "copies": ("patched", "copied"),
+    "early": ("launched before the guards", "launched behind the guards"),
+}
+
+
 def _serves(found: Selected) -> str:
-    if found.copies:
-        return "patched" if found.graph else "copied"
-    return "a graph serves" if found.graph else "runs without a graph"
+    return _SERVES[found.what][0 if found.graph else 1]
 
 
 def as_text(report: Report) -> str:

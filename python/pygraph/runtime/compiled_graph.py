@@ -194,6 +194,11 @@ class CompiledGraph:
         self.report.before_guards = launches.before_guards
         self._launch_counts = counts
 
+    def try_early(self, program: Any, withdraw: Callable[[], None]) -> None:
+        """Its graph may be launched before the guards: whether that pays is to be found out.
+        `withdraw` ends it."""
+        self._selecting.try_early(program, withdraw)
+
     def hold(self, held: bool) -> None:
         """While held, no program serves a call and none is linked: the callable runs."""
         self._held += 1 if held else -1

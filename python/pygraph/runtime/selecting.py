@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from pygraph import _engine
 from pygraph.capturing.device import Device
 from pygraph.decide import cost_model, selection
-from pygraph.decide.selection import Clocked, Decision, Select
+from pygraph.decide.selection import Clocked, Decision, Question, Select
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, GraphReport, Selected
 from pygraph.reporting.text import as_bytes
 from pygraph.runtime import machine
@@ -38,7 +39,9 @@ class Selecting:
         self._dispatcher = dispatcher
         self._report = report
         self._state = GRAPHED  #: of the report while programs serve
-        self._open: dict[str, bool] = {}  #: by sizes: it is only about copies
+        #: By sizes, the questions that are open.
+        self._open: dict[str, set[Question]] = {}
+        self._withdraw: Callable[[], None] | None = None  #: ends launches before the guards
 
     @property
     def hopeless(self) -> bool:
@@ -49,7 +52,7 @@ class Selecting:
     @property
     def undecided(self) -> int:
         """Of how many sizes it is being found out how they are served, for the first time."""
-        return len(self._open)
+        return sum(map(bool, self._open.values()))
 
     def forget(self) -> None:
         """Its programs are gone."""
@@ -83,7 +86,9 @@ class Selecting:
                 times = {"device": 1e6 * graph_s}, {"device": 1e6 * callable_s}
                 self._note(Selected(of, True, "proof", 1, *times))
             if not won or copied:
-                self._open[of] = won
+                self._open[of] = {"callable"} if not won else set()
+                if copied:
+                    self._open[of].add("copies")
                 self._dispatcher.select(
                     program,
                     functools.partial(self._judge, of, _described(program, arguments, copied)),
@@ -92,6 +97,24 @@ class Selecting:
                     copied=copied,
                     only_copies=won,
                 )
+
+    def try_early(self, program: Any, withdraw: Callable[[], None]) -> None:
+        """`program` may be launched before the guards, until `withdraw`."""
+        if self.select == "measure":
+            self._withdraw = withdraw
+            self._open.setdefault("", set()).add("early")
+            self._dispatcher.try_early(
+                program,
+                functools.partial(self._judge, "", ""),
+                device_clock=not self._device.twin,
+                seed=next(_seeds),
+            )
+
+    def _end_early(self) -> None:
+        if self._withdraw is not None:
+            self._withdraw()
+            self._withdraw = None
+            self._report.before_guards = False
 
     def _worth_copying(self, program: Any, arguments: Sequence[Any]) -> list[int]:
         """Arguments that are copied sooner than all nodes that mention them are patched."""
@@ -107,29 +130,36 @@ class Selecting:
         ]
 
     def _judge(
-        self, of: str, copies: str, pairs: list[Any], over: bool, about_copies: bool
+        self, of: str, copies: str, pairs: list[Any], over: bool, about: Question
     ) -> tuple[bool, bool | None] | None:
         clocked = [(Clocked(*graph), Clocked(*other)) for graph, other in pairs]
         decision = selection.judge(clocked, over)
         if decision is None:
             return None
-        if not about_copies or self._open.get(of, True):
-            self._open.pop(of, None)
-        self._note(_selected(of, decision, copies if about_copies else ""))
+        for each in (of, "") if about == "early" else (of,):
+            self._open.get(each, set()).discard(about)
+        if about == "early":
+            of, copies = "", ""
+            # What cannot be told apart is not worth the hook that each call goes through.
+            decision = dataclasses.replace(
+                decision, graph=decision.graph and decision.clock is not None
+            )
+        self._note(_selected(of, decision, about, copies if about == "copies" else ""))
+        if not decision.graph and about != "copies" and len(self._programs()) <= 1:
+            self._open.get("", set()).discard("early")
+            self._end_early()
         return decision.graph, decision.idle
 
     def _programs(self) -> list[Selected]:
-        return [each for each in self._report.selection if not each.copies]
+        return [each for each in self._report.selection if each.what == "callable"]
 
     def _note(self, found: Selected) -> None:
         report = self._report
-        about = found.sizes, bool(found.copies)
-        report.selection = [
-            each for each in report.selection if (each.sizes, bool(each.copies)) != about
-        ]
+        about = found.sizes, found.what
+        report.selection = [each for each in report.selection if (each.sizes, each.what) != about]
         report.selection.append(found)
         log.info("%s: %s", report.name, found)
-        if found.copies:
+        if found.what != "callable":
             return
         if any(each.graph for each in self._programs()):
             if report.state == FALLBACK:
@@ -149,7 +179,7 @@ def _described(program: Any, arguments: Sequence[Any], copied: Sequence[int]) ->
     return f"{len(copied)} argument{plural} of {size}, mentioned by {nodes} nodes"
 
 
-def _selected(of: str, decision: Decision, copies: str) -> Selected:
+def _selected(of: str, decision: Decision, what: Question, copies: str) -> Selected:
     return Selected(
         sizes=of,
         graph=decision.graph,
@@ -157,5 +187,6 @@ def _selected(of: str, decision: Decision, copies: str) -> Selected:
         pairs=decision.pairs,
         with_us=decision.with_us,
         without_us=decision.without_us,
+        what=what,
         copies=copies,
     )

@@ -16,8 +16,10 @@ from pygraph.decide.selection import Decision
 from pygraph.frontends.compile.options import Options
 from pygraph.reporting import FALLBACK, GRAPHED, Report
 from pygraph.runtime import registry
+from pygraph.torch_private import dynamo
 
 CALLS = 100
+DYNAMIC = {"device": "twin", "launch": "after_guards"}
 Judge = Callable[[Any, bool], Decision | None]
 
 
@@ -53,7 +55,8 @@ def run(compiled: Any, eager: Any, calls: int = CALLS, batch: int = 4) -> None:
 
 
 def compile_twin(function: Any, **options: Any) -> Any:
-    return torch.compile(function, backend="pygraph", options={"device": "twin", **options})
+    options = {"device": "twin", "launch": "after_guards", **options}
+    return torch.compile(function, backend="pygraph", options=options)
 
 
 def test_both_take_turns_and_then_the_better_one_serves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +165,7 @@ def test_each_size_is_decided_for_itself(monkeypatch: pytest.MonkeyPatch) -> Non
     answers = iter([True, False])
     monkeypatch.setattr(selection, "judge", lambda *args: decides(next(answers))(*args))
     eager = model()
-    compiled = torch.compile(eager, backend="pygraph", options={"device": "twin"}, dynamic=True)
+    compiled = torch.compile(eager, backend="pygraph", options=DYNAMIC, dynamic=True)
     run(compiled, eager, batch=4)
     run(compiled, eager, batch=6)
     (graph,) = [each for each in pygraph.report().graphs if each.replays]
@@ -178,7 +181,7 @@ def test_each_size_is_decided_for_itself(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_sizes_that_do_not_pay_end_the_making_of_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "judge", decides(False))
     eager = model()
-    compiled = torch.compile(eager, backend="pygraph", options={"device": "twin"}, dynamic=True)
+    compiled = torch.compile(eager, backend="pygraph", options=DYNAMIC, dynamic=True)
     for batch in (4, 5, 6, 7, 9):
         run(compiled, eager, batch=batch)
     (graph,) = [each for each in pygraph.report().graphs if each.replays]
@@ -343,3 +346,88 @@ def test_what_the_graph_writes_is_never_copied() -> None:
     assert set(program.copyable) == {0}
     with pytest.raises(ValueError, match="argument 0 cannot be copied"):
         program.copy_arguments([0])
+
+
+# ------------------------------------------------------------------------- before the guards or not
+
+
+def by_question(**answers: Decision) -> Judge:
+    """Pairs do not say what they are about: questions are asked in this order."""
+    left = list(answers.values())
+
+    def judge(pairs: Any, over: bool) -> Decision | None:
+        return left.pop(0) if len(pairs) == 8 else None
+
+    return judge
+
+
+def answer(graph: bool, clock: Any = "caller") -> Decision:
+    return Decision(graph, clock, 8, {"caller": 9.0}, {"caller": 7.0}, None)
+
+
+def hooks_of(compiled: Any) -> list[Any]:
+    return [each for each in dynamo.hooks_of(compiled) if _engine.is_speculation_hook(each)]
+
+
+@pytest.mark.parametrize(
+    ("early", "stays"),
+    [(answer(True), True), (answer(False), False), (answer(True, clock=None), False)],
+)
+def test_launches_before_the_guards_stay_only_where_they_pay(
+    monkeypatch: pytest.MonkeyPatch, early: Decision, stays: bool
+) -> None:
+    monkeypatch.setattr(selection, "judge", by_question(callable=answer(True), early=early))
+    eager = model()
+    compiled = compile_twin(eager, launch="before_guards")
+    run(compiled, eager, 20)
+    assert len(hooks_of(compiled)) == 1
+    assert pygraph.report().graphs[0].undecided == 1
+    run(compiled, eager)
+    (graph,) = pygraph.report().graphs
+    assert graph.undecided == 0
+    assert [each.what for each in graph.selection] == ["callable", "early"]
+    assert graph.before_guards == stays
+    assert len(hooks_of(compiled)) == int(stays)
+    where = "before" if stays else "behind"
+    assert f"launched {where} the guards: 9.0 us before the guards, 7.0 us behind them (" in str(
+        pygraph.report()
+    )
+    replays = graph.replays
+    run(compiled, eager)
+    assert pygraph.report().graphs[0].replays == replays + CALLS
+
+
+def test_what_runs_without_a_graph_has_nothing_in_front_of_its_guards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selection, "judge", by_question(callable=answer(False)))
+    eager = model()
+    compiled = compile_twin(eager, launch="before_guards")
+    run(compiled, eager)
+    (graph,) = pygraph.report().graphs
+    assert (graph.state, graph.undecided) == (FALLBACK, 0)
+    assert hooks_of(compiled) == []
+    run(compiled, eager)
+
+
+def test_each_graph_of_a_callable_is_asked_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = by_question(callable=answer(True), early=answer(False))
+    monkeypatch.setattr(selection, "judge", late)
+    eager = model()
+    compiled = torch.compile(
+        eager,
+        backend="pygraph",
+        options={"device": "twin", "launch": "before_guards"},
+        dynamic=False,
+    )
+    run(compiled, eager, batch=4)
+    assert hooks_of(compiled) == []
+    kept = by_question(callable=answer(True), early=answer(True))
+    monkeypatch.setattr(selection, "judge", kept)
+    run(compiled, eager, batch=6)  # compiled anew, with an entry point of its own
+    assert len(hooks_of(compiled)) == 1
+    assert [each.before_guards for each in pygraph.report().graphs] == [False, True]
+    run(compiled, eager, batch=4)
+    run(compiled, eager, batch=6)

@@ -111,11 +111,15 @@ class Connector:
         )
         self._connected = True
         self.order, self.results = order, results or []
-        program, guessed = self._graph.dispatcher.oldest, False
+        program, withdraw = self._graph.dispatcher.oldest, None
+        permit = None
         if self._ask is not None and program is not None and program.without_trace:
             permit = self._ask()
-            guessed = permit is not None and install(self.entry_point, permit)
-        self._graph.note_entry_point(Speculation(wrapped, guessed), counts, self)
+            withdraw = None if permit is None else install(self.entry_point, permit)
+        launches = Speculation(wrapped, before_guards=withdraw is not None)
+        self._graph.note_entry_point(launches, counts, self)
+        if withdraw is not None and permit is not None and not permit.always:
+            self._graph.try_early(program, withdraw)
 
 
 def arguments_between(

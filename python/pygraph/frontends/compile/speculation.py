@@ -17,11 +17,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import functools
 import gc
 import logging
 import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -170,19 +171,33 @@ def _is_harmless_call(name: str) -> bool:
     return name.startswith(("torch.ops.aten.", "aten.")) and packet in harmless
 
 
-def install(entry_point: Any, permit: Permit) -> bool:
+def install(entry_point: Any, permit: Permit) -> Withdraw | None:
     """Has the graph of an entry point launched before the guards, from the next calls on, as far as
-    the permit goes. For a call that is on its way through it. Whether that could be done."""
+    the permit goes. For a call that is on its way through it. What it returns ends that behind a
+    later call; None: it could not be done."""
     running = dynamo.running(sys._getframe(1))
     if running is None:
-        return False
-    if not any(map(_engine.is_speculation_hook, running.hooks)):
+        return None
+    hook = next(filter(_engine.is_speculation_hook, running.hooks), None)
+    if hook is None:
         plain = torch.Tensor, torch.nn.Parameter
         seen = running.code, running.variables
         hook = _engine.make_speculation_hook(*seen, *_surroundings(), plain)
         running.hooks.append(hook)
     _engine.allow_speculation(entry_point, sorted(permit.bounds.items()), permit.always)
-    return True
+    _engine.count_permits(hook, 1)
+    hooks = running.hooks
+
+    def withdraw() -> None:
+        _engine.forbid_speculation(entry_point)
+        if not _engine.count_permits(hook, -1) and hook in hooks:
+            hooks.remove(hook)  # which costs each call some microseconds, whatever it does
+
+    return functools.partial(_engine.call_at_end, hook, withdraw)
+
+
+#: Ends the launches before the guards, when the next call ends.
+Withdraw = Callable[[], None]
 
 
 def counts(compiled: Any) -> tuple[int, int, int]:
