@@ -54,7 +54,7 @@ int Selection::traverse(visitproc visit, void* arg) const {
 void Selection::next() {
   if (!later_.empty()) {
     stage_ = later_.front();
-    later_.erase(later_.begin());
+    later_.pop_front();
     open();
   }
 }

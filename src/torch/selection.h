@@ -11,6 +11,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -73,7 +74,7 @@ class Selection {
   std::vector<std::uint32_t> copied_;
   bool copying_ = false;  ///< they are copied now
   Stage stage_ = Stage::kCallable;
-  std::vector<Stage> later_;
+  std::deque<Stage> later_;
   bool device_clock_ = false;
   std::uint32_t seed_ = 0;
   std::shared_ptr<selection::Contest> contest_;  ///< null: decided
