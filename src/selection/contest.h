@@ -77,7 +77,7 @@ class Contest {
  public:
   /// Pairs at which `judge` is to be asked; the first pair of all is thrown away. Behind the last
   /// there are no more.
-  static constexpr std::uint32_t kLooks[] = {8, 12, 16, 24, 32, 48, 64};
+  static constexpr std::uint32_t kLooks[] = {12, 16, 24, 32, 48, 64};
 
   /// Calls that have returned and that the device may not be done with. Were there one only, of a
   /// caller ahead of the device just the calls behind a wait would be seen.

@@ -75,7 +75,7 @@ void Selection::try_early() {
 bool Selection::launches_early(const TensorProgram& program, const void* graph) noexcept {
   try {
     selection::CallClock* watch = selection::CallClock::of(graph);
-    if (contest_ == nullptr || stage_ != Stage::kEarly || watch == nullptr ||
+    if (contest_ == nullptr || stage_ != Stage::kEarly || watch == nullptr || settling_ != 0 ||
         program.being_captured()) {
       return true;
     }
@@ -100,7 +100,8 @@ Alternative Selection::choose(TensorProgram& program, const void* graph) {
   try {
     if (contest_ != nullptr) [[unlikely]] {
       selection::CallClock* watch = selection::CallClock::of(graph);
-      if (watch == nullptr) {
+      if (watch == nullptr || settling_ != 0) {
+        settling_ -= settling_ != 0 ? 1U : 0U;
         return Alternative::kGraph;
       }
       const CallScope scope = program.scope();

@@ -28,6 +28,9 @@ class Selection {
   /// Calls from one look at the stream to the next, and looks in a row that found it otherwise than
   /// in the contest until there is another one: no rare event opens one.
   static constexpr std::uint64_t kCallsPerLook = 1024;
+  /// Calls that a new program serves before anybody looks: its first ones find the host's caches,
+  /// the allocator and the device's clocks cold.
+  static constexpr std::uint32_t kSettling = 64;
   static constexpr std::uint32_t kLooks = 4;
 
   /// `judge(pairs, over, stage)` is given a list of pairs, (graph, other), each a tuple (host,
@@ -80,6 +83,7 @@ class Selection {
   std::shared_ptr<selection::Contest> contest_;  ///< null: decided
   bool rests_ = false;                           ///< the callable serves
   std::optional<bool> idle_;                     ///< what a look must find
+  std::uint32_t settling_ = kSettling;
   std::uint64_t calls_ = 0;
   std::uint32_t otherwise_ = 0;  ///< looks in a row
 };

@@ -133,7 +133,7 @@ class Selecting:
         self, of: str, copies: str, pairs: list[Any], over: bool, about: Question
     ) -> tuple[bool, bool | None] | None:
         clocked = [(Clocked(*graph), Clocked(*other)) for graph, other in pairs]
-        decision = selection.judge(clocked, over)
+        decision = selection.judge(clocked, over, about)
         if decision is None:
             return None
         for each in (of, "") if about == "early" else (of,):

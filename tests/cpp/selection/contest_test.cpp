@@ -51,11 +51,11 @@ class ContestTest : public ::testing::Test {
 };
 
 TEST_F(ContestTest, BothTakeTheSameNumberOfTurnsAndAreClocked) {
-  for (int i = 0; i < 4 * 9 + 1; ++i) {
+  for (int i = 0; i < 4 * 13 + 1; ++i) {
     call(10, 7);
   }
-  ASSERT_EQ(contest.pairs().size(), 8U);  // one of nine is thrown away
-  EXPECT_EQ(seen[Alternative::kOther], 18);
+  ASSERT_EQ(contest.pairs().size(), 12U);  // one of thirteen is thrown away
+  EXPECT_EQ(seen[Alternative::kOther], 26);
   for (const ClockedPair& pair : contest.pairs()) {
     EXPECT_DOUBLE_EQ(pair.graph.host, 10);
     EXPECT_DOUBLE_EQ(pair.other.host, 7);
@@ -67,7 +67,7 @@ TEST_F(ContestTest, BothTakeTheSameNumberOfTurnsAndAreClocked) {
 }
 
 TEST_F(ContestTest, TheFirstCallOfATurnDoesNotCount) {
-  for (int i = 0; i < 4 * 9 + 1; ++i) {  // slow right behind the other way, as caches make it
+  for (int i = 0; i < 4 * 13 + 1; ++i) {  // slow right behind the other way, as caches make it
     const int took = i % 2 == 0 ? 100 : 10;
     call(took, took);
   }
@@ -136,7 +136,7 @@ TEST_F(ContestTest, OneSightingIsUnderWayAtATime) {
 }
 
 TEST_F(ContestTest, APeriodThatNobodyEndedIsNotKnown) {
-  for (int i = 0; i < 4 * 9; ++i) {  // each call on a thread that makes no other
+  for (int i = 0; i < 4 * 13; ++i) {  // each call on a thread that makes no other
     const std::shared_ptr<Sighting> sighting = contest.begin(time_now, nullptr);
     ASSERT_NE(sighting, nullptr);
     contest.end(*sighting, time_now);

@@ -11,7 +11,7 @@ import pytest
 from pygraph.decide import cost_model, selection
 from pygraph.decide.selection import Clocked, ClockedPair, Decision
 
-LOOKS = (8, 12, 16, 24, 32, 48, 64)  # Contest::kLooks
+LOOKS = (12, 16, 24, 32, 48, 64)  # Contest::kLooks
 
 Call = Callable[[], Clocked]
 
@@ -44,13 +44,15 @@ def decided(graph: Call, other: Call) -> Decision:
 def test_what_is_faster_by_all_clocks_serves_after_the_first_look() -> None:
     faster, slower = clocked(10, 12, 20), clocked(20, 22, 30)
     decision = decided(faster, slower)
-    assert (decision.graph, decision.pairs, decision.idle) == (True, 8, None)
+    assert (decision.graph, decision.pairs, decision.idle) == (True, 12, None)
     decision = decided(slower, faster)
-    assert (decision.graph, decision.pairs, decision.idle) == (False, 8, None)
+    assert (decision.graph, decision.pairs, decision.idle) == (False, 12, None)
 
 
 def test_two_percent_are_told_apart_in_noise_of_two_percent() -> None:
-    assert not decided(clocked(10.2, 12.24, 20.4), clocked(10, 12, 20)).graph
+    decision = decided(clocked(10.2, 12.24, 20.4), clocked(10, 12, 20))
+    assert not decision.graph
+    assert decision.pairs < 64
 
 
 def test_slow_calls_now_and_then_do_not_count_more_than_others() -> None:
@@ -124,3 +126,17 @@ def test_the_model_counts_launches_against_patches() -> None:
     assert cost_model.with_graph(tiny) < cost_model.without_graph(tiny)
     wide = cost_model.Contents(nodes=3, patched=600, arguments=600, results=1)
     assert cost_model.with_graph(wide) > cost_model.without_graph(wide)
+
+
+def test_a_launch_before_the_guards_is_judged_by_the_caller_alone() -> None:
+    """The device's clock begins with the launch, and so is for it whatever that costs."""
+    random.seed(0)
+    ahead, behind = clocked(30, 32, 73), clocked(26, 45, 65)
+    pairs = [(ahead(), behind()) for _ in range(64)]
+    decision = selection.judge(pairs, True, "early")
+    assert decision is not None
+    assert (decision.graph, decision.clock) == (False, "caller")
+    pairs = [(ahead(), ahead()._replace(device=45.0)) for _ in range(64)]
+    decision = selection.judge(pairs, True, "early")
+    assert decision is not None
+    assert decision.clock is None

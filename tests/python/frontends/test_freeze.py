@@ -392,7 +392,7 @@ def test_an_argument_that_is_a_parameter(place: Place) -> None:
         lambda net: net.layers.append(nn.ReLU()),
         lambda net: net.layers.__delitem__(1),
         lambda net: setattr(net, "layers", nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))),
-        lambda net: setattr(net, "shift", torch.zeros(1)),
+        lambda net: setattr(net, "shift", torch.zeros_like(net.shift)),
         lambda net: setattr(net, "forward", lambda x: x * 100),
         lambda net: setattr(net.layers[1], "forward", lambda x: x * 100),
         lambda net: setattr(net, "__class__", type("Other", (Net,), {"forward": lambda s, x: x})),
