@@ -262,7 +262,6 @@ class Structure::Walk {
       case Place::Kind::kDict:
         return is_of(node, object) && PyDict_Check(object) && items(node, nullptr, object);
       case Place::Kind::kInstance:
-        return is_of(node, object) && instance(node, object);
       case Place::Kind::kVariables:
         return is_of(node, object) && instance(node, object);
       case Place::Kind::kAttributes:

@@ -104,8 +104,10 @@ void Contest::take(const Sighting& sighting, double device) {
   if (!sighting.counts) {
     return;
   }
-  const Cost cost{us(*sighting.returned - sighting.began), device,
-                  sighting.next ? us(*sighting.next - sighting.began) : kNever, sighting.idle};
+  const auto until = [&](const std::optional<Clock::time_point>& then) {
+    return then ? us(*then - sighting.began) : kNever;
+  };
+  const Cost cost{until(sighting.returned), device, until(sighting.next), sighting.idle};
   (sighting.alternative == Alternative::kGraph ? graph_ : other_) = cost;
   if (!graph_ || !other_) {
     return;

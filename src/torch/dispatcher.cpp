@@ -93,7 +93,7 @@ void Dispatcher::rest(const std::shared_ptr<TensorProgram>& program) {
 }
 
 void Dispatcher::set_selection(const std::shared_ptr<TensorProgram>& program,
-                               std::shared_ptr<Selection> selection) noexcept {
+                               const std::shared_ptr<Selection>& selection) noexcept {
   for (Slot& each : slots_) {
     if (each.program == program) {
       each.selection = selection;

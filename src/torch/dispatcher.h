@@ -152,7 +152,7 @@ class Dispatcher {
   std::vector<Slot>::const_iterator find_oldest() const noexcept;
   std::shared_ptr<TensorProgram> select(Slot& slot);
   void set_selection(const std::shared_ptr<TensorProgram>& program,
-                     std::shared_ptr<Selection> selection) noexcept;
+                     const std::shared_ptr<Selection>& selection) noexcept;
 
   PyObject* miss_;
   PyObject* failed_;

@@ -170,7 +170,7 @@ void Selection::look(const TensorProgram& program) {
   const CallScope scope = program.scope();
   const Relaxed around(*driver_);
   const bool idle = driver_->api.cuStreamQuery(scope.stream()) == CUDA_SUCCESS;
-  otherwise_ = idle == *idle_ ? 0 : otherwise_ + 1;
+  otherwise_ = idle_ == idle ? 0 : otherwise_ + 1;
   if (otherwise_ == kLooks) {
     stage_ = Stage::kCallable;
     open();

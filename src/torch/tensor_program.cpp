@@ -331,6 +331,7 @@ void TensorProgram::copy_arguments(const std::vector<std::uint32_t>& indices) {
     }
   }
   std::vector<OwnedTensor> copies;
+  copies.reserve(indices.size());
   const CallScope scope = this->scope();
   for (const std::uint32_t index : indices) {
     copies.push_back(bytes(arguments_[index].bytes));

@@ -63,9 +63,10 @@ def test_sixteen_kernels_are_worth_a_graph(
     _, graph = serve(mlp(8), lambda: torch.randn(16, 64, device="cuda"), waits=waits)
     found = next(each for each in graph.selection if each.what == "callable")
     assert found.graph
-    assert found.with_us[found.by] < found.without_us[found.by]
+    clock = "device" if found.by == "proof" else found.by
+    assert found.with_us[clock] < found.without_us[clock]
     assert graph.replays > CALLS / 2
-    for with_graph, without in clocked:
+    for with_graph, without in clocked:  # none, where the proof had decided
         assert not math.isnan(with_graph.device)
         assert not math.isnan(without.device)
 
