@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 _ENOUGH_THAT_REST = 3
 #: Fewer nodes are patched sooner than a copy is launched, on any machine.
 _FEWEST_NODES = 4
+#: Decisions that a report keeps, the last ones: sizes come and go.
+_MOST_NOTED = 512
 _seeds = itertools.count(1)
 
 
@@ -156,8 +158,8 @@ class Selecting:
     def _note(self, found: Selected) -> None:
         report = self._report
         about = found.sizes, found.what
-        report.selection = [each for each in report.selection if (each.sizes, each.what) != about]
-        report.selection.append(found)
+        others = [each for each in report.selection if (each.sizes, each.what) != about]
+        report.selection = [*others[1 - _MOST_NOTED :], found]
         log.info("%s: %s", report.name, found)
         if found.what != "callable":
             return

@@ -210,6 +210,68 @@ def test_training_is_right_in_every_turn(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(each.selection[0].pairs == 64 for each in graphs)
 
 
+def cache(x: torch.Tensor, kept: torch.Tensor, n: int) -> torch.Tensor:
+    kept[n].copy_(x.sum(0))
+    return kept.sum() + x
+
+
+def views(x: torch.Tensor, kept: torch.Tensor, n: int) -> tuple[Any, ...]:
+    y = x * 2
+    return y, y[1:], x.view(-1), kept
+
+
+def grows(x: torch.Tensor, kept: torch.Tensor, n: int) -> torch.Tensor:
+    return x.repeat(n + 1, 1) @ kept.T
+
+
+def scaled(x: torch.Tensor, kept: torch.Tensor, n: float) -> torch.Tensor:
+    return x * n + kept.mean()
+
+
+def returns_numbers(x: torch.Tensor, kept: torch.Tensor, n: int) -> tuple[Any, ...]:
+    return x.sum().to("cpu"), x + kept[0]
+
+
+def breaks(x: torch.Tensor, kept: torch.Tensor, n: int) -> torch.Tensor:
+    y = torch.relu(x)
+    torch._dynamo.graph_break()
+    return y @ kept.T
+
+
+@pytest.mark.parametrize("launch", ["before_guards", "after_guards"])
+@pytest.mark.parametrize("function", [cache, views, grows, scaled, returns_numbers, breaks])
+def test_calls_of_all_kinds_are_right_whoever_serves_them(
+    monkeypatch: pytest.MonkeyPatch, function: Any, launch: str
+) -> None:
+    served: list[str] = []
+
+    def judge(pairs: Any, over: bool, question: str) -> Decision | None:
+        served.append(question)
+        return decides(len(served) % 2 == 0, at=24)(pairs, over, question)
+
+    monkeypatch.setattr(selection, "judge", judge)
+    options = {"device": "twin", "launch": launch}
+    compiled = torch.compile(function, backend="pygraph", options=options)
+    mine, theirs = torch.zeros(4, 4), torch.zeros(4, 4)
+    kept: list[tuple[Any, Any]] = []
+    with torch.no_grad():
+        for n in range(500):
+            x = torch.randn(3, 4)
+            number = 0.5 * n if function is scaled else n % 2
+            got, wanted = compiled(x, mine, number), function(x.clone(), theirs, number)
+            kept = [*kept[-3:], (got, wanted)]  # results of earlier calls stay as they were
+            for one, other in kept:
+                for a, b in zip(*map(as_tuple, (one, other)), strict=True):
+                    assert torch.equal(a, b) or a is mine
+            assert torch.equal(mine, theirs)
+    assert served
+    assert 0 < pygraph.report().replays < 500 * len(pygraph.report().graphs)
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
 def test_dropout_goes_on_in_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers are drawn in the order of the calls, whoever serves them."""
     monkeypatch.setattr(selection, "judge", decides(True, at=64))
