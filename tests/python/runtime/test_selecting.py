@@ -37,6 +37,8 @@ def measuring(monkeypatch: pytest.MonkeyPatch, fresh_dynamo: None) -> Iterator[N
     """On the twin, too, and without waiting for the time that it may take."""
     _engine.grant_exploration(60.0)
     monkeypatch.setattr(Options, "selects", property(lambda self: self.select))
+    # By real clocks, which may have anything to say beside other processes.
+    monkeypatch.setattr(selection, "won_when_proven", lambda callable_s, graph_s: False)
     pygraph.reset()
     yield
     pygraph.reset()
@@ -297,6 +299,25 @@ def test_never_makes_no_graph() -> None:
     (graph,) = pygraph.report().graphs
     assert (graph.state, graph.replays, graph.calls) == (FALLBACK, 0, CALLS)
     assert graph.reason == "the option 'select' is \"never\""
+
+
+def test_what_was_much_faster_when_it_was_proven_needs_no_contest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def judge(pairs: Any, over: bool, question: str) -> Decision | None:
+        asked.append(question)
+        return None
+
+    monkeypatch.setattr(selection, "judge", judge)
+    monkeypatch.setattr(selection, "won_when_proven", lambda callable_s, graph_s: True)
+    eager = model()
+    run(compile_twin(eager), eager)
+    (graph,) = pygraph.report().graphs
+    assert (graph.replays, graph.undecided, asked) == (CALLS - 2, 0, [])
+    assert [each.by for each in graph.selection] == ["proof"]
+    assert "(in its proof, on the device)" in str(pygraph.report())
 
 
 def test_always_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
