@@ -112,3 +112,64 @@ def test_a_nan_is_as_far_as_can_be() -> None:
 def test_a_difference_that_shows_late_is_waited_for() -> None:
     rare = [PLUS] * 9 + [MINUS]
     assert verdict(MINUS, *rare) == proof.WITHIN_SPREAD
+
+
+# --------------------------------------------------------------------- a rounding that is rarely so
+
+#: Of a callable whose runs are 1e-6 apart.
+RARE = 2.0**-13
+
+
+def scripted(*verdicts: proof.Verdict) -> tuple[proof.Verdict, int]:
+    """What these say in turn, and how many were asked for."""
+    asked = 0
+
+    def judge(run: proof.Run) -> proof.Verdict:
+        nonlocal asked
+        asked += 1
+        return verdicts[asked - 1]
+
+    return proof.in_turn(judge), asked
+
+
+DOUBT = proof.failed("a rounding, perhaps", perhaps_rounding=True)
+WRONG = proof.failed("no rounding")
+SAME, NEAR = proof.BIT_EQUAL, proof.WITHIN_SPREAD
+
+
+def test_a_rare_rounding_may_be_one_only_where_the_callable_rounds_otherwise_too() -> None:
+    assert verdict(far(RARE), far(0.0), far(1e-6)).perhaps_rounding
+    assert not verdict(far(RARE), far(0.0), far(0.0)).perhaps_rounding
+    assert not verdict(far(0.1), far(0.0), far(1e-6)).perhaps_rounding
+    assert not verdict(NAN, far(0.0), far(1e-6)).perhaps_rounding
+    assert not verdict(far(1e-6), far(0.0), far(1e-6)).perhaps_rounding  # it passed
+
+
+def test_all_results_that_differ_must_be_roundings() -> None:
+    class Both(Runs):
+        def again(self) -> list[Any]:
+            return super().again() * 2
+
+    runs = Both(far(0.0), far(1e-6))
+    runs.expected *= 2
+    assert proof._compare([far(RARE), far(RARE)], repeats(runs)).perhaps_rounding
+    assert not proof._compare([far(RARE), far(9.0)], repeats(runs)).perhaps_rounding
+
+
+def test_a_run_in_doubt_is_made_again() -> None:
+    assert scripted(SAME, NEAR, SAME) == (NEAR, 3)
+    assert scripted(SAME, DOUBT, NEAR, NEAR, SAME) == (NEAR, 5)
+
+
+def test_a_graph_that_is_wrong_is_wrong_again() -> None:
+    assert scripted(SAME, DOUBT, DOUBT) == (DOUBT, 3)
+    assert scripted(SAME, DOUBT, NEAR, DOUBT) == (DOUBT, 4)
+    assert scripted(WRONG) == (WRONG, 1)
+
+
+def test_one_run_of_a_proof_may_be_in_doubt() -> None:
+    assert scripted(DOUBT, NEAR, NEAR, SAME, DOUBT) == (DOUBT, 5)
+
+
+def test_a_doubt_does_not_excuse_what_is_wrong_later() -> None:
+    assert scripted(SAME, DOUBT, NEAR, NEAR, WRONG) == (WRONG, 5)
