@@ -86,7 +86,8 @@ def test_the_host_path(tmp_path: Path) -> None:
         assert all(row["median_us"] > 0 for row in each["rows"].values())
     assert [each["layers"] for each in found["layers"]] == [1, 16, 32, 64]
     for each in found["layers"]:
-        assert list(each["rows"]) == ["module", "captured", "captured, idle"]
+        captured = ["module", "captured", "captured, idle"]
+        assert list(each["rows"]) == [*captured, "compiled", "frozen", "frozen, idle", "state"]
     measured = [(each["layers"], each["training"]) for each in found["calls"]]
     assert measured == [(1, False), (8, False), (32, False), (8, True)]
     for each in found["calls"]:
