@@ -4,6 +4,7 @@ found; and the record, the goals and the command, from measurements that were ma
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import subprocess
@@ -16,7 +17,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import typer  # noqa: E402
 from rich.console import Console  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
 
 from benchmarks.harness.compare import relative_error  # noqa: E402
 from benchmarks.harness.device import Device  # noqa: E402
@@ -26,7 +29,7 @@ from benchmarks.harness.modes import Bench  # noqa: E402
 from benchmarks.harness.record import by_mode  # noqa: E402
 from benchmarks.harness.reports import undecided  # noqa: E402
 from benchmarks.harness.worker import Options  # noqa: E402
-from benchmarks.selection import goals, modes, run, table  # noqa: E402
+from benchmarks.selection import command, goals, modes, run, table  # noqa: E402
 from benchmarks.selection.callers import Fresh, Now, Repeated  # noqa: E402
 from benchmarks.selection.catalogue import (  # noqa: E402
     SCENARIOS,
@@ -451,8 +454,11 @@ def test_the_command_on_the_twin(tmp_path: Path):
 
 
 def test_mistakes_are_told():
-    assert "breaks_30_flow" in command_line("--list").stdout
+    app = typer.Typer()
+    app.command()(command.main)
+    invoke = functools.partial(CliRunner().invoke, app)
+    assert "breaks_30_flow" in invoke(["--list"]).output
     for options in (["--only", "nothing"], ["--options", "[]"], ["--compare", "gone.json"]):
-        found = command_line(*options, "--device", "cpu", "--budget", "1")
-        assert found.returncode == 2 and options[1] in found.stderr
-    assert command_line("--report-only", "--out", "gone.json").returncode == 2
+        found = invoke([*options, "--device", "cpu", "--budget", "1"])
+        assert found.exit_code == 2 and options[1] in found.output
+    assert invoke(["--report-only", "--out", "gone.json"]).exit_code == 2
