@@ -140,7 +140,7 @@ import sys
 from pathlib import Path
 from pygraph.decide.cost_model import Costs
 from pygraph.runtime import machine
-for n in range(200):
+for n in range(50):
     machine._write(Path(sys.argv[1]), {"gpu": "g"}, Costs(1.0, 1.0, 1.0, 1.0, float(n + 1)))
 """
 
