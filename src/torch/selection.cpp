@@ -61,7 +61,6 @@ void Selection::next() {
 
 void Selection::open() {
   contest_ = std::make_shared<selection::Contest>(*driver_, device_clock_, seed_++);
-  idle_.reset();
   otherwise_ = 0;
 }
 
@@ -148,17 +147,17 @@ void Selection::ask(TensorProgram& program) {
   }
   contest_.reset();
   bool other = false;
+  std::optional<bool> idle;
   if (answer && PyTuple_Check(answer.get()) && PyTuple_GET_SIZE(answer.get()) == 2) {
     other = PyTuple_GET_ITEM(answer.get(), 0) == Py_False;
-    PyObject* idle = PyTuple_GET_ITEM(answer.get(), 1);
-    idle_ = idle == Py_None ? std::nullopt : std::optional<bool>(idle == Py_True);
+    if (PyObject* found = PyTuple_GET_ITEM(answer.get(), 1); found != Py_None) {
+      idle.emplace(found == Py_True);
+    }
   }
   if (stage_ == Stage::kCallable) {
     rests_ = other;
-  } else {
-    idle_.reset();
-  }
-  if (stage_ == Stage::kCopies) {
+    idle_ = idle;
+  } else if (stage_ == Stage::kCopies) {
     copy(program, other);
   }
   if (!rests_) {

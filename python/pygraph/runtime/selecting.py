@@ -138,14 +138,13 @@ class Selecting:
         decision = selection.judge(clocked, over, about)
         if decision is None:
             return None
-        for each in (of, "") if about == "early" else (of,):
-            self._open.get(each, set()).discard(about)
         if about == "early":
-            of, copies = "", ""
+            of = ""  # it is of the callable
             # What cannot be told apart is not worth the hook that each call goes through.
             decision = dataclasses.replace(
                 decision, graph=decision.graph and decision.clock is not None
             )
+        self._open.get(of, set()).discard(about)
         self._note(_selected(of, decision, about, copies if about == "copies" else ""))
         if not decision.graph and about != "copies" and len(self._programs()) <= 1:
             self._open.get("", set()).discard("early")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -487,6 +488,26 @@ def test_what_runs_without_a_graph_has_nothing_in_front_of_its_guards(
     assert (graph.state, graph.undecided) == (FALLBACK, 0)
     assert hooks_of(compiled) == []
     run(compiled, eager)
+
+
+def test_the_bound_is_looked_at_behind_the_question_of_guards_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def judge(pairs: Any, over: bool, question: str) -> Decision | None:
+        asked.append(question)
+        found = answer(True)
+        # The twin's stream is always idle when a call comes.
+        return dataclasses.replace(found, idle=False) if len(asked) == 1 else found
+
+    monkeypatch.setattr(selection, "judge", judge)
+    eager = model()
+    compiled = compile_twin(eager, launch="before_guards")
+    run(compiled, eager, 400)
+    assert asked == ["callable", "early"]
+    run(compiled, eager, 1024 * 5)
+    assert asked == ["callable", "early", "callable"]
 
 
 def test_each_graph_of_a_callable_is_asked_for_itself(
