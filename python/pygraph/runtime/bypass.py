@@ -6,7 +6,6 @@ and will be for a while. The dispatcher is told so, and does it in C++ (src/torc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pygraph import _engine
@@ -43,10 +42,6 @@ class Bypass:
         """Counts this call of a signature, and those that nobody has heard of."""
         unheard, last = self._dispatcher.bypassed(arguments) if self._told else (0, 0)
         signature.count(self._dispatcher.calls, unheard, last)
-
-    def prepare(self, arguments: Sequence[Any]) -> None:
-        """Calls that a program leaves to the callable shall come to it sooner than by Python."""
-        self._may_bypass(arguments)
 
     def for_good(self, arguments: list[Any]) -> None:
         """Calls like this one get no graph any more."""
@@ -94,7 +89,7 @@ class Bypass:
     def _open_to_all(self, seconds: float) -> None:
         self._dispatcher.open_bypass_to_all(min(seconds, _ASKED_AGAIN), self._signatures.soon)
 
-    def _may_bypass(self, arguments: Sequence[Any]) -> bool:
+    def _may_bypass(self, arguments: list[Any]) -> bool:
         """Not where signatures differ in more than integers, or arguments must come to another
         device first."""
         integers = self._signatures.integers

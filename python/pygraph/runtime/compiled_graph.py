@@ -435,7 +435,6 @@ class CompiledGraph:
         run: reference.Reference,
         outcome: Outcome,
     ) -> None:
-        self._bypass.prepare(run.arguments)
         figures = linked.figures
         changing = sum(torch.is_tensor(run.arguments[i]) for i in self._changing(run.arguments))
         results = sum(map(torch.is_tensor, run.outputs))

@@ -60,7 +60,9 @@ def test_slow_calls_now_and_then_do_not_count_more_than_others() -> None:
         slow = 1000 if random.random() < 0.1 else 0
         return Clocked(10 + slow, 12 + slow, 20 + slow, True)
 
-    assert decided(seldom_slow, clocked(11, 13, 21)).graph
+    decision = decided(seldom_slow, clocked(11, 13, 21))
+    assert decision.graph
+    assert decision.with_us == {"host": 10, "device": 12, "caller": 20}
 
 
 def test_a_caller_behind_the_device_pays_the_period() -> None:

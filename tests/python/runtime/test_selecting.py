@@ -16,7 +16,7 @@ from pygraph.decide import selection
 from pygraph.decide.selection import Decision
 from pygraph.frontends.compile.options import Options
 from pygraph.reporting import FALLBACK, GRAPHED, Report
-from pygraph.runtime import registry
+from pygraph.runtime import machine, registry
 from pygraph.torch_private import dynamo
 
 CALLS = 200
@@ -410,6 +410,7 @@ def test_arguments_that_many_nodes_mention_are_copied_where_that_pays(
 
 
 def test_few_nodes_are_patched_and_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "costs", lambda device: pytest.fail("nobody needs to know"))
     monkeypatch.setattr(selection, "judge", decides(True))
     eager = model()
     run(compile_twin(eager), eager)
