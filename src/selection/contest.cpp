@@ -78,7 +78,7 @@ Contest::~Contest() { --under_way_; }
 
 /// Takes the oldest sighting in, if all of its clocks have stopped. False: none.
 bool Contest::collect() {
-  if (open_.empty() || !open_.front()->returned) {
+  if (open_.empty()) {
     return false;
   }
   const std::shared_ptr<Sighting> seen = open_.front();
@@ -124,9 +124,18 @@ void Contest::take(const Sighting& sighting, double device) {
   other_.reset();
 }
 
-/// Whether one more call is to be clocked: a pair that has begun is finished.
+/// Whether one more call is to be clocked. A turn that has begun goes on with the very next call,
+/// and a pair that has begun is finished whatever it costs.
 bool Contest::may_begin() {
-  if (due_ || over() || open_.size() >= kMostOpen || (!open_.empty() && !open_.back()->returned)) {
+  if (last_ != nullptr && !last_->returned) {
+    return false;
+  }
+  if (calls_ % kCallsPerTurn != 0) {
+    return true;
+  }
+  while (!due_ && collect()) {
+  }
+  if (due_ || over() || open_.size() >= kMostOpen) {
     return false;
   }
   return calls_ % kCallsPerPair != 0 || Ledger::has_credit(now_());
@@ -135,8 +144,6 @@ bool Contest::may_begin() {
 std::shared_ptr<Sighting> Contest::begin(Clock::time_point began, CUstream stream) {
   due_ = false;
   const Clock::time_point asked = now_();
-  while (!due_ && collect()) {
-  }
   if (!may_begin()) {
     return nullptr;
   }
@@ -148,19 +155,42 @@ std::shared_ptr<Sighting> Contest::begin(Clock::time_point began, CUstream strea
   sighting->alternative =
       (call < kCallsPerTurn) == graph_first_ ? Alternative::kGraph : Alternative::kOther;
   sighting->counts = call % kCallsPerTurn == kCallsPerTurn - 1;
-  sighting->idle = driver_->api.cuStreamQuery(stream) == CUDA_SUCCESS;
   sighting->began = began;
   sighting->stream = stream;
-  if (device_clock_ && sighting->counts) {
-    sighting->first = make_event();
-    sighting->last = make_event();
-    driver_->check(driver_->api.cuEventRecord(sighting->first.get(), stream), "cuEventRecord");
+  sighting->number = number_;
+  if (sighting->counts) {
+    sighting->idle = driver_->api.cuStreamQuery(stream) == CUDA_SUCCESS;
+    open_.push_back(sighting);
   }
-  open_.push_back(sighting);
+  if (device_clock_) {
+    if (sighting->counts) {
+      start_device_clock(*sighting);
+    }
+    sighting->last = make_event();
+  }
+  last_ = sighting;
   const Clock::duration looked = now_() - asked;
   sighting->began += looked;  // that is not what the call costs
   Ledger::spend(looked);
   return sighting;
+}
+
+/// `sighting` counts, and `last_` is the first call of its turn. That one's last event stays where
+/// it is if the device went from one call to the other, and is recorded again if it may have
+/// waited.
+void Contest::start_device_clock(Sighting& sighting) const {
+  sighting.first = std::move(last_->last);
+  const bool follows = sighting.first && last_->number + 1 == sighting.number &&
+                       last_->stream == sighting.stream && !sighting.idle &&
+                       driver_->api.cuEventQuery(sighting.first.get()) == CUDA_ERROR_NOT_READY;
+  if (follows) {
+    return;
+  }
+  if (!sighting.first) {
+    sighting.first = make_event();
+  }
+  driver_->check(driver_->api.cuEventRecord(sighting.first.get(), sighting.stream),
+                 "cuEventRecord");
 }
 
 EventHandle Contest::make_event() const {
@@ -210,6 +240,7 @@ void CallClock::begin(const void* graph) noexcept {
   Thread& thread = this_thread();
   const Clock::time_point now = Clock::now();
   thread.close(now);
+  Contest::count_call();
   began_ = std::exchange(thread.announced, std::nullopt).value_or(now);
   graph_ = graph;
   outer_ = std::exchange(thread.innermost, this);

@@ -7,9 +7,11 @@
 // as the other way has left them. Three clocks run:
 //
 //   host     until the call has returned. All that a caller pays who is always behind the device.
-//   device   on its stream, from when that reached the call until it was done with it. All that a
-//            caller pays who is always ahead of the device; and if the stream had nothing to do, it
-//            is how long a caller waits who waits for the result.
+//   device   on its stream, until that was done with the call. If it was still at the turn's first
+//            call when this one began: since it was done with that. So the gap that a device leaves
+//            between two launches is in it, and it is all that a caller pays who is always ahead of
+//            the device. Else since it reached the call, and then it is how long a caller waits who
+//            waits for the result.
 //   period   until this thread begins its next call of any compiled graph. Whichever of both it is,
 //            it is in here; but so is what the caller does in between.
 //
@@ -67,7 +69,8 @@ struct Sighting {
   std::optional<Clock::time_point> returned;
   std::optional<Clock::time_point> next;  ///< when the thread began its next call
   CUstream stream = nullptr;
-  EventHandle first;  ///< empty: the device has no clock
+  std::uint64_t number = 0;  ///< among all calls that Contest::count_call has seen
+  EventHandle first;         ///< of a call that counts; empty: the device has no clock
   EventHandle last;
 };
 
@@ -79,9 +82,9 @@ class Contest {
   /// there are no more.
   static constexpr std::uint32_t kLooks[] = {12, 16, 24, 32, 48, 64};
 
-  /// Calls that have returned and that the device may not be done with. Were there one only, of a
-  /// caller ahead of the device just the calls behind a wait would be seen.
-  static constexpr std::size_t kMostOpen = 16;
+  /// Turns that the device may not be done with. Were there one only, of a caller ahead of the
+  /// device just the calls behind a wait would be seen.
+  static constexpr std::size_t kMostOpen = 8;
 
   using Now = Clock::time_point (*)();
   /// `device_clock`: the driver's events tell the time. `seed` of the order of turns.
@@ -92,6 +95,8 @@ class Contest {
 
   /// How many there are in the process that still ask for calls.
   [[nodiscard]] static int under_way() noexcept { return under_way_; }
+  /// A call of any compiled graph begins, on any thread, while one is under way.
+  static void count_call() noexcept { ++number_; }
 
   /// Who serves a call that began at `began` and will run on `stream`, which nobody captures; the
   /// driver's context is current. Null: the graph, and nobody looks. `began` is in the past.
@@ -108,6 +113,7 @@ class Contest {
  private:
   bool collect();
   void take(const Sighting& sighting, double device);
+  void start_device_clock(Sighting& sighting) const;
   [[nodiscard]] EventHandle make_event() const;
   bool may_begin();
 
@@ -115,7 +121,8 @@ class Contest {
   bool device_clock_;
   Now now_;
   std::minstd_rand random_;
-  std::deque<std::shared_ptr<Sighting>> open_;
+  std::shared_ptr<Sighting> last_;              ///< of the call that began last
+  std::deque<std::shared_ptr<Sighting>> open_;  ///< of calls that count, not taken in yet
   std::vector<ClockedPair> pairs_;
   std::optional<Cost> graph_;  ///< of the pair under way
   std::optional<Cost> other_;  ///< of the same
@@ -125,6 +132,7 @@ class Contest {
   std::size_t look_ = 0;
   bool due_ = false;
   static inline int under_way_ = 0;
+  static inline std::uint64_t number_ = 0;
 };
 
 /// One call of a compiled graph on this thread, from the outermost place that is ours. Costs one

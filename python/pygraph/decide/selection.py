@@ -3,8 +3,10 @@
 Both ways to serve calls, the graph and the callable as it is, have been clocked on pairs of calls
 (src/selection/contest.h), with three clocks. What the caller pays is the longer of two of them. The
 *period*, from one call to the next, is all there is to pay for who waits for each result, and for
-who is always behind the device; the *device's* time is, for who is always ahead of it. Which it is
-need not be known: the host's periods are short while the device is behind, and the other way round.
+who is always behind the device; the *device's* time is, for who is always ahead of it: then it is
+from the end of one call to the end of the next, and so has what the device needs between launches.
+Which it is need not be known: the host's periods are short while the device is behind, and the
+other way round.
 
 What the caller does between two calls is in the period, too, and may drown the difference. Then the
 *host's* time of the call alone and the device's say which is better, if neither is against it; and
@@ -74,8 +76,8 @@ def judge(
     pairs: Sequence[ClockedPair], over: bool, question: Question = "callable"
 ) -> Decision | None:
     """What these pairs say; None: not enough yet. `over`: there will be no more. Of a launch before
-    the guards the caller's clock alone is asked: the device's begins with the launch, behind what
-    the launch has cost the host."""
+    the guards the caller's clock alone is asked: of an idle device its own begins with the launch,
+    behind what the launch has cost the host."""
     asked_of = CLOCKS[:1] if question == "early" else CLOCKS
     speaks = {clock: _better(pairs, clock) if clock in asked_of else 0 for clock in CLOCKS}
     asked = next((clock for clock in CLOCKS if speaks[clock]), None)
