@@ -136,7 +136,7 @@ void bind_results(nb::module_& module) {
           "__init__",
           [](ResultSpec* self, nb::handle object, ResultSpec::Kind kind, std::uint32_t index,
              std::int64_t byte_offset, std::int64_t value, std::uint64_t bytes,
-             std::vector<std::int64_t> sizes, std::vector<std::int64_t> strides,
+             std::vector<std::int64_t> sizes, std::vector<std::int64_t> strides, bool strided,
              nb::handle tensor) {
             const bool none = object.is_none() && kind != ResultSpec::Kind::kConstant;
             new (self) ResultSpec{.kind = kind,
@@ -145,6 +145,7 @@ void bind_results(nb::module_& module) {
                                   .byte_offset = byte_offset,
                                   .value = value,
                                   .bytes = bytes,
+                                  .strided = strided,
                                   .sizes = std::move(sizes),
                                   .strides = std::move(strides),
                                   .object = none ? nullptr : object.ptr()};
@@ -153,7 +154,8 @@ void bind_results(nb::module_& module) {
           nb::arg("index") = ResultSpec{}.index, nb::arg("byte_offset") = ResultSpec{}.byte_offset,
           nb::arg("value") = ResultSpec{}.value, nb::arg("bytes") = ResultSpec{}.bytes,
           nb::arg("sizes") = ResultSpec{}.sizes, nb::arg("strides") = ResultSpec{}.strides,
-          nb::arg("dtype_of") = nb::none(), "`dtype_of`: a tensor.")
+          nb::arg("strided") = ResultSpec{}.strided, nb::arg("dtype_of") = nb::none(),
+          "`dtype_of`: a tensor.")
       .def_ro("kind", &ResultSpec::kind)
       .def_ro("index", &ResultSpec::index)
       .def_ro("byte_offset", &ResultSpec::byte_offset)
@@ -357,6 +359,8 @@ void bind_tensor_program(nb::module_& module) {
       .def("copy_arguments", &TensorProgram::copy_arguments, nb::arg("indices"),
            "From now on these, and no others, are copied in place of being patched.")
       .def("reset_statistics", &TensorProgram::reset_statistics)
+      .def("note_saved", &TensorProgram::note_saved, nb::arg("results"),
+           "These go to a backward and to nobody else.")
       .def("merge_blocks", &TensorProgram::merge_blocks, nb::arg("groups"))
       .def("set_least_arena", &TensorProgram::set_least_arena, nb::arg("bytes"))
       .def_prop_ro("least_arena", &TensorProgram::least_arena)

@@ -98,9 +98,9 @@ struct ResultSpec {
     kWhole,     ///< a tensor that is one block
     kView,      ///< a tensor inside a block, `byte_offset` from its start
     kArgument,  ///< argument number `index` itself
-    kAlias,     ///< a view of argument number `index`, made by `object(argument)`
+    kAlias,     ///< a view of argument number `index`, made by `object(argument)` (`strided`)
     kSame,      ///< result number `index`, an earlier one, once more
-    kDerived,   ///< a view of result number `index`, an earlier one, made by `object(result)`
+    kDerived,   ///< a view of result number `index`, an earlier one, made likewise
     kNumber,    ///< a new CPU tensor without dimensions, of the bits `value`
     kConstant,  ///< `object` itself
   };
@@ -108,8 +108,10 @@ struct ResultSpec {
   std::uint32_t index = 0;  ///< of the block, the argument or the earlier result
   std::int32_t dtype = 0;
   std::int64_t byte_offset = 0;
-  std::int64_t value = 0;   ///< kNumber: `bytes` of it, at most 8
+  std::int64_t value = 0;   ///< kNumber: `bytes` of it, at most 8; strided: elements to its first
   std::uint64_t bytes = 0;  ///< kNumber
+  bool strided = false;     ///< kAlias, kDerived: `sizes`, `strides` and `value` say the same
+  bool saved = false;       ///< strided: it is saved for a backward (TensorProgram::note_saved)
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
   PyObject* object = nullptr;  ///< owned by the TensorProgram
@@ -336,6 +338,12 @@ class TensorProgram {
   }
   /// Whether a launch whose results nobody gets leaves everything as it was.
   [[nodiscard]] bool without_trace() const noexcept { return !writes_arguments_; }
+
+  /// These results, by number, go to a backward and to nobody else. AOTAutograd takes views of
+  /// autograd's out of what it saves by detaching them, which leaves the memory and the version
+  /// that both count. Views among these results are made so at once. Between calls only. Throws
+  /// std::invalid_argument.
+  void note_saved(const std::vector<std::uint32_t>& results);
 
   /// Puts the memory of several results into one block, one behind the other: `groups` are the
   /// blocks of each by number, ascending. A block that is filled by a copy stays what it is.

@@ -1,5 +1,8 @@
 // The outputs of a call: fresh memory in front of the launch, Python objects behind it.
+#include <fmt/format.h>
+
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include "call_scope.h"
@@ -22,7 +25,32 @@ PyObject* make_number(const ResultSpec& result) {
   return api.wrap(number);
 }
 
+/// A view of `viewed`, an argument or an earlier result.
+PyObject* make_view(const ResultSpec& result, PyObject* viewed) {
+  if (!result.saved) {
+    return PyObject_CallOneArg(result.object, viewed);
+  }
+  const TorchApi& api = torch_api();
+  TensorHandle view = nullptr;
+  require(api.reinterpret_tensor(api.handle(viewed), static_cast<std::int64_t>(result.sizes.size()),
+                                 result.sizes.data(), result.strides.data(), result.value, &view),
+          "_reinterpret_tensor");
+  const OwnedTensor owner(view);
+  api.set_version_counter(view, api.version_counter(api.handle(viewed)));
+  return api.wrap(view);
+}
+
 }  // namespace
+
+void TensorProgram::note_saved(const std::vector<std::uint32_t>& results) {
+  for (const std::uint32_t index : results) {
+    if (index >= results_.size()) {
+      throw std::invalid_argument(
+          fmt::format("result {} is saved; there are {}", index, results_.size()));
+    }
+    results_[index].saved = results_[index].strided && torch_api().can_share_versions();
+  }
+}
 
 TensorHandle TensorProgram::empty(std::int64_t rank, const std::int64_t* sizes,
                                   const std::int64_t* strides, std::int32_t dtype) const {
@@ -71,10 +99,9 @@ PyObject* TensorProgram::make_result(const Arguments& arguments,
     case ResultSpec::Kind::kArgument:
       return Py_NewRef(arguments[result.index]);
     case ResultSpec::Kind::kAlias:
-      return PyObject_CallOneArg(result.object, arguments[result.index]);
+      return make_view(result, arguments[result.index]);
     case ResultSpec::Kind::kDerived:
-      return PyObject_CallOneArg(result.object,
-                                 PyTuple_GET_ITEM(earlier, static_cast<Py_ssize_t>(result.index)));
+      return make_view(result, PyTuple_GET_ITEM(earlier, static_cast<Py_ssize_t>(result.index)));
     case ResultSpec::Kind::kSame:
       return Py_NewRef(PyTuple_GET_ITEM(earlier, static_cast<Py_ssize_t>(result.index)));
     case ResultSpec::Kind::kNumber:

@@ -91,6 +91,7 @@ std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t stora
   need(cpu, "aoti_torch_get_strides", api.get_strides);
   need(cpu, "aoti_torch_empty_strided", api.empty_strided);
   need(cpu, "aoti_torch__alloc_from_pool", api.alloc_from_pool);
+  need(cpu, "aoti_torch__reinterpret_tensor", api.reinterpret_tensor);
   need(cpu, "aoti_torch_delete_tensor_object", api.delete_tensor);
   need(cpu, "aoti_torch_get_current_device_index", api.current_device);
   need(cpu, "aoti_torch_dtype_uint8", api.dtype_uint8);
@@ -99,6 +100,9 @@ std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t stora
   need(cpu, "aoti_torch_device_type_cuda", api.device_type_cuda);
   need(python, "_Z16THPVariable_WrapRKN2at10TensorBaseE", api.wrap);
   need(c10, "_ZNK3c1010TensorImpl13requires_gradEv", api.impl_requires_grad);
+  find(cpu, "_ZN5torch8autograd4impl15version_counterERKN2at6TensorE", api.version_counter);
+  find(cpu, "_ZN5torch8autograd4impl19set_version_counterERKN2at6TensorERKN3c1015VariableVersionE",
+       api.set_version_counter);
   find_cuda(api);
   if (!missing.empty()) {
     return fmt::format("this torch lacks {}", missing);

@@ -40,12 +40,18 @@ struct TorchApi {
                           std::int32_t, std::int32_t, TensorHandle*) = nullptr;
   Status (*alloc_from_pool)(TensorHandle, std::int64_t, std::int32_t, std::int64_t,
                             const std::int64_t*, const std::int64_t*, TensorHandle*) = nullptr;
+  Status (*reinterpret_tensor)(TensorHandle, std::int64_t, const std::int64_t*, const std::int64_t*,
+                               std::int64_t, TensorHandle*) = nullptr;
   Status (*delete_tensor)(TensorHandle) = nullptr;
   Status (*current_device)(std::int32_t*) = nullptr;
   std::int32_t (*dtype_uint8)() = nullptr;
   std::int32_t (*dtype_float32)() = nullptr;
   std::int32_t (*dtype_float64)() = nullptr;
   std::int32_t (*device_type_cuda)() = nullptr;
+  // libtorch_cpu: torch::autograd::impl, by references. How often a tensor was written, a count
+  // that views share. Absent: views are made by Python.
+  const void* (*version_counter)(TensorHandle) = nullptr;
+  void (*set_version_counter)(TensorHandle, const void*) = nullptr;
   // libtorch_cuda: absent from CPU builds
   Status (*current_stream)(std::int32_t, void**) = nullptr;
   Status (*create_guard)(std::int32_t, void**) = nullptr;
@@ -64,6 +70,9 @@ struct TorchApi {
   /// The handle of a Python tensor, borrowed from it.
   [[nodiscard]] TensorHandle handle(PyObject* tensor) const noexcept {
     return reinterpret_cast<char*>(tensor) + tensor_offset;  // NOLINT
+  }
+  [[nodiscard]] bool can_share_versions() const noexcept {
+    return version_counter != nullptr && set_version_counter != nullptr;
   }
   [[nodiscard]] bool is_tensor(PyObject* object) const noexcept {
     return PyType_IsSubtype(Py_TYPE(object), tensor_type) != 0;

@@ -254,22 +254,15 @@ class _Planner:
             taken = self._capture.inputs[argument]
             if output is taken:
                 return _engine.ResultSpec(kind=_engine.ResultKind.ARGUMENT, index=argument)
-            return _engine.ResultSpec(
-                kind=_engine.ResultKind.ALIAS,
-                index=argument,
-                object=views.alias_maker(output, taken),
-            )
+            return views.result_spec(_engine.ResultKind.ALIAS, argument, output, taken)
         if position in self._key:
             self._require_as_uncaptured(position, output)
             base = self._base_of(position, output)
             if base is None:
                 return self._fresh(position, output)
             self.plan.counts["aliased"] += 1
-            return _engine.ResultSpec(
-                kind=_engine.ResultKind.DERIVED,
-                index=base,
-                object=views.alias_maker(output, self._capture.outputs[base]),
-            )
+            viewed = self._capture.outputs[base]
+            return views.result_spec(_engine.ResultKind.DERIVED, base, output, viewed)
         kept = self._kept(position, output)
         if kept is not None:
             return self._keep(kept)

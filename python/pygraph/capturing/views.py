@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pygraph import _engine
 from pygraph.capturing import tensors
 from pygraph.capturing.device import CaptureFailed, is_strided
 from pygraph.capturing.record import Capture
@@ -42,13 +43,37 @@ def require_same_place(position: int, argument: int, a: Capture, b: Capture) -> 
         )
 
 
+def result_spec(
+    kind: _engine.ResultKind, index: int, output: torch.Tensor, base: Any
+) -> _engine.ResultSpec:
+    """A result that views argument or result number `index` the way that `output` views the
+    captured one, `base`."""
+    elements = _elements_between(output, base)
+    return _engine.ResultSpec(
+        kind=kind,
+        index=index,
+        object=alias_maker(output, base),
+        strided=elements is not None,
+        value=elements or 0,
+        sizes=list(output.shape),
+        strides=list(output.stride()),
+    )
+
+
+def _elements_between(output: torch.Tensor, base: Any) -> int | None:
+    """From where `base` begins to where `output` does; None: not in elements of both."""
+    delta = tensors.address_of(output) - tensors.address_of(base)
+    elements, rest = divmod(delta, base.element_size())
+    return elements if output.dtype == base.dtype and not rest else None
+
+
 def alias_maker(output: torch.Tensor, base: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     """How to view an argument the way that `output` views the captured one, `base`. The caller
     keeps no reference to either: they are phantom."""
     delta = tensors.address_of(output) - tensors.address_of(base)
     shape, strides, dtype = tuple(output.shape), output.stride(), output.dtype
-    if dtype == base.dtype and delta % base.element_size() == 0:
-        offset = delta // base.element_size()
+    offset = _elements_between(output, base)
+    if offset is not None:
         return lambda tensor: tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
 
     width = output.element_size()

@@ -139,6 +139,7 @@ class TrainingPair:
 
     def adopt_forward(self, program: Any, saved: list[Position]) -> None:
         """A program of the forward is in service; `saved`: which saved tensor each result is."""
+        program.note_saved([index for index, _ in _known(saved)])
         self._forwards = [*self._forwards[1 - _MOST_WAITING :], (program, saved)]
         self._put_together()
 

@@ -109,6 +109,56 @@ def test_an_unmoved_call_updates_nothing_but_what_is_fresh() -> None:
     assert call.updates - first <= 2  # scratch and output may move; both nodes at most
 
 
+def views(**fields: Any) -> list[Any]:
+    """Rows 1 and 2 of the argument x and of the graph's result, and a result that is not there."""
+    kinds = (_engine.ResultKind.ALIAS, 0, 16), (_engine.ResultKind.DERIVED, 0, 8)
+    return [
+        _engine.ResultSpec(
+            kind=kind,
+            index=index,
+            object=lambda base, first=first: base.view(-1)[first : first + 8],
+            sizes=[2, 4],
+            strides=[1, 2],
+            value=first,
+            **fields,
+        )
+        for kind, index, first in kinds
+    ]
+
+
+def test_views_that_are_saved_are_as_if_detached() -> None:
+    """They count writes together with what they view, and autograd does not know them."""
+    call = make(results=views(strided=True))
+    x = torch.nn.Parameter(torch.randn(2 * N)[N:])  # from the middle of its storage
+    _, *made = call.run([x, torch.randn(N)])
+    assert all(each._is_view() and each.shape == (8,) for each in made)
+
+    call.note_saved([1, 2])
+    result, *made = call.run([x, torch.randn(N)])
+    for viewed, each, first in ((x, made[0], 16), (result, made[1], 8)):
+        assert not each._is_view() and not each.requires_grad
+        assert type(each) is torch.Tensor
+        same = viewed.detach().as_strided((2, 4), (1, 2), viewed.storage_offset() + first)
+        assert torch.equal(each, same)
+        assert each.untyped_storage().data_ptr() == viewed.untyped_storage().data_ptr()
+        before = each._version
+        with torch.no_grad():
+            viewed.add_(1)
+        assert each._version == viewed._version == before + 1
+
+
+def test_views_that_only_python_can_make_stay_its_own() -> None:
+    call = make(results=views(strided=False))
+    call.note_saved([0, 1, 2])
+    _, *made = call.run([torch.randn(N), torch.randn(N)])
+    assert all(each._is_view() for each in made)
+
+
+def test_a_saved_result_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="result 1 is saved; there are 1"):
+        make().note_saved([1])
+
+
 def test_a_misaligned_argument_is_copied() -> None:
     call = make()
     x, w = torch.randn(N + 1)[1:], torch.randn(N)
