@@ -7,13 +7,14 @@ before wrappers  launched by the entry point, claimed by a function that stands 
 half             of that, until the function is called: what the GPU waits for
 compiled         torch.compile with the graph: the guards, then the launch; until the call returns
 guess            the same, with the launch before the guards, always
-before guards    where that pays
+where it pays    past the guards, where all that they look at can be compared
 lookup           compiled, and a lookup of 512 indices; "lookup guess" has to look at them first
 drawing          compiled, and 16 random numbers; "drawing guess" has to look at the generator twice
 ... idle         of any of these, and a wait: what a caller waits for
                  (in the record, launched_before_guards: of these calls, 0 to 1)
 captured         the callable by pygraph.capture, which compares what it reads
 frozen           the compiled callable by pygraph.freeze: no Dynamo, its guards' objects compared
+past guards      the compiled callable itself, whose calls go the same way
 state            of that, to compare them and the arguments
 bypassed         no graph, and none to come: what the dispatcher adds to the callable
 new size         no graph, and a size that was not seen before
@@ -226,7 +227,7 @@ def shown(each: dict[str, Any]) -> str:
 def frozen_rows(
     clock: Clock, kind: str, model: Any, arguments: list[Any], count: int
 ) -> dict[str, Any]:
-    """A model that is compiled, and frozen."""
+    """A model that is compiled; frozen; and compiled, with calls that go past the guards."""
     torch._dynamo.reset()
     options = {"device": kind, "compiler": "aot", "launch": "after_guards"}
     compiled = torch.compile(model, backend="pygraph", options=options)
@@ -239,6 +240,14 @@ def frozen_rows(
         "state": clock.run(lambda: fast.compared(*arguments), count),
     }
     assert not fast.misses, fast.reason
+    torch._dynamo.reset()
+    led = torch.compile(model, backend="pygraph", options={"device": kind, "compiler": "aot"})
+    for _ in range(8):
+        led(*arguments)
+    assert pygraph.report().graphs[-1].past_guards, "guards remain"
+    assert torch.equal(led(*arguments), compiled(*arguments)), "not what the model computes"
+    rows["past guards"] = clock.run(lambda: led(*arguments), count)
+    rows["past guards, idle"] = clock.run(lambda: clock.until_idle(led(*arguments)), count)
     return rows
 
 
@@ -306,10 +315,10 @@ def compiled_rows(clock: Clock, kind: str, arguments: list[Any], count: int) -> 
     for name, called, given, launch in (
         ("compiled", add, arguments, "after_guards"),
         ("guess", add, arguments, "always"),
-        ("before guards", add, arguments, "before_guards"),
+        ("where it pays", add, arguments, "before_guards"),
         ("lookup", lookup, [table, ids, *arguments], "after_guards"),
         ("lookup guess", lookup, [table, ids, *arguments], "always"),
-        ("lookup before guards", lookup, [table, ids, *arguments], "before_guards"),
+        ("lookup where it pays", lookup, [table, ids, *arguments], "before_guards"),
         ("drawing", drawing, arguments, "after_guards"),
         ("drawing guess", drawing, arguments, "always"),
     ):
@@ -320,10 +329,11 @@ def compiled_rows(clock: Clock, kind: str, arguments: list[Any], count: int) -> 
         def call(function: Any = function, given: list[Any] = given) -> Any:
             return function(*given)
 
-        for _ in range(4):
+        for _ in range(8):
             call()
         report = pygraph.report().graphs[-1]
-        assert report.replays and report.before_guards == (launch != "after_guards"), report.blame
+        assert report.replays and report.before_guards == (launch == "always"), report.blame
+        assert report.past_guards == (launch == "before_guards"), report.blame
         for row, timed in (
             (name, call),
             (f"{name}, idle", lambda call=call: clock.until_idle(call())),

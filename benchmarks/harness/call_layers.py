@@ -5,7 +5,8 @@ guess            in front of the guards, without its launch
 guards           Dynamo's: what is saved by torch's stance that skips them
 generated code   Dynamo's bytecode, and Dynamo around it; in other modes with all that it calls
 wrappers         AOTAutograd's and Inductor's, of a forward
-entry            PyGraph's entry point, and its dispatcher in a backward
+entry            PyGraph's entry point, what leads past the guards, and the dispatcher in a backward
+compare          of a call that goes past the guards, with those before
 bind             addresses of arguments
 allocation       arena and outputs, and their addresses
 launch           on the twin with the work
@@ -42,6 +43,7 @@ ORDER = (
     "generated code",
     "wrappers",
     "entry",
+    "compare",
     "bind",
     "allocation",
     "launch",
@@ -73,6 +75,8 @@ def modes(kind: str, training: bool) -> dict[str, dict[str, Any]]:
         found["default"] = {}
         found["reduce-overhead"] = {"mode": "reduce-overhead"}
     found["pygraph"] = {"backend": "pygraph", "options": {"device": kind}}
+    behind = {"device": kind, "launch": "after_guards"}
+    found["pygraph behind guards"] = {"backend": "pygraph", "options": behind}
     return found
 
 
@@ -109,6 +113,7 @@ class LayeredCall:
         """Of one call."""
         timeline = _engine.Timeline()
         timeline.listen()
+        self._entered = 0
         start = time.perf_counter_ns()
         results = self()
         end = time.perf_counter_ns()
@@ -117,7 +122,9 @@ class LayeredCall:
         marks = timeline.marks
         thread = marks[0][3] if marks else 0
         whole = HostSpan("module call", thread, start, end)
-        own = [HostSpan("generated code", thread, self._entered, self._left)]
+        own = []
+        if self._entered:  # else it went past Dynamo
+            own.append(HostSpan("generated code", thread, self._entered, self._left))
         if self.training:
             own.append(HostSpan("autograd", thread, self._left, end))
         return exclusive([*spans_of(whole, marks, False), *own])
@@ -148,12 +155,15 @@ def layers_us(call: LayeredCall, count: int, wait: Callable[[], Any]) -> dict[st
         if number % BETWEEN_WAITS == 0:
             wait()
         seen.append(call.layers_ns())
+        if "generated code" not in seen[-1]:
+            continue
         with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
             without.append(call.layers_ns()["generated code"])
     found = {
         name: statistics.median(each.get(name, 0) for each in seen) / 1e3
         for name in {name for each in seen for name in each}
     }
-    bare = min(statistics.median(without) / 1e3, found["generated code"])
-    found["guards"], found["generated code"] = found["generated code"] - bare, bare
+    if without:
+        bare = min(statistics.median(without) / 1e3, found["generated code"])
+        found["guards"], found["generated code"] = found["generated code"] - bare, bare
     return {name: found[name] for name in ORDER if name in found}

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from pygraph.frontends.callable.captured import capture
     from pygraph.frontends.callable.graphed import make_graphed_callables
     from pygraph.frontends.compile.backend import backend
+    from pygraph.frontends.compile.example import NotFrozen
     from pygraph.frontends.compile.explain import explain
-    from pygraph.frontends.compile.freeze import NotFrozen, freeze
+    from pygraph.frontends.compile.freeze import freeze
     from pygraph.frontends.compile.plan import plan
     from pygraph.runtime.registry import info, report, reset
     from pygraph.runtime.requirement import RequirementNotMet
@@ -44,7 +45,7 @@ _HOMES = {
     "backend": "pygraph.frontends.compile.backend",
     "adopt": "pygraph.frontends.adopt.adopted",
     "capture": "pygraph.frontends.callable.captured",
-    "NotFrozen": "pygraph.frontends.compile.freeze",
+    "NotFrozen": "pygraph.frontends.compile.example",
     "freeze": "pygraph.frontends.compile.freeze",
     "NotMovable": "pygraph.frontends.adopt.adopted",
     "RequirementNotMet": "pygraph.runtime.requirement",

@@ -239,8 +239,9 @@ void bind_callable(nb::module_& module) {
              const std::vector<std::tuple<std::uint32_t, Inside>>& arguments,
              const std::vector<std::tuple<std::uint32_t, std::int32_t, bool>>& rebound,
              std::vector<std::uint32_t> written, const Parts& output, nb::handle dispatcher,
-             nb::handle owner) {
+             nb::handle owner, bool once_decided) {
             const auto entry = entry_of(nodes, roots, modes, owner);
+            entry->once_decided = once_decided;
             entry->written = std::move(written);
             entry->graph = PythonRef::to(dispatcher.ptr());
             entry->dispatcher = &nb::cast<Dispatcher&>(dispatcher);
@@ -261,13 +262,13 @@ void bind_callable(nb::module_& module) {
           },
           nb::arg("nodes"), nb::arg("roots"), nb::arg("modes"), nb::arg("arguments"),
           nb::arg("rebound"), nb::arg("written"), nb::arg("output"), nb::arg("dispatcher"),
-          nb::arg("owner"),
+          nb::arg("owner"), nb::arg("once_decided") = false,
           "The calls that `nodes` admit are `dispatcher`'s. Takes the nodes over. `roots`: those "
           "behind the positional and the named arguments. `arguments`: per "
           "argument of the graph its leaf, and the leaves inside with their offsets in bytes; "
           "`rebound`: (slot, result, given up), see Rebound; `written`: leaves; `output`: (kind, "
           "index, children, "
-          "object).")
+          "object); `once_decided`: not while the dispatcher is undecided.")
       .def(
           "add_as_it_is",
           [](CapturedFunction& self, const nb::list& nodes, const nb::tuple& roots,
@@ -281,6 +282,7 @@ void bind_callable(nb::module_& module) {
       .def_prop_ro("shortcuts", &CapturedFunction::shortcuts,
                    "Calls that were admitted without a look at what had not changed "
                    "(unchanged.h).")
+      .def_prop_ro("served", &CapturedFunction::served, "Calls that a program has served.")
       .def("remove", [](CapturedFunction& self, nb::handle owner) { self.remove(owner.ptr()); })
       .def(
           "first_mismatch",

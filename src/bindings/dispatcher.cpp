@@ -155,6 +155,8 @@ void bind_dispatcher(nb::module_& module) {
       .def_prop_ro("oldest", &Dispatcher::oldest, "The program used longest ago, or None.")
       .def_prop_ro("oldest_used", &Dispatcher::oldest_used,
                    "How many calls there had been when that was used.")
+      .def_prop_ro("undecided", &Dispatcher::undecided,
+                   "Whether it is being found out who serves calls like the last one.")
       .def_prop_ro("calls", &Dispatcher::calls)
       .def_prop_ro("replays", &Dispatcher::replays, "Calls that a program served.")
       .def_prop_ro("size", &Dispatcher::size);

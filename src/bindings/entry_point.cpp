@@ -136,6 +136,14 @@ void bind_entry_point(nb::module_& module) {
         torch_bridge::set_slow(entry.ptr(), slow.ptr());
       },
       nb::arg("entry_point"), nb::arg("slow"));
+  module.def(
+      "set_watcher",
+      [](nb::handle entry, nb::handle watcher) {
+        require_entry_point(entry);
+        torch_bridge::set_watcher(entry.ptr(), watcher.is_none() ? nullptr : watcher.ptr());
+      },
+      nb::arg("entry_point"), nb::arg("watcher").none(),
+      "`watcher(arguments, results)` is called behind each call; None: no one is any more.");
   bind_hook(module);
 }
 

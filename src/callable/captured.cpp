@@ -173,6 +173,9 @@ bool CapturedFunction::rebind(const Entry& entry, const Found& found, PyObject* 
 /// Serves a call by `entry`'s program: false if none takes it, or if it failed. `result` is a new
 /// reference, or null with a Python error set.
 bool CapturedFunction::serve(const Entry& entry, Found& found, PyObject*& result) const {
+  if (entry.once_decided && entry.dispatcher->undecided()) {
+    return false;  // turns are taken where both ways come by
+  }
   std::vector<PyObject*> items;
   items.reserve(entry.arguments.size());
   for (const Lifted& argument : entry.arguments) {
@@ -218,6 +221,7 @@ PyObject* CapturedFunction::call(PyObject* positional, PyObject* named) {
   }
   const Untraced untraced(set_asked_.get());
   if (entry != nullptr && serve(*entry, found, result)) {
+    ++served_;
     return result;
   }
   PyObject* arguments[] = {positional, named};  // NOLINT(modernize-avoid-c-arrays)

@@ -68,7 +68,8 @@ struct Entry {
   PythonRef owner;       ///< whose entry it is
   PythonRef graph = {};  ///< keeps `dispatcher` alive
   Dispatcher* dispatcher = nullptr;
-  PythonRef as_it_is = {};  ///< without a dispatcher: the callable, which serves the calls
+  bool once_decided = false;  ///< not while the dispatcher is undecided
+  PythonRef as_it_is = {};    ///< without a dispatcher: the callable, which serves the calls
 };
 
 /// Guarded by the GIL. A call may be made while another one is under way.
@@ -92,6 +93,8 @@ class CapturedFunction {
 
   /// Calls that an entry has admitted without a look at what had not changed.
   [[nodiscard]] std::uint64_t shortcuts() const noexcept { return shortcuts_; }
+  /// Calls that a program has served.
+  [[nodiscard]] std::uint64_t served() const noexcept { return served_; }
 
   int traverse(visitproc visit, void* arg) const;
   void release() noexcept;
@@ -109,6 +112,7 @@ class CapturedFunction {
   PythonRef set_asked_;
   std::vector<std::shared_ptr<const Entry>> entries_;  ///< the one used last comes first
   std::uint64_t shortcuts_ = 0;
+  std::uint64_t served_ = 0;
 };
 
 }  // namespace pygraph::torch_bridge::callable

@@ -21,6 +21,7 @@ using speculation::Target;
 struct EntryPointObject {
   PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* slow;
+  PyObject* watcher;                   ///< null: nobody
   std::shared_ptr<Target> target;      ///< null: everything is slow
   std::vector<std::uint32_t> results;  ///< empty: the dispatcher's results as they are
   bool wrapped;                        ///< the graph is launched, and `slow` makes the call
@@ -54,8 +55,8 @@ class Returning {
   Returning& operator=(const Returning&) = delete;
 };
 
-PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags, PyObject* names) {
-  EntryPointObject* self = cast(callable);
+PyObject* serve(EntryPointObject* self, PyObject* const* arguments, std::size_t flags,
+                PyObject* names) {
   const Target* target = self->target.get();
   if (target != nullptr && names == nullptr &&
       PyVectorcall_NARGS(flags) == target->argument_count) {
@@ -79,9 +80,32 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags
   return PyObject_Vectorcall(self->slow, arguments, flags, names);
 }
 
+/// The call is the caller's, whatever becomes of who watches.
+void tell(PyObject* watcher, PyObject* const* arguments, Py_ssize_t count, PyObject* results) {
+  const PythonRef told = PythonRef::to(watcher);  // it may end the watch
+  const PythonRef given = PythonRef::stolen(PyTuple_New(count));
+  for (Py_ssize_t i = 0; given && i < count; ++i) {
+    PyTuple_SET_ITEM(given.get(), i, Py_NewRef(arguments[i]));
+  }
+  if (!given ||
+      !PythonRef::stolen(PyObject_CallFunctionObjArgs(told.get(), given.get(), results, nullptr))) {
+    PyErr_WriteUnraisable(told.get());
+  }
+}
+
+PyObject* call(PyObject* callable, PyObject* const* arguments, std::size_t flags, PyObject* names) {
+  EntryPointObject* self = cast(callable);
+  PyObject* results = serve(self, arguments, flags, names);
+  if (self->watcher != nullptr && results != nullptr) [[unlikely]] {
+    tell(self->watcher, arguments, PyVectorcall_NARGS(flags), results);
+  }
+  return results;
+}
+
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(cast(self)->slow);
+  Py_VISIT(cast(self)->watcher);
   if (const std::shared_ptr<Target>& target = cast(self)->target; target != nullptr) {
     Py_VISIT(target->owner.get());
   }
@@ -91,6 +115,7 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
 int clear(PyObject* self) {
   const std::shared_ptr<Target> gone = std::move(cast(self)->target);
   Py_CLEAR(cast(self)->slow);
+  Py_CLEAR(cast(self)->watcher);
   return 0;
 }
 
@@ -160,6 +185,7 @@ PyObject* make_entry_point(PyObject* slow) {
   EntryPointObject* entry = cast(self);
   entry->vectorcall = call;
   entry->slow = Py_NewRef(slow);
+  entry->watcher = nullptr;
   new (&entry->target) std::shared_ptr<Target>();
   new (&entry->results) std::vector<std::uint32_t>();
   return self;
@@ -191,5 +217,9 @@ Target* target_of(PyObject* entry) {
 }
 
 void set_slow(PyObject* self, PyObject* slow) { Py_XSETREF(cast(self)->slow, Py_NewRef(slow)); }
+
+void set_watcher(PyObject* self, PyObject* watcher) {
+  Py_XSETREF(cast(self)->watcher, Py_XNewRef(watcher));
+}
 
 }  // namespace pygraph::torch_bridge

@@ -35,4 +35,8 @@ speculation::Target* target_of(PyObject* entry);
 /// Replaces `slow`.
 void set_slow(PyObject* entry, PyObject* slow);
 
+/// Has `watcher(arguments, results)` called, tuples, behind each call that does not fail; null: no
+/// one any more.
+void set_watcher(PyObject* entry, PyObject* watcher);
+
 }  // namespace pygraph::torch_bridge

@@ -13,6 +13,7 @@ import training_support
 from places import PLACES, Place
 
 from pygraph import _engine
+from pygraph.frontends.compile import past_guards
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.torch_private import support
 
@@ -47,6 +48,12 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """Each of them, as training_support.fresh() leaves it."""
     with training_support.fresh(request.param) as here:
         yield here
+
+
+@pytest.fixture
+def behind_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call goes past Dynamo's guards: for what is launched in front of them."""
+    monkeypatch.setattr(past_guards, "lead", lambda *_: False)
 
 
 @pytest.fixture

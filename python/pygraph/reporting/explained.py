@@ -59,6 +59,7 @@ def _launches(graph: GraphReport) -> list[str]:
         text
         for way, text in (
             (graph.past_wrappers, "past the wrappers"),
+            (graph.past_guards, "past the guards"),
             (graph.before_wrappers, "before the wrappers"),
             (graph.before_guards, "before the guards, where that pays"),
         )

@@ -227,6 +227,9 @@ class GraphReport:
     """Copies that `bytes_copied` was copied in."""
     past_wrappers: bool = False
     """Calls go from Dynamo straight to the graph, past wrappers that have nothing to do."""
+    past_guards: bool = False
+    """Calls like those seen before go past Dynamo, too: the engine compares all that its guards
+    look at."""
     before_wrappers: bool = False
     """Calls launch the graph before the wrappers that lead to it run."""
     before_guards: bool = False

@@ -57,14 +57,6 @@ Refusal = Callable[[GraphReport], Exception]
 OnCulprit = Callable[[str], Callable[[], None] | None]
 
 
-@dataclasses.dataclass(frozen=True)
-class Speculation:
-    """When an entry point launches its graph."""
-
-    before_wrappers: bool  #: the wrappers run behind the launch; False: the call leads past them
-    before_guards: bool  #: on a guess, where that pays
-
-
 class CompiledGraph:
     """One compiled graph."""
 
@@ -184,14 +176,14 @@ class CompiledGraph:
         self._tell_deployed = told
 
     def note_entry_point(
-        self, launches: Speculation, counts: _engine.LaunchCounts, way_in: Any
+        self, before_wrappers: bool, counts: _engine.LaunchCounts, way_in: Any
     ) -> None:
-        """The wrappers around this graph have an entry point in front of them now. `counts`: what
-        that counts. `way_in`: who has connected it."""
+        """The wrappers around this graph have an entry point in front of them now. Whether they run
+        behind the launch: else calls lead past them. `counts`: what the entry point counts.
+        `way_in`: who has connected it."""
         self.way_in = way_in
-        self.report.past_wrappers = not launches.before_wrappers
-        self.report.before_wrappers = launches.before_wrappers
-        self.report.before_guards = launches.before_guards
+        self.report.past_wrappers = not before_wrappers
+        self.report.before_wrappers = before_wrappers
         self._launch_counts = counts
 
     def try_early(self, program: Any, withdraw: Callable[[], None]) -> None:
@@ -203,6 +195,10 @@ class CompiledGraph:
         """While held, no program serves a call and none is linked: the callable runs."""
         self._held += 1 if held else -1
         self.dispatcher.hold(self._held > 0)
+
+    @property
+    def held(self) -> bool:
+        return self._held > 0
 
     def refresh_report(self) -> GraphReport:
         """The report with the counters of this moment."""

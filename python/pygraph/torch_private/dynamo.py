@@ -4,12 +4,13 @@ one that is in C."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, cast
 
 from pygraph.torch_private.names import Missing, bound, place, private
@@ -28,8 +29,6 @@ ORIGINAL = "_torchdynamo_orig_callable"
 set_asked = bound("torch._C._dynamo.eval_frame:set_eval_frame")
 """Sets who is asked about frames of this thread (None: nobody), and returns who was."""
 _FILE = "torch/_dynamo/eval_frame.py"
-_FRAMES = 8
-"""From the graph of a compiled callable to the frame that runs the callable, at most."""
 
 
 def config() -> Any:
@@ -190,17 +189,108 @@ class Running:
     """What the caller's arguments are called there, by position and by name."""
 
 
-def running(frame: FrameType | None) -> Running | None:
-    """The callable that runs `frame`; None where this torch runs callables in another way."""
-    for _ in range(_FRAMES):
-        if frame is None:
-            return None
-        code = frame.f_code
-        if _is_wrapper(code):
+def running(frames: Sequence[FrameType]) -> Running | None:
+    """The callable that one of `frames` runs; None where this torch runs callables in another
+    way."""
+    for frame in frames:
+        if _is_wrapper(frame.f_code):
             hooks = getattr(frame.f_locals.get("self"), "enter_exit_hooks", None)
-            return Running(hooks, code) if isinstance(hooks, list) else None
-        frame = frame.f_back
+            return Running(hooks, frame.f_code) if isinstance(hooks, list) else None
     return None
+
+
+def which_runs(frames: Sequence[FrameType]) -> tuple[int, int] | None:
+    """Tells apart what torch.compile has returned, whose call one of `frames` runs, as long as it
+    lives; None: none of them does."""
+    for frame in frames:
+        if _is_wrapper(frame.f_code):
+            variables = frame.f_locals
+            return id(variables.get("self")), id(variables.get("fn"))
+    return None
+
+
+def wrapper_running(frames: Sequence[FrameType]) -> FunctionType | None:
+    """The function that torch.compile has returned, whose call one of `frames` runs; None: it is
+    not found. All objects of the process are looked through for it."""
+    for frame in frames:
+        if _is_wrapper(frame.f_code):
+            variables = frame.f_locals
+            for found in gc.get_referrers(frame.f_code):
+                if isinstance(found, FunctionType) and _is_of(found, frame.f_code, variables):
+                    return found
+    return None
+
+
+def _is_of(function: FunctionType, code: CodeType, variables: Mapping[str, Any]) -> bool:
+    """Whether it is what was returned, and has these variables in its cells."""
+    if function.__code__ is not code or not hasattr(function, ORIGINAL):
+        return False
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    try:
+        return all(cell.cell_contents is variables[name] for name, cell in cells)
+    except (KeyError, ValueError):
+        return False
+
+
+def copied(wrapper: FunctionType) -> FunctionType:
+    """What does the same as `wrapper`, whatever becomes of that."""
+    found = FunctionType(
+        wrapper.__code__,
+        wrapper.__globals__,
+        wrapper.__name__,
+        wrapper.__defaults__,
+        wrapper.__closure__,
+    )
+    found.__kwdefaults__ = wrapper.__kwdefaults__
+    return found
+
+
+def divert(wrapper: FunctionType, through: Callable[..., Any]) -> bool:
+    """Has the calls of what torch.compile has returned made by `through`, with the same arguments.
+    False: this torch's is made otherwise. In a default, for the collector does not look into
+    code."""
+    code = wrapper.__code__
+    free = ", ".join(code.co_freevars)
+    names: dict[str, Any] = {}
+    exec(_DIVERTED.format(free=free), names)
+    diverted = names["made"].replace(
+        co_filename=code.co_filename, co_firstlineno=code.co_firstlineno, co_name=code.co_name
+    )
+    if diverted.co_freevars != code.co_freevars or wrapper.__kwdefaults__:
+        return False
+    wrapper.__kwdefaults__ = {_THROUGH: through}
+    wrapper.__code__ = diverted
+    return True
+
+
+def diverted_to(wrapper: FunctionType) -> Callable[..., Any] | None:
+    """What divert() was given; None: it was not called, or undone."""
+    return (wrapper.__kwdefaults__ or {}).get(_THROUGH)
+
+
+def lead_back(wrapper: FunctionType, like: FunctionType) -> None:
+    """Undoes divert(); `like`: copied() before it."""
+    wrapper.__code__ = like.__code__
+    wrapper.__kwdefaults__ = like.__kwdefaults__
+
+
+_THROUGH = "_pygraph_through"
+_DIVERTED = f"""
+def around({{free}}):
+    def diverted(*args, {_THROUGH}, **kwargs):
+        return {_THROUGH}(*args, **kwargs)
+        {{free}}  # so that its cells may stay
+    return diverted
+made = next(each for each in around.__code__.co_consts if hasattr(each, "co_freevars"))
+"""
+
+
+def stance() -> tuple[Callable[..., Any], Any, Any] | None:
+    """A function, its argument, and what it answers while torch.compiler.set_stance() sets nothing
+    else. None: this torch has no stances."""
+    variables = vars(private("torch._dynamo:eval_frame"))
+    name = "_stance"
+    return (variables.get, name, variables[name]) if name in variables else None
 
 
 def _is_wrapper(code: CodeType | None) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
+from pygraph.torch_private import dynamo
 from pygraph.torch_private.names import attribute, bound, private
 
 _dispatch_modes = bound("torch._C:_len_torch_dispatch_stack")
@@ -17,6 +18,7 @@ _function_modes = bound("torch._C:_len_torch_function_stack")
 _function_mode = bound("torch._C:_get_function_stack_at")
 _transform = bound("torch._C._functorch:peek_interpreter_stack")
 _hooks_on_saved = bound("torch._C._autograd:_top_saved_tensors_default_hooks")
+_traced = bound("torch._C:_is_tracing")
 _forward_level = attribute("_current_level", torch.autograd.forward_ad)
 
 #: What torch.backends and torch.nn.attention.sdpa_kernel set, and torch.autograd.detect_anomaly.
@@ -68,7 +70,9 @@ def same_modes() -> _engine.ModeGuard:
 
 def same_for_compiled_code() -> _engine.ModeGuard:
     """The same of those modes alone that say which compiled code runs, or what its results are."""
-    return _engine.ModeGuard(_of_compiled_code())
+    stance = dynamo.stance()
+    more = [(_traced, None, False), *([] if stance is None else [stance])]
+    return _engine.ModeGuard([*_of_compiled_code(), *more])
 
 
 def _of_compiled_code() -> list[tuple[Any, Any, Any]]:

@@ -15,7 +15,7 @@ from training_support import fresh
 import pygraph
 from pygraph.twin import faults
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "behind_dynamo")
 
 IDS = torch.tensor([1, 5, 0])
 

@@ -26,6 +26,7 @@ import pygraph
 from pygraph import _engine
 from pygraph.frontends.compile.bytecode import does_more
 from pygraph.frontends.compile.freeze import Frozen
+from pygraph.frontends.compile.past_guards import leads
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
@@ -84,13 +85,44 @@ def same(found: Any, wanted: Any) -> bool:
     return type(found) is type(wanted) and found == wanted
 
 
-class Case:
-    """A function that is compiled and frozen; `__call__` calls both and compares."""
+class Led:
+    """A compiled callable that nobody has frozen, whose calls are led past the guards."""
 
-    def __init__(self, place: Place, function: Any, *example: Any, **named: Any) -> None:
+    def __init__(self, compiled: Any, *example: Any) -> None:
+        self._compiled = compiled
+        for _ in range(6):
+            compiled(*example)
+        self._through = leads(compiled)
+        assert self._through is not None, "calls stay with Dynamo"
+        self._made = next(iter(self._through._examples))
+        self.misses = 0
+        self.reason: str | None = None
+
+    def __call__(self, *positional: Any, **named: Any) -> Any:
+        calls = self._through._calls
+        served, why = calls.served, self._made.difference(calls, positional, named)
+        try:
+            return self._compiled(*positional, **named)
+        finally:
+            if calls.served == served:
+                self.misses += 1
+                self.reason = why or "its graph did not take the call"
+
+
+class Case:
+    """A function that is compiled, and frozen or `led`; both are called and compared."""
+
+    def __init__(
+        self, place: Place, function: Any, *example: Any, led: bool = False, **named: Any
+    ) -> None:
         self.function = function
-        self.compiled = place.compile(function, dynamic=False)
-        self.fast = pygraph.freeze(self.compiled, *example, **named)
+        launch = "before_guards" if led else "always"
+        self.compiled = place.compile(function, dynamic=False, launch=launch)
+        self.fast: Any = (
+            Led(self.compiled, *example)
+            if led
+            else pygraph.freeze(self.compiled, *example, **named)
+        )
 
     def serves(self, *arguments: Any, **named: Any) -> Any:
         """A call that the graph serves."""
@@ -118,10 +150,12 @@ class Case:
         return found
 
 
-@pytest.fixture
-def net(place: Place) -> tuple[Case, Net, Callable[[], torch.Tensor]]:
+@pytest.fixture(params=[False, True], ids=["frozen", "led"])
+def net(
+    place: Place, request: pytest.FixtureRequest
+) -> tuple[Case, Net, Callable[[], torch.Tensor]]:
     module = Net().to(place.torch).eval()
-    case = Case(place, module, place.randn(2, 4))
+    case = Case(place, module, place.randn(2, 4), led=request.param)
     case.serves(place.randn(2, 4))
     return case, module, lambda: place.randn(2, 4)
 
@@ -409,7 +443,7 @@ def test_the_module_changes(net: Any, change: Any, request: pytest.FixtureReques
     case, module, draw = net
     change(module)
     x = draw()
-    found, what = case.fast(x), request.node.callspec.id.split("-", 1)[1]
+    found, what = case.fast(x), request.node.callspec.id.rpartition("-")[2]
     # The guards of torch 2.11 do not look at these strides.
     assert same(found, module(x)) or (what == "transposed data" and same(found, case.compiled(x)))
     assert case.fast.misses == (0 if what == "same data" else 1), case.fast.reason
@@ -433,7 +467,8 @@ def test_a_hook_on_what_was_compiled(net: Any) -> None:
     handle = case.compiled.register_forward_hook(lambda m, _, out: out * 2)
     x = draw()
     assert same(case.fast(x), case.compiled(x))
-    assert case.fast.misses == 1
+    if isinstance(case.fast, Frozen):  # else it stands in front of what is led
+        assert case.fast.misses == 1
     handle.remove()
     case.serves(draw())
 
@@ -532,6 +567,7 @@ def test_in_the_mode_of_the_example(place: Place) -> None:
     assert case.fast.misses == 1
 
 
+@pytest.mark.parametrize("net", [False], indirect=True)
 def test_within_compiled_code(net: Any, place: Place) -> None:
     case, module, draw = net
     around = place.compile(lambda x: case.fast(x - 1) + 3)
@@ -573,6 +609,7 @@ def test_it_goes_with_all_that_it_holds(place: Place) -> None:
     assert gone() is None
 
 
+@pytest.mark.parametrize("net", [False], indirect=True)
 def test_it_is_neither_pickled_nor_copied(net: Any) -> None:
     case, _, _ = net
     with pytest.raises(TypeError, match="a frozen callable is tied to its module and its graph"):
@@ -581,6 +618,7 @@ def test_it_is_neither_pickled_nor_copied(net: Any) -> None:
         copy.deepcopy(case.fast)
 
 
+@pytest.mark.parametrize("net", [False], indirect=True)
 def test_when_graphs_are_dropped(net: Any) -> None:
     case, module, draw = net
     torch._dynamo.reset()
@@ -766,8 +804,11 @@ def test_a_module_compiled_in_place(place: Place) -> None:
 # ------------------------------------------------------------------------- Dynamo's own guards
 
 
+@pytest.mark.parametrize("led", [False, True], ids=["frozen", "led"])
 @pytest.mark.parametrize("seed", range(12))
-def test_a_call_that_is_served_is_one_that_the_guards_admit(place: Place, seed: int) -> None:
+def test_a_call_that_is_served_is_one_that_the_guards_admit(
+    place: Place, seed: int, led: bool
+) -> None:
     """Random changes: whenever the guards refuse, so does the frozen call. (It may refuse more.)"""
     generator = torch.Generator().manual_seed(seed)
 
@@ -781,7 +822,7 @@ def test_a_call_that_is_served_is_one_that_the_guards_admit(place: Place, seed: 
         y = module(x) * module.extra["list"][1]
         return helper(y), y * module.extra["tuple"][0] + PLAIN.WEIGHT
 
-    case = Case(place, forward, place.randn(2, 4))
+    case = Case(place, forward, place.randn(2, 4), led=led)
     for _ in range(8):
         change: Callable[[], Any] = one_of(
             lambda: None,
@@ -822,6 +863,7 @@ def test_the_instructions_of_code() -> None:
         assert more is not None and more.startswith(found), (source, more)
 
 
+@pytest.mark.parametrize("net", [False], indirect=True)
 def test_it_is_an_engines(net: Any) -> None:
     case, _, _ = net
     assert isinstance(case.fast, Frozen) and isinstance(case.fast, _engine.EngineCalled)

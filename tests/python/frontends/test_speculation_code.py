@@ -175,4 +175,4 @@ def test_code_is_read_only_for_graphs_that_leave_no_trace(
 
 def test_a_callable_of_which_nothing_is_known() -> None:
     assert speculation.bounds_of(lambda arguments: arguments) is None
-    assert not speculation.install(_engine.make_entry_point(print), speculation.Permit({}))
+    assert not speculation.install(_engine.make_entry_point(print), speculation.Permit({}), [])

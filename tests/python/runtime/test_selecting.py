@@ -450,6 +450,7 @@ def hooks_of(compiled: Any) -> list[Any]:
     return [each for each in dynamo.hooks_of(compiled) if _engine.is_speculation_hook(each)]
 
 
+@pytest.mark.usefixtures("behind_dynamo")
 @pytest.mark.parametrize(
     ("early", "stays"),
     [(answer(True), True), (answer(False), False), (answer(True, clock=None), False)],
@@ -478,6 +479,7 @@ def test_launches_before_the_guards_stay_only_where_they_pay(
     assert pygraph.report().graphs[0].replays == replays + CALLS
 
 
+@pytest.mark.usefixtures("behind_dynamo")
 def test_what_runs_without_a_graph_has_nothing_in_front_of_its_guards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -491,6 +493,7 @@ def test_what_runs_without_a_graph_has_nothing_in_front_of_its_guards(
     run(compiled, eager)
 
 
+@pytest.mark.usefixtures("behind_dynamo")
 def test_the_bound_is_looked_at_behind_the_question_of_guards_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -511,6 +514,7 @@ def test_the_bound_is_looked_at_behind_the_question_of_guards_too(
     assert asked == ["callable", "early", "callable"]
 
 
+@pytest.mark.usefixtures("behind_dynamo")
 def test_each_graph_of_a_callable_is_asked_for_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -334,7 +334,13 @@ class _WayIn:
             return None
         graph = graphs[0].graph
         past = inert and len(graphs) == 1 and graphs[0].whole and graph.role is Role.INFERENCE
-        return graph, not past, _permit(graph, self._made.ours, self._inductor)
+        ours = self._made.ours
+        return entry_point.Destination(
+            graph,
+            before_wrappers=not past,
+            ask=_permit(graph, ours, self._inductor),
+            past_guards=ours.launch == "before_guards",
+        )
 
 
 def _permit(

@@ -26,14 +26,19 @@ compared with what was launched, object by object.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import logging
+import sys
 from collections.abc import Callable, Collection, Sequence
+from types import FrameType
 from typing import Any, cast
 
 from pygraph import _engine
+from pygraph.frontends.compile import past_guards
+from pygraph.frontends.compile.example import Example, Way, frames_up_to
 from pygraph.frontends.compile.generated import functions_around
 from pygraph.frontends.compile.speculation import Permit, install
-from pygraph.runtime.compiled_graph import CompiledGraph, Speculation
+from pygraph.runtime.compiled_graph import CompiledGraph
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +46,17 @@ log = logging.getLogger(__name__)
 AskPermit = Callable[[], Permit | None]
 
 
-#: A graph that calls may reach sooner, whether the wrappers run behind its launch (False: the calls
-#: lead past them, which are inert), and who says how it may be launched before the guards, if so.
-Destination = tuple[CompiledGraph, bool, AskPermit | None]
+@dataclasses.dataclass(frozen=True)
+class Destination:
+    """A graph that calls may reach sooner."""
+
+    graph: CompiledGraph
+    before_wrappers: bool
+    """The wrappers run behind its launch; False: the calls lead past them, which are inert."""
+    ask: AskPermit | None
+    """Who says how it may be launched before the guards; None: it may not."""
+    past_guards: bool
+    """Calls may go past the guards, too."""
 
 
 class Connector:
@@ -58,8 +71,6 @@ class Connector:
     ) -> None:
         """`is_provisional`: the graph is about to be compiled once more."""
         self.compiled = compiled
-        self.order: list[int] = []  #: see connect_entry_point()
-        self.results: list[int] = []
         self._is_provisional = is_provisional
         self._deployed: tuple[Sequence[Any], Sequence[Any]] | None = None
         self._connected = False
@@ -78,7 +89,8 @@ class Connector:
             self._lead_to(destination)
 
     def _lead_to(self, destination: Destination) -> None:
-        self._graph, self._before_wrappers, self._ask = destination
+        self._to = destination
+        self._graph = destination.graph
         self._graph.watch_deployments(self._note)
 
     def _note(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -100,7 +112,7 @@ class Connector:
         order = arguments_between(
             lambda value: id(value) in crossing or self._graph.device.owns(value), outer, inner
         )
-        wrapped = self._before_wrappers
+        wrapped = self._to.before_wrappers
         results = None if wrapped else results_between(outer_results, inner_results)
         if order is None or (results is None and not wrapped):
             name = self._graph.report.name
@@ -110,15 +122,25 @@ class Connector:
             self.entry_point, self._graph.dispatcher, len(outer), order, results
         )
         self._connected = True
-        self.order, self.results = order, results or []
-        program, withdraw = self._graph.dispatcher.oldest, None
-        permit = None
-        if self._ask is not None and program is not None and program.without_trace:
-            permit = self._ask()
-            withdraw = None if permit is None else install(self.entry_point, permit)
-        launches = Speculation(wrapped, before_guards=withdraw is not None)
-        self._graph.note_entry_point(launches, counts, self)
-        if withdraw is not None and permit is not None and not permit.always:
+        self.way = Way(self.entry_point, order, results or [])
+        self._graph.note_entry_point(wrapped, counts, self)
+        frames = frames_up_to(sys._getframe(2))
+        if wrapped or not self._to.past_guards or not self._lead_past_guards(frames):
+            self._launch_before_guards(frames)
+
+    def _lead_past_guards(self, frames: Sequence[FrameType]) -> bool:
+        example = Example(self._graph.report.name, self._graph, self.way)
+        return past_guards.lead(frames, example, self._launch_before_guards)
+
+    def _launch_before_guards(self, frames: Sequence[FrameType]) -> None:
+        """For a call that is on its way."""
+        program = self._graph.dispatcher.oldest
+        if self._to.ask is None or program is None or not program.without_trace:
+            return
+        permit = self._to.ask()
+        withdraw = None if permit is None else install(self.entry_point, permit, frames)
+        self._graph.report.before_guards = withdraw is not None
+        if permit is not None and withdraw is not None and not permit.always:
             self._graph.try_early(program, withdraw)
 
 

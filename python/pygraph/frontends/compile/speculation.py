@@ -21,8 +21,8 @@ import functools
 import gc
 import logging
 import operator
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -171,11 +171,11 @@ def _is_harmless_call(name: str) -> bool:
     return name.startswith(("torch.ops.aten.", "aten.")) and packet in harmless
 
 
-def install(entry_point: Any, permit: Permit) -> Withdraw | None:
+def install(entry_point: Any, permit: Permit, frames: Sequence[FrameType]) -> Withdraw | None:
     """Has the graph of an entry point launched before the guards, from the next calls on, as far as
-    the permit goes. For a call that is on its way through it. What it returns ends that behind a
-    later call; None: it could not be done."""
-    running = dynamo.running(sys._getframe(1))
+    the permit goes. For a call that is on its way, whose frames these are. What it returns ends
+    that behind a later call; None: it could not be done."""
+    running = dynamo.running(frames)
     if running is None:
         return None
     hook = next(filter(_engine.is_speculation_hook, running.hooks), None)

@@ -1,0 +1,370 @@
+"""What the calls of a compiled callable are like, learned from two of them.
+
+In front of a graph Dynamo has a frame of Python code, its guards, and code that it has made. What
+these do in a call is learned from an example, and done by the engine (src/callable/captured.h):
+
+1. *Which state counts* is told by the guards: all that they look at is compared (guarded.py).
+2. *Where arguments come from* is told by identity: each of the graph's is one of the caller's
+   tensors, or one of those that guards look at. Both are found again by the comparison.
+3. *What is returned* is told by identity, too, in two calls. Dynamo's code does no more than that:
+   its instructions are read (bytecode.py).
+4. *Nothing else runs*: between the call of the callable and Dynamo's code stand functions of
+   torch's alone, and hooks are compared as well.
+
+A call in which anything is different goes to the callable, guards and all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+import threading
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+from pygraph._engine import OutputKind
+from pygraph.frontends.callable.structure import is_atom
+from pygraph.frontends.compile.bytecode import does_more
+from pygraph.frontends.compile.guarded import CallState, NotComparable, StateBuilder
+from pygraph.runtime.compiled_graph import CompiledGraph
+from pygraph.torch_private import dynamo, modes, modules
+
+
+class NotFrozen(RuntimeError):
+    """A compiled callable cannot be frozen; the text says what was found, and what is needed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """From Dynamo's code to a graph; see connect_entry_point()."""
+
+    entry_point: Callable[..., Any]
+    order: list[int]
+    results: list[int]
+
+
+class Seen:
+    """One call of a compiled callable that was watched at its entry point."""
+
+    def __init__(self) -> None:
+        self.arguments: tuple[Any, ...] = ()
+        self.results: Sequence[Any] = ()
+        self.frames: list[types.FrameType] = []
+        self.count = 0
+        self.value: Any = None
+        self._thread = threading.get_ident()
+
+    def note(self, arguments: tuple[Any, ...], results: Sequence[Any]) -> None:
+        """It comes by the entry point."""
+        if threading.get_ident() != self._thread:
+            return
+        self.frames = frames_up_to(sys._getframe(1), Example.watch.__code__)
+        self.count += 1
+        self.arguments, self.results = arguments, results
+
+    def forget(self) -> None:
+        """Its arguments and its frames."""
+        self.frames, self.arguments, self.results = [], (), ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Likeness:
+    """What two calls have in common that one example is of."""
+
+    code: types.CodeType
+    """Dynamo's."""
+    arguments: list[int]
+    """Which leaf of the state is each argument of the graph."""
+    output: list[tuple[OutputKind, int, int, Any]]
+
+    def fits(self, other: Likeness) -> bool:
+        same = (self.arguments, self.output) == (other.arguments, other.output)
+        return self.code is other.code and same
+
+
+@dataclasses.dataclass(frozen=True)
+class Lesson:
+    """What one call has shown. Holds its arguments."""
+
+    likeness: Likeness
+    state: CallState
+    modes: _engine.ModeGuard
+
+
+class Example:
+    """Calls that are alike, and the graph that serves them."""
+
+    def __init__(self, name: str, graph: CompiledGraph, way: Way) -> None:
+        """`name`: of the callable, in what is said of it."""
+        self.name = name
+        self.graph = graph
+        self._way = way
+        self._labels: list[str] = []
+        self._modes: _engine.ModeGuard | None = None
+
+    def watch(self, call: Callable[[], Any]) -> Seen:
+        """Makes one call, with which arguments its graph is called, and by whom."""
+        seen = Seen()
+        _engine.set_watcher(self._way.entry_point, seen.note)
+        try:
+            seen.value = call()
+        finally:
+            _engine.set_watcher(self._way.entry_point, None)
+        return seen
+
+    def learn(
+        self,
+        compiled: Callable[..., Any],
+        seen: Seen,
+        given: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Lesson:
+        """Of a call of `compiled` with these arguments. Raises NotFrozen."""
+        if seen.count != 1:
+            raise NotFrozen(f"{self.name} calls its graph {seen.count} times in one call")
+        require_no_modes(self.name)
+        code = self._against_frames(seen)
+        state = self._compare(compiled, code, seen, given, named)
+        found = Likeness(code, self._sources(seen, state), self._form(seen, state))
+        return Lesson(found, state, modes.same_for_compiled_code())
+
+    def install(
+        self,
+        calls: _engine.CapturedFunction,
+        first: Likeness,
+        second: Lesson,
+        once_decided: bool = False,
+    ) -> None:
+        """Has `calls` serve calls like these two from now on. `once_decided`: not while it is being
+        found out whether the graph pays. Raises NotFrozen."""
+        if not first.fits(second.likeness):
+            raise NotFrozen(f"two calls of {self.name} with the same arguments differ")
+        calls.add(
+            second.state.nodes,
+            second.state.roots,
+            second.modes,
+            arguments=[(leaf, []) for leaf in first.arguments],
+            rebound=[],
+            written=[],
+            output=first.output,
+            dispatcher=self.graph.dispatcher,
+            owner=self,
+            once_decided=once_decided,
+        )
+        self._labels, self._modes = second.state.labels, second.modes
+
+    def difference(
+        self, calls: _engine.CapturedFunction, positional: tuple[Any, ...], named: dict[str, Any]
+    ) -> str | None:
+        """What is not as it was; None: nothing."""
+        if self._modes is not None and not self._modes():
+            return "torch's modes are others"
+        place = calls.first_mismatch(self, positional, named)
+        if place is None:
+            return None
+        written = re.sub(
+            r"\._(?:modules|parameters|buffers)\['([^']*)']", r".\1", self._labels[place]
+        )
+        return f"{written} is not what it was"
+
+    def _against_frames(self, seen: Seen) -> types.CodeType:
+        """The code that Dynamo has made, if it and torch alone run in a call."""
+        frame, *outer = (each for each in seen.frames if not _leaves_as_it_is(each))
+        code = frame.f_code
+        strange = [each.f_code for each in outer if not dynamo.is_of_calls(each.f_code)]
+        if dynamo.code_before(code) is None or strange:
+            who = strange[0] if strange else code
+            raise NotFrozen(
+                f"{who.co_qualname} ({who.co_filename}:{who.co_firstlineno}) runs in each call of "
+                f"{self.name} in front of its graph, which a frozen call would leave out; needed: "
+                "what torch.compile has returned, compiled as a whole"
+            )
+        more = does_more(code, frame.f_globals)
+        if more is not None:
+            raise NotFrozen(
+                f"the code that Dynamo has made of {self.name} does more than to call its graph "
+                f"and return tuples, lists and dictionaries of what that returns: {more}; needed: "
+                "a function that changes nothing but what it returns, in one graph (fullgraph=True)"
+            )
+        return code
+
+    def _compare(
+        self,
+        compiled: Any,
+        code: types.CodeType,
+        seen: Seen,
+        example: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> CallState:
+        """The tree of a call, by what guards look at."""
+        guarded = dynamo.guarded_by(code)
+        if guarded is None:
+            raise NotFrozen(f"torch {torch.__version__} does not tell what its guards look at")
+        frame = next(each for each in seen.frames if each.f_code is code)
+        function, own = _function_of(compiled, code)
+        variables = dict(frame.f_locals)
+        callers = _given(function, own, code, example, named)
+        free = {name: variables[name] for name in code.co_freevars if name in variables}
+        objects: dict[str, Any] = {}
+        if function is None:  # torch's around a module that Dynamo does not trace by itself
+            strange = [n for n, value in free.items() if not isinstance(value, torch.nn.Module)]
+            if strange:
+                raise NotFrozen(f"the function that Dynamo compiled of {self.name} is not found")
+            objects |= {type(value).__name__: value for value in free.values()}
+        if own is not None:
+            objects[type(own).__name__] = own
+        try:
+            builder = StateBuilder(example, named)
+            builder.see(guarded, variables, frame.f_globals, callers)
+            builder.add_variables(frame.f_globals)
+            for module in {id(m): m for m in (compiled, *objects.values())}.values():
+                if isinstance(module, torch.nn.Module):
+                    objects.setdefault(type(module).__name__, module)
+                    self._see_module(builder, module)
+            for hooks in modes.HOOKS["torch.nn.modules.module"]:
+                builder.see_dictionary(hooks, "a hook on all modules")
+                objects[f"a hook on all modules {id(hooks)}"] = hooks
+            return builder.build(function, objects)
+        except NotComparable as error:
+            raise NotFrozen(
+                f"{self.name} cannot be frozen, since what it depends on cannot be compared from "
+                f"call to call: {error}"
+            ) from None
+
+    def _see_module(self, builder: StateBuilder, module: torch.nn.Module) -> None:
+        """What runs around its forward, in front of Dynamo's code or behind."""
+        name = type(module).__name__
+        hooks = [each for each in vars(module) if each.endswith(modules.HOOKS)]
+        for each in hooks:
+            if vars(module)[each]:
+                raise NotFrozen(f"{name} has hooks ({each}), which run beside its graph")
+        builder.see_attributes(module, name, hooks)
+        builder.see_method(module, "forward")
+
+    def _sources(self, seen: Seen, state: CallState) -> list[int]:
+        place = {id(leaf): number for number, leaf in enumerate(state.leaves)}
+        found = [place.get(id(seen.arguments[index]), -1) for index in self._way.order]
+        if -1 in found:
+            raise NotFrozen(
+                f"argument {found.index(-1)} of {self.graph.report.name} is none of the caller's "
+                "tensors, and none that a guard looks at; needed: a call that makes no tensors in "
+                "front of its graph"
+            )
+        return found
+
+    # ------------------------------------------------------------------ what is returned
+
+    def _form(self, seen: Seen, state: CallState) -> list[tuple[OutputKind, int, int, Any]]:
+        """How what a call returned is made of the graph's results."""
+        parts: list[tuple[OutputKind, int, int, Any]] = []
+        order = self._way.results
+        graphs = {
+            id(each): order[number] if order else number
+            for number, each in enumerate(seen.results)
+            if isinstance(each, torch.Tensor)
+        }
+        leaves = {id(each): number for number, each in enumerate(state.leaves)}
+
+        def add(value: Any) -> None:
+            if isinstance(value, torch.Tensor):
+                if id(value) in graphs:
+                    parts.append((OutputKind.RESULT, graphs[id(value)], 0, None))
+                    return
+                if id(value) in leaves:
+                    parts.append((OutputKind.LEAF, leaves[id(value)], 0, None))
+                    return
+            elif is_atom(value):
+                parts.append((OutputKind.CONSTANT, 0, 0, value))
+                return
+            elif type(value) in (tuple, list):
+                kind = OutputKind.TUPLE if type(value) is tuple else OutputKind.LIST
+                parts.append((kind, 0, len(value), None))
+                for each in value:
+                    add(each)
+                return
+            elif type(value) is dict and all(map(is_atom, value)):
+                parts.append((OutputKind.DICT, 0, len(value), tuple(value)))
+                for each in value.values():
+                    add(each)
+                return
+            raise NotFrozen(
+                f"{self.name} returns a {type(value).__name__} that is not its graph's; needed: "
+                "the graph's results, tensors that were given to it, numbers and texts, and "
+                "tuples, lists and dictionaries of them"
+            )
+
+        add(seen.value)
+        return parts
+
+
+def _leaves_as_it_is(frame: types.FrameType) -> bool:
+    """Whether it does nothing but call on."""
+    of_ours = frame.f_globals.get("__name__") == f"{__package__}.past_guards"
+    return of_ours or frame.f_code is dynamo.code_around_backend()
+
+
+def frames_up_to(
+    frame: types.FrameType | None, end: types.CodeType | None = None
+) -> list[types.FrameType]:
+    """It, and those that have called it, up to one that runs `end`."""
+    found = []
+    while frame is not None and frame.f_code is not end:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def require_no_modes(name: str) -> None:
+    """Raises NotFrozen under modes that see operators before torch does."""
+    if modes.foreign_modes():
+        raise NotFrozen(
+            f"{name} is to be frozen under a dispatch or function mode, a transform of "
+            "torch.func's, or hooks on what autograd saves; needed: none of these"
+        )
+
+
+def name_of(compiled: Any) -> str:
+    behind = dynamo.module_behind(compiled)
+    return getattr(behind, "__qualname__", type(behind).__name__)
+
+
+def _function_of(compiled: Any, code: types.CodeType) -> tuple[Any, Any]:
+    """The function whose code Dynamo has made `code` of, and what it is bound to. None: torch's
+    own."""
+    before = dynamo.code_before(code)
+    if before is None or dynamo.is_of_calls(before):
+        return None, None
+    given = dynamo.original(compiled)
+    module = dynamo.module_behind(compiled)
+    owners = module, given, getattr(given, "__self__", None)
+    for each in (given, *(getattr(owner, "forward", None) for owner in owners)):
+        function = getattr(each, "__func__", each)
+        if getattr(function, "__code__", None) is before:
+            return function, getattr(each, "__self__", None)
+    return None, None
+
+
+def _given(
+    function: Any,
+    own: Any,
+    code: types.CodeType,
+    example: tuple[Any, ...],
+    named: dict[str, Any],
+) -> frozenset[str]:
+    """The variables of a frame that its caller has given."""
+    count = code.co_argcount + code.co_kwonlyargcount
+    flags = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
+    stars = code.co_varnames[count : count + sum(bool(code.co_flags & each) for each in flags)]
+    if function is None:
+        return frozenset([*code.co_varnames[:count], *stars])
+    signature = inspect.signature(function, follow_wrapped=False)
+    positional = example if own is None else (own, *example)
+    given = signature.bind(*positional, **named).arguments
+    first = next(iter(given), "") if own is not None else None
+    return frozenset([*(name for name in given if name != first), *stars])

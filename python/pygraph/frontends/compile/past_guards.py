@@ -1,0 +1,167 @@
+"""Calls that go past Dynamo's guards, without anybody asking for it.
+
+Dynamo's way from a call to its graph takes longer than all of PyGraph's: what torch.compile has
+returned, the guards, the code that Dynamo has made. So what torch.compile has returned is led
+through the engine, once a graph serves its calls: two calls are watched on their way, what such
+calls are like is learned from them (example.py), and from then on a call that is like them goes
+straight to the graph. Any other one, and each while it is being found out whether the graph pays,
+goes the way that it went before. Nothing is assumed that a guard does not look at; where something
+cannot be compared, all calls stay on that way, and may launch their graph before the guards.
+
+What was learned holds as long as the code that Dynamo has made: where Dynamo drops that, as
+torch.compiler.reset() has it do, it is forgotten.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from types import FrameType, FunctionType
+from typing import Any
+
+from pygraph import _engine
+from pygraph.frontends.compile.example import Example, Lesson, Likeness, NotFrozen
+from pygraph.torch_private import dynamo
+from pygraph.torch_private.autograd import count_up_versions
+
+log = logging.getLogger(__name__)
+
+#: Calls that go the long way until it counts whether more go the short one.
+_FIRST_CALLS = 64
+
+#: Told the frames of a call that is on its way, where none like it can go past the guards.
+Refused = Callable[[Sequence[FrameType]], None]
+
+
+class _Pending:
+    """A graph of whose calls there is more to be seen."""
+
+    def __init__(self, example: Example, refused: Refused) -> None:
+        self.example = example
+        self.refused = refused
+        self.first: Likeness | None = None
+
+
+class PastGuards(_engine.EngineCalled):
+    """What the calls of one callable that torch.compile has returned are led through."""
+
+    def __init__(self, wrapper: FunctionType) -> None:
+        self._calls = _engine.CapturedFunction(self._miss, count_up_versions, dynamo.set_asked)
+        super().__init__(self._calls)
+        self._through_dynamo = dynamo.copied(wrapper)
+        self._wrapper = weakref.ref(wrapper)
+        self._pending: list[_Pending] = []
+        self._examples: dict[Example, weakref.ref[Any]] = {}  #: and Dynamo's code
+        self._misses = 0
+        self.leads = True  #: until calls go where they went before
+
+    def add(self, example: Example, refused: Refused) -> None:
+        """Calls that are served by the example's graph are to be led there."""
+        self._pending.append(_Pending(example, refused))
+        self._misses = 0
+
+    def _miss(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if self._pending and not self._pending[-1].example.graph.held:
+            return self._learn(self._pending.pop(), positional, named)
+        examples = tuple(self._examples)
+        if examples and not any(each.graph.dispatcher.undecided for each in examples):
+            self._misses += 1
+            if self._misses > max(_FIRST_CALLS, self._calls.served):
+                self._end("most calls are of other kinds")
+        return self._through_dynamo(*positional, **named)
+
+    def _learn(self, pending: _Pending, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        call = functools.partial(self._through_dynamo, *positional, **named)
+        try:
+            seen = pending.example.watch(call)
+        except BaseException:
+            self._pending.append(pending)
+            raise
+        if seen.count == 0:  # it went elsewhere
+            self._misses += 1
+            if self._misses > _FIRST_CALLS:
+                self._end("its graph is not called any more")
+            else:
+                self._pending.append(pending)
+            return seen.value
+        wrapper = self._wrapper()
+        if wrapper is None:  # it has gone while it ran
+            return seen.value
+        try:
+            lesson = pending.example.learn(wrapper, seen, positional, named)
+            if pending.first is None:
+                pending.first = lesson.likeness
+                self._pending.append(pending)
+            else:
+                self._serve(pending.example, pending.first, lesson)
+        except NotFrozen as reason:
+            self._refuse(pending, seen.frames, reason)
+        except Exception as error:  # what a program has may be of any kind
+            log.debug("%s: what its calls are like", pending.example.name, exc_info=True)
+            self._refuse(pending, seen.frames, error)
+        seen.forget()
+        return seen.value
+
+    def _serve(self, example: Example, first: Likeness, second: Lesson) -> None:
+        example.install(self._calls, first, second, once_decided=True)
+        calls, mine = self._calls, weakref.ref(self)
+
+        def forget(_: object) -> None:
+            calls.remove(example)
+            if (this := mine()) is not None:
+                this._examples.pop(example, None)
+
+        self._examples[example] = weakref.ref(second.likeness.code, forget)
+        example.graph.report.past_guards = True
+        log.debug("%s: its calls go past the guards", example.name)
+
+    def _refuse(self, pending: _Pending, frames: Sequence[FrameType], reason: Exception) -> None:
+        log.debug("%s: its calls stay with Dynamo: %s", pending.example.name, reason)
+        pending.refused(frames)
+        if not self._examples and not self._pending:
+            self._end(str(reason))
+
+    def _end(self, reason: str) -> None:
+        """Calls go where they went before."""
+        self.leads = False
+        wrapper = self._wrapper()
+        if wrapper is not None:
+            log.debug("%s goes back to Dynamo: %s", wrapper.__name__, reason)
+            dynamo.lead_back(wrapper, self._through_dynamo)
+        for example in self._examples:
+            self._calls.remove(example)
+            example.graph.report.past_guards = False
+        self._examples.clear()
+
+
+#: By dynamo.which_runs().
+_led: weakref.WeakValueDictionary[tuple[int, int], PastGuards] = weakref.WeakValueDictionary()
+
+
+def lead(frames: Sequence[FrameType], example: Example, refused: Refused) -> bool:
+    """Has calls of the callable that `frames` run led past the guards to the example's graph, as
+    soon as two more have been seen. False: it cannot be."""
+    which = dynamo.which_runs(frames)
+    if which is None:
+        return False
+    through = _led.get(which)
+    if through is None or not through.leads:
+        wrapper = dynamo.wrapper_running(frames)
+        if wrapper is None:
+            return False
+        through = PastGuards(wrapper)
+        if not dynamo.divert(wrapper, through):
+            return False
+        _led[which] = through
+    through.add(example, refused)
+    return True
+
+
+def leads(compiled: Any) -> PastGuards | None:
+    """What leads the calls of something that torch.compile has returned; None: nothing does. For
+    tests and benchmarks."""
+    wrapper = getattr(compiled, "_compiled_call_impl", None) or getattr(compiled, "forward", None)
+    found = dynamo.diverted_to(wrapper or compiled)
+    return found if isinstance(found, PastGuards) else None

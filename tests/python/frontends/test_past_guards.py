@@ -1,0 +1,387 @@
+"""Calls of compiled callables that go past Dynamo's guards by themselves.
+
+That a call which differs does not, is in test_freeze.py ("led"), whose comparison this is."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from places import Place, only_graph
+from torch import nn
+
+import pygraph
+from pygraph.frontends.compile import past_guards
+from pygraph.frontends.compile.past_guards import PastGuards, leads
+from pygraph.torch_private import dynamo
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
+
+CALLS = 6
+"""Until calls are led: warmed up, linked, and two that are watched."""
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.scale = 2.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).relu() * self.scale
+
+    def doubled(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * 2
+
+
+def compile_for(place: Place, function: Any, **options: Any) -> Any:
+    return place.compile(function, dynamic=False, launch="before_guards", **options)
+
+
+def warmed(compiled: Any, *example: Any) -> Any:
+    for _ in range(CALLS):
+        compiled(*example)
+    return compiled
+
+
+def served(through: PastGuards | None) -> int:
+    assert through is not None, "calls stay with Dynamo"
+    return through._calls.served
+
+
+def frames_of(function: Callable[[], Any]) -> list[str]:
+    found: list[str] = []
+    sys.setprofile(lambda frame, *_: found.append(frame.f_code.co_name))
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def _in_place(place: Place, net: Net) -> Any:
+    net.compile(backend="pygraph", options={"device": place.name, "compiler": "aot"}, dynamic=False)
+    return net
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        compile_for,
+        lambda place, net: compile_for(place, net.doubled),
+        lambda place, net: compile_for(place, lambda x: net(x) + 1),
+        lambda place, net: compile_for(place, nn.Sequential(net.linear, nn.ReLU())),
+        _in_place,
+    ],
+    ids=["module", "method", "function", "module of torch's", "module in place"],
+)
+def test_calls_go_past_the_guards(place: Place, make: Any) -> None:
+    net = Net().to(place.torch)
+    compiled = warmed(make(place, net), place.randn(2, 4))
+    through, replays = leads(compiled), only_graph().replays
+    before = served(through)
+    for _ in range(3):
+        x = place.randn(2, 4)
+        found, graph = compiled(x), only_graph()
+        with torch.compiler.set_stance("force_eager"):
+            assert torch.allclose(found, compiled(x))
+    assert served(through) == before + 3
+    assert graph.replays == replays + 3 and graph.past_guards and not graph.before_guards
+    x = place.randn(2, 4)
+    assert "is_exporting" not in frames_of(lambda: compiled(x)), "Dynamo's part of a call"
+
+
+def test_not_with_launch_after_guards(place: Place) -> None:
+    for launch in ("after_guards", "always"):
+        compiled = place.compile(Net().to(place.torch), launch=launch)
+        assert leads(warmed(compiled, place.randn(2, 4))) is None
+        assert not pygraph.report().graphs[-1].past_guards
+
+
+def test_a_call_with_gradients_stays(place: Place) -> None:
+    net = Net().to(place.torch)
+    compiled = compile_for(place, net)
+    with torch.enable_grad():
+        for _ in range(CALLS):
+            compiled(place.randn(2, 4)).sum().backward()
+    assert leads(compiled) is None
+    assert all(each.grad is not None for each in net.parameters())
+
+
+def test_each_of_several_graphs_is_reached(place: Place) -> None:
+    net = Net().to(place.torch)
+    compiled = compile_for(place, net)
+    for rows in (2, 3, 5):
+        warmed(compiled, place.randn(rows, 4))
+    through = leads(compiled)
+    before = served(through)
+    for rows in (5, 2, 3, 2):
+        x = place.randn(rows, 4)
+        assert torch.allclose(compiled(x), net(x))
+    assert served(through) == before + 4
+
+
+def test_what_was_learned_goes_with_the_code(place: Place) -> None:
+    net = Net().to(place.torch)
+    compiled = warmed(compile_for(place, net), place.randn(2, 4))
+    through = leads(compiled)
+    before = served(through)
+    torch.compiler.reset()
+    gc.collect()
+    x = place.randn(2, 4)
+    assert torch.allclose(compiled(x), net(x))
+    assert served(through) == before, "code that was dropped has served a call"
+    warmed(compiled, x)
+    assert served(leads(compiled)) > before, "the new code's calls are led again"
+
+
+def test_the_code_is_compiled_again_where_a_guard_fails(place: Place) -> None:
+    net = Net().to(place.torch)
+    compiled = warmed(compile_for(place, net), place.randn(2, 4))
+    for scale in (3.0, 2.0, 3.0):
+        net.scale = scale
+        x = place.randn(2, 4)
+        warmed(compiled, x)
+        before = served(leads(compiled))
+        assert torch.allclose(compiled(x), net(x))
+        assert served(leads(compiled)) == before + 1
+
+
+def test_a_stance_is_obeyed(place: Place) -> None:
+    net = Net().to(place.torch)
+    compiled = warmed(compile_for(place, net), place.randn(2, 4))
+    through, x = leads(compiled), place.randn(2, 4)
+    before = served(through)
+    with torch.compiler.set_stance("force_eager"):
+        assert torch.equal(compiled(x), net(x))
+        assert served(through) == before
+    compiled(x)
+    assert served(through) == before + 1
+
+
+def test_it_goes_back_where_most_calls_are_of_other_kinds(place: Place) -> None:
+    net = Net().to(place.torch)
+    compiled = warmed(compile_for(place, net), place.randn(2, 4))
+    code, through = compiled.forward.__code__, leads(compiled)
+    assert through is not None
+    with torch.compiler.set_stance("force_eager"):
+        for _ in range(past_guards._FIRST_CALLS + 1):
+            compiled(place.randn(2, 4))
+    assert leads(compiled) is None and compiled.forward.__code__ is not code
+    assert not only_graph().past_guards
+    x, replays = place.randn(2, 4), only_graph().replays
+    assert torch.allclose(compiled(x), net(x))
+    assert only_graph().replays == replays + 1, "the graph serves behind the guards"
+
+
+def test_dropped_graphs(place: Place) -> None:
+    net = Net().to(place.torch)
+    compiled = warmed(compile_for(place, net), place.randn(2, 4))
+    pygraph.reset()
+    for _ in range(CALLS):
+        x = place.randn(2, 4)
+        assert torch.allclose(compiled(x), net(x))
+
+
+def test_what_cannot_be_compared_stays_with_dynamo(place: Place) -> None:
+    """An object among the arguments. Its graph is launched before the guards."""
+
+    class Scale:
+        def __init__(self) -> None:
+            self.value = 3.0
+
+    compiled = warmed(
+        compile_for(place, lambda x, scale: x * scale.value), place.randn(3), scale := Scale()
+    )
+    assert leads(compiled) is None
+    assert only_graph().before_guards
+    x = place.randn(3)
+    assert torch.equal(compiled(x, scale), x * 3.0)
+
+
+def test_a_function_with_side_effects_keeps_them(place: Place) -> None:
+    kept: list[int] = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        kept.append(1)
+        return x + 1
+
+    compiled = warmed(compile_for(place, function), place.randn(3))
+    assert leads(compiled) is None
+    assert len(kept) == CALLS
+
+
+def test_hooks_of_the_module_run(place: Place) -> None:
+    net = Net().to(place.torch)
+    compiled = warmed(compile_for(place, net), place.randn(2, 4))
+    assert leads(compiled) is not None
+    seen: list[Any] = []
+    net.register_forward_hook(lambda *_: seen.append(1))
+    compiled.register_forward_pre_hook(lambda *_: seen.append(2))
+    compiled(place.randn(2, 4))
+    assert sorted(set(seen)) == [1, 2]
+
+
+def test_an_error_of_the_caller_is_the_callers(place: Place) -> None:
+    net = Net().to(place.torch)
+    compiled = warmed(compile_for(place, net), place.randn(2, 4))
+    with pytest.raises(TypeError, match="missing"):
+        compiled()
+    with pytest.raises(Exception, match=r"shape|size"):
+        compiled(place.randn(2, 5))
+    x = place.randn(2, 4)
+    assert torch.allclose(compiled(x), net(x))
+
+
+def test_an_error_of_ours_is_not(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(past_guards.Example, "learn", fail)
+    net = Net().to(place.torch)
+    compiled, x = compile_for(place, net), place.randn(2, 4)
+    for _ in range(CALLS):
+        assert torch.allclose(compiled(x), net(x))
+    assert leads(compiled) is None
+
+
+def test_an_argument_is_not_kept(place: Place) -> None:
+    net = Net().to(place.torch)
+    compiled = compile_for(place, net)
+    for _ in range(CALLS):
+        x = place.randn(2, 4)
+        compiled(x)
+        gone = weakref.ref(x)
+        del x
+        assert gone() is None, "held behind its call"
+    assert leads(compiled) is not None
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["module", "method"])
+def test_a_program_that_is_let_go_is_gone(place: Place, whole: bool) -> None:
+    """Also one that has what was compiled of it."""
+    net = Net().to(place.torch)
+    net.__dict__["fast"] = warmed(
+        compile_for(place, net if whole else net.doubled), place.randn(2, 4)
+    )
+    through = leads(net.fast)
+    assert through is not None
+    gone = weakref.ref(net), weakref.ref(through), weakref.ref(net.linear.weight)
+    del net, through
+    torch.compiler.reset()
+    gc.collect()
+    assert [each() for each in gone] == [None] * 3
+
+
+def test_threads_that_come_while_it_is_learned(place: Place) -> None:
+    net = Net().to(place.torch)
+    compiled, wrong = compile_for(place, net), []
+    compiled(place.randn(2, 4))
+
+    def work() -> None:
+        with torch.no_grad():
+            for _ in range(60):
+                x = place.randn(2, 4)
+                if not torch.allclose(compiled(x), net(x)):
+                    wrong.append(x)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not wrong
+    assert leads(compiled) is not None
+
+
+def test_code_around_it_is_compiled_with_what_is_within(place: Place) -> None:
+    net = Net().to(place.torch)
+    compiled = warmed(compile_for(place, net), place.randn(2, 4))
+    function = warmed(compile_for(place, lambda x: net.linear(x)), place.randn(2, 4))
+    assert leads(compiled) is not None and leads(function) is not None
+    around = torch.compile(
+        lambda x: compiled(x) + function(x), backend="eager", fullgraph=True, dynamic=False
+    )
+    x = place.randn(2, 4)
+    assert torch.allclose(around(x), net(x) + net.linear(x))
+
+
+def test_what_it_looks_like_does_not_change(place: Place) -> None:
+    def function(x: torch.Tensor, *, scale: float = 2.0) -> torch.Tensor:
+        """Doubles."""
+        return x * scale
+
+    compiled = compile_for(place, function)
+    before = inspect.signature(compiled), compiled.__doc__, compiled.__name__
+    warmed(compiled, place.randn(3))
+    assert leads(compiled) is not None
+    assert (inspect.signature(compiled), compiled.__doc__, compiled.__name__) == before
+    x = place.randn(3)
+    assert torch.equal(compiled(x, scale=3.0), x * 3.0)
+    assert dynamo.is_compiled(compiled)
+
+
+def test_a_copy_of_a_module_is_a_program_of_its_own(place: Place) -> None:
+    net = Net().to(place.torch)
+    compiled = warmed(compile_for(place, net), place.randn(2, 4))
+    other = copy.deepcopy(compiled)
+    other.linear.weight.zero_()
+    other.linear.bias.fill_(1.0)
+    x = place.randn(2, 4)
+    assert torch.equal(other(x), torch.full((2, 4), 2.0, device=place.torch))
+    assert torch.allclose(compiled(x), net(x))
+
+
+def test_a_wrapper_of_another_make_is_left_alone() -> None:
+    def made_by_another_torch(*args: Any, _more: int = 3, **kwargs: Any) -> Any:
+        return args, kwargs
+
+    code = made_by_another_torch.__code__
+    assert not dynamo.divert(made_by_another_torch, print)
+    assert made_by_another_torch.__code__ is code
+
+
+def test_leading_and_leading_back() -> None:
+    seen: list[Any] = []
+
+    def make(one: int) -> types.FunctionType:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return one, args, kwargs
+
+        return wrapper
+
+    wrapper = make(1)
+    inner = dynamo.copied(wrapper)
+    assert dynamo.divert(wrapper, lambda *args, **kwargs: seen.append((args, kwargs)))
+    wrapper(3, a=4)
+    assert seen == [((3,), {"a": 4})]
+    assert inner(3, a=4) == make(1)(3, a=4)
+    dynamo.lead_back(wrapper, inner)
+    assert wrapper(3, a=4) == (1, (3,), {"a": 4})
+    assert dynamo.diverted_to(wrapper) is None
+
+
+@pytest.mark.measured
+def test_it_waits_until_it_is_known_whether_the_graph_pays(place: Place) -> None:
+    compiled = warmed(
+        compile_for(place, Net().to(place.torch), select="measure"), place.randn(2, 4)
+    )
+    through = leads(compiled)
+    graph = pygraph.report().graphs[-1]
+    if not graph.undecided:
+        pytest.skip("decided by the proof")
+    before = served(through)
+    calls = 0
+    while pygraph.report().graphs[-1].undecided and calls < 3000:
+        compiled(place.randn(2, 4))
+        calls += 1
+    assert served(through) == before, "past the guards while both ways take turns"
