@@ -83,12 +83,21 @@ void bind_dispatcher(nb::module_& module) {
           "serves the "
           "calls that the program accepts; see selection.h.")
       .def(
+          "try_past",
+          [](Dispatcher& self, const std::shared_ptr<torch_bridge::TensorProgram>& program,
+             nb::handle judge, bool device_clock,
+             std::uint32_t seed) { self.try_past(program, judge.ptr(), device_clock, seed); },
+          nb::arg("program"), nb::arg("judge"), nb::arg("device_clock"), nb::arg("seed"),
+          "`judge` decides, too, whether calls go past the guards or launch the program before "
+          "them.")
+      .def(
           "try_early",
           [](Dispatcher& self, const std::shared_ptr<torch_bridge::TensorProgram>& program,
              nb::handle judge, bool device_clock,
              std::uint32_t seed) { self.try_early(program, judge.ptr(), device_clock, seed); },
           nb::arg("program"), nb::arg("judge"), nb::arg("device_clock"), nb::arg("seed"),
-          "`judge` decides, too, whether the program is launched before the guards.")
+          "In place of that `judge` decides whether the program is launched before the guards or "
+          "behind them.")
       .def("rest", &Dispatcher::rest, nb::arg("program"),
            "From now on the callable serves the calls that the program accepts.")
       .def("clear", &Dispatcher::clear)

@@ -173,8 +173,8 @@ bool CapturedFunction::rebind(const Entry& entry, const Found& found, PyObject* 
 /// Serves a call by `entry`'s program: false if none takes it, or if it failed. `result` is a new
 /// reference, or null with a Python error set.
 bool CapturedFunction::serve(const Entry& entry, Found& found, PyObject*& result) const {
-  if (entry.once_decided && entry.dispatcher->undecided()) {
-    return false;  // turns are taken where both ways come by
+  if (entry.once_decided && !entry.dispatcher->goes_past()) {
+    return false;
   }
   std::vector<PyObject*> items;
   items.reserve(entry.arguments.size());
@@ -213,8 +213,15 @@ bool CapturedFunction::serve(const Entry& entry, Found& found, PyObject*& result
 
 PyObject* CapturedFunction::call(PyObject* positional, PyObject* named) {
   const Span span(Layer::kEntry);
+  const std::shared_ptr<const Entry> last = entries_.empty() ? nullptr : entries_.front();
+  const bool chosen = last != nullptr && last->once_decided;
+  std::optional<selection::CallClock> watch;
+  if (chosen) {
+    watch.emplace(last->dispatcher);
+  }
   Found found;
-  const std::shared_ptr<const Entry> entry = find(positional, named, found);
+  const std::shared_ptr<const Entry> entry =
+      chosen && !last->dispatcher->goes_past() ? nullptr : find(positional, named, found);
   PyObject* result = nullptr;
   if (entry != nullptr && entry->dispatcher == nullptr) {
     return PyObject_Call(entry->as_it_is.get(), positional, named);

@@ -68,7 +68,7 @@ struct Entry {
   PythonRef owner;       ///< whose entry it is
   PythonRef graph = {};  ///< keeps `dispatcher` alive
   Dispatcher* dispatcher = nullptr;
-  bool once_decided = false;  ///< not while the dispatcher is undecided
+  bool once_decided = false;  ///< only calls that go past the guards (Dispatcher::goes_past)
   PythonRef as_it_is = {};    ///< without a dispatcher: the callable, which serves the calls
 };
 

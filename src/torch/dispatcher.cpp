@@ -76,15 +76,30 @@ void Dispatcher::select(const std::shared_ptr<TensorProgram>& program, PyObject*
                                                      std::move(copied), only_copies));
 }
 
-void Dispatcher::try_early(const std::shared_ptr<TensorProgram>& program, PyObject* judge,
-                           bool device_clock, std::uint32_t seed) {
+Selection* Dispatcher::selection_of(const std::shared_ptr<TensorProgram>& program, PyObject* judge,
+                                    bool device_clock, std::uint32_t seed) {
   for (Slot& each : slots_) {
     if (each.program == program) {
       if (each.selection == nullptr) {
         each.selection = std::make_shared<Selection>(program->driver(), judge, device_clock, seed);
       }
-      each.selection->try_early();
+      return each.selection.get();
     }
+  }
+  return nullptr;
+}
+
+void Dispatcher::try_past(const std::shared_ptr<TensorProgram>& program, PyObject* judge,
+                          bool device_clock, std::uint32_t seed) {
+  if (Selection* its = selection_of(program, judge, device_clock, seed); its != nullptr) {
+    its->try_past();
+  }
+}
+
+void Dispatcher::try_early(const std::shared_ptr<TensorProgram>& program, PyObject* judge,
+                           bool device_clock, std::uint32_t seed) {
+  if (Selection* its = selection_of(program, judge, device_clock, seed); its != nullptr) {
+    its->try_early();
   }
 }
 

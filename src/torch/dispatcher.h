@@ -42,7 +42,16 @@ class Dispatcher {
   /// is to be found out.
   void select(const std::shared_ptr<TensorProgram>& program, PyObject* judge, bool device_clock,
               std::uint32_t seed, std::vector<std::uint32_t> copied, bool only_copies);
-  /// One more question for it: whether the program is launched before the guards.
+  /// One more question for it: whether calls go past the guards to the program, or launch it before
+  /// them.
+  void try_past(const std::shared_ptr<TensorProgram>& program, PyObject* judge, bool device_clock,
+                std::uint32_t seed);
+  /// Whether the call that this thread is in goes past them.
+  [[nodiscard]] bool goes_past() const noexcept {
+    return last_ >= slots_.size() || slots_[last_].selection == nullptr ||
+           slots_[last_].selection->goes_past(*slots_[last_].program, this);
+  }
+  /// In place of that: whether the program is launched before the guards or behind them.
   void try_early(const std::shared_ptr<TensorProgram>& program, PyObject* judge, bool device_clock,
                  std::uint32_t seed);
   /// Whether a program may be launched before the guards of the call that this thread is in.
@@ -151,6 +160,9 @@ class Dispatcher {
   std::shared_ptr<TensorProgram> find(const Arguments& arguments);  ///< may run Python
   std::vector<Slot>::const_iterator find_oldest() const noexcept;
   std::shared_ptr<TensorProgram> select(Slot& slot);
+  /// Of `program`; one that the graph serves by, where there was none. Null: no such program.
+  Selection* selection_of(const std::shared_ptr<TensorProgram>& program, PyObject* judge,
+                          bool device_clock, std::uint32_t seed);
   void set_selection(const std::shared_ptr<TensorProgram>& program,
                      const std::shared_ptr<Selection>& selection) noexcept;
 

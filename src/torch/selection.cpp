@@ -64,23 +64,46 @@ void Selection::open() {
   otherwise_ = 0;
 }
 
-void Selection::try_early() {
-  later_.push_back(Stage::kEarly);
+void Selection::add(Stage stage) {
+  later_.push_back(stage);
   if (!undecided() && !rests_) {
     next();
   }
 }
 
+void Selection::try_past() { add(Stage::kPast); }
+
+void Selection::try_early() {
+  std::erase(later_, Stage::kPast);
+  add(Stage::kEarly);
+}
+
+std::optional<Alternative> Selection::way(Stage stage, const TensorProgram& program,
+                                          const void* graph) {
+  selection::CallClock* watch = selection::CallClock::of(graph);
+  if (contest_ == nullptr || stage_ != stage || watch == nullptr || settling_ != 0 ||
+      program.being_captured()) {
+    return {};
+  }
+  const CallScope scope = program.scope();
+  const Relaxed around(*driver_);
+  return watch->alternative(contest_, scope.stream());
+}
+
+bool Selection::goes_past(const TensorProgram& program, const void* graph) noexcept {
+  try {
+    return way(Stage::kPast, program, graph)
+               .value_or(undecided() || rests_ ? Alternative::kOther : Alternative::kGraph) ==
+           Alternative::kGraph;
+  } catch (const std::exception&) {
+    contest_.reset();
+    return true;
+  }
+}
+
 bool Selection::launches_early(const TensorProgram& program, const void* graph) noexcept {
   try {
-    selection::CallClock* watch = selection::CallClock::of(graph);
-    if (contest_ == nullptr || stage_ != Stage::kEarly || watch == nullptr || settling_ != 0 ||
-        program.being_captured()) {
-      return true;
-    }
-    const CallScope scope = program.scope();
-    const Relaxed around(*driver_);
-    return watch->alternative(contest_, scope.stream()) == Alternative::kGraph;
+    return way(Stage::kEarly, program, graph).value_or(Alternative::kGraph) == Alternative::kGraph;
   } catch (const std::exception&) {
     contest_.reset();
     return true;
@@ -132,7 +155,7 @@ void Selection::ask(TensorProgram& program) {
   const bool over = contest_->over();
   const PythonRef pairs = as_list(contest_->pairs());
   const PythonRef judge = PythonRef::to(judge_.get());  // it may let go of this
-  constexpr const char* kStages[] = {"copies", "callable", "early"};
+  constexpr const char* kStages[] = {"copies", "callable", "past", "early"};
   const PythonRef answer = judge && pairs
                                ? PythonRef::stolen(PyObject_CallFunction(
                                      judge.get(), "OOs", pairs.get(), over ? Py_True : Py_False,

@@ -1,6 +1,6 @@
 // Who serves the calls of one program: the graph, or the callable as it is; and if the graph does,
-// whether some of its arguments are patched or copied, and whether it is launched before the guards
-// or behind them.
+// whether some of its arguments are patched or copied, and whether calls go past Dynamo's guards,
+// or launch it before them or behind them.
 //
 // Each question is a stage, one after the other: two ways take turns (selection/contest.h), until
 // `judge`, which is Python's (decide/selection.py), has seen enough. A
@@ -35,10 +35,11 @@ class Selection {
 
   /// `judge(pairs, over, stage)` is given a list of pairs, (graph, other), each a tuple (host,
   /// device, period, idle) in us; `over`: there will be no more. By stage, the other is the
-  /// callable, the graph with the arguments `copied` copied, or the graph behind the guards
-  /// ("callable", "copies", "early"). It returns None to go on, or a tuple
-  /// (whether the graph serves, idle): `idle` is whether the stream must go on to be found idle by
-  /// calls, None: the decision stands. `seed`: of the order of turns.
+  /// callable, the graph with the arguments `copied` copied, before the guards in place of past
+  /// them, or behind the guards in place of before them ("callable", "copies", "past", "early"). It
+  /// returns None to go on, or a tuple (whether the graph serves, idle): `idle` is whether the
+  /// stream must go on to be found idle by calls, None: the decision stands. `seed`: of the order
+  /// of turns.
   Selection(const Driver& driver, PyObject* judge, bool device_clock, std::uint32_t seed,
             std::vector<std::uint32_t> copied, bool only_copies);
   /// The graph serves, and there are no stages but those to come.
@@ -50,7 +51,11 @@ class Selection {
   /// stream that nobody captures. May run Python while undecided.
   selection::Alternative choose(TensorProgram& program, const void* graph);
 
-  /// One more stage: the graph may be launched before the guards.
+  /// One more stage: calls may go past the guards.
+  void try_past();
+  /// Whether the call of `graph` that this thread is in does: no call while there is another stage.
+  bool goes_past(const TensorProgram& program, const void* graph) noexcept;
+  /// One more stage, in place of that: the graph may be launched before the guards.
   void try_early();
   /// Whether it may be in the call of `graph` that this thread is in.
   bool launches_early(const TensorProgram& program, const void* graph) noexcept;
@@ -64,8 +69,12 @@ class Selection {
   void release() noexcept { judge_ = PythonRef(); }
 
  private:
-  enum class Stage : std::uint8_t { kCopies, kCallable, kEarly };
+  enum class Stage : std::uint8_t { kCopies, kCallable, kPast, kEarly };
 
+  void add(Stage stage);
+  /// The way of the call of `graph` that this thread is in, if that is a stage's question.
+  std::optional<selection::Alternative> way(Stage stage, const TensorProgram& program,
+                                            const void* graph);
   void next();
   void open();
   void ask(TensorProgram& program);

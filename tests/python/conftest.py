@@ -53,7 +53,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 @pytest.fixture
 def behind_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
     """No call goes past Dynamo's guards: for what is launched in front of them."""
-    monkeypatch.setattr(past_guards, "lead", lambda *_: False)
+    monkeypatch.setattr(past_guards, "lead", lambda *_: None)
 
 
 @pytest.fixture

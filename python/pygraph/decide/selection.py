@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Select = Literal["measure", "model", "always", "never"]
-Question = Literal["callable", "copies", "early"]
-"""Whether the graph serves or the callable; whether arguments are patched or copied; whether the
-graph is launched before the guards or behind them."""
+Question = Literal["callable", "copies", "past", "early"]
+"""Whether the graph serves or the callable; whether arguments are patched or copied; whether calls
+go past the guards or launch the graph before them; whether that is done before or behind them."""
 ClockName = Literal["caller", "host", "device"]
 
 #: How seldom both ways are taken for different that are not, at one look. There are six, and what
@@ -75,10 +75,10 @@ class Decision:
 def judge(
     pairs: Sequence[ClockedPair], over: bool, question: Question = "callable"
 ) -> Decision | None:
-    """What these pairs say; None: not enough yet. `over`: there will be no more. Of a launch before
-    the guards the caller's clock alone is asked: of an idle device its own begins with the launch,
-    behind what the launch has cost the host."""
-    asked_of = CLOCKS[:1] if question == "early" else CLOCKS
+    """What these pairs say; None: not enough yet. `over`: there will be no more. Of what happens in
+    front of a launch the caller's clock alone is asked: of an idle device its own begins with the
+    launch, behind what that has cost the host."""
+    asked_of = CLOCKS[:1] if question in ("past", "early") else CLOCKS
     speaks = {clock: _better(pairs, clock) if clock in asked_of else 0 for clock in CLOCKS}
     asked = next((clock for clock in CLOCKS if speaks[clock]), None)
     agreed = len({voice for voice in speaks.values() if voice}) == 1

@@ -48,6 +48,7 @@ _CLOCKS = {
 _WAYS = {
     "callable": ("with it", "without"),
     "copies": ("patched", "copied"),
+    "past": ("past the guards", "before them"),
     "early": ("before the guards", "behind them"),
 }
 
@@ -72,7 +73,8 @@ class Selected:
     """The other way."""
     what: str = "callable"
     """What the other way is: "callable": the callable as it is. "copies": some arguments are copied
-    instead of patched. "early": not before Dynamo's guards, but behind them."""
+    instead of patched. "past": not past Dynamo's guards, but before them. "early": not before them,
+    but behind them."""
     copies: str = ""
     """Those arguments: "2 arguments of 1.5 KiB, mentioned by 80 nodes"."""
 

@@ -162,6 +162,7 @@ def selection_lines(graph: GraphReport) -> list[str]:
 _SERVES = {
     "callable": ("a graph serves", "runs without a graph"),
     "copies": ("patched", "copied"),
+    "past": ("calls go past the guards", "calls do not go past the guards"),
     "early": ("launched before the guards", "launched behind the guards"),
 }
 

@@ -186,10 +186,9 @@ class CompiledGraph:
         self.report.before_wrappers = before_wrappers
         self._launch_counts = counts
 
-    def try_early(self, program: Any, withdraw: Callable[[], None]) -> None:
-        """Its graph may be launched before the guards: whether that pays is to be found out.
-        `withdraw` ends it."""
-        self._selecting.try_early(program, withdraw)
+    @property
+    def selecting(self) -> Selecting:
+        return self._selecting
 
     def hold(self, held: bool) -> None:
         """While held, no program serves a call and none is linked: the callable runs."""

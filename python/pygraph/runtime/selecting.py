@@ -44,6 +44,13 @@ class Selecting:
         #: By sizes, the questions that are open.
         self._open: dict[str, set[Question]] = {}
         self._withdraw: Callable[[], None] | None = None  #: ends launches before the guards
+        self._go_back: Callable[[], None] | None = None  #: and calls that go past them
+        self._program: Any = None  #: which that is about
+
+    @property
+    def measures(self) -> bool:
+        """Whether that is found out by the caller's calls."""
+        return self.select == "measure"
 
     @property
     def hopeless(self) -> bool:
@@ -100,17 +107,36 @@ class Selecting:
                     only_copies=won,
                 )
 
+    def try_past(
+        self, program: Any, go_back: Callable[[], None], withdraw: Callable[[], None]
+    ) -> None:
+        """Calls may go past the guards to `program`, until `go_back`; or it may be launched before
+        them, until `withdraw`. As long as it is being found out they do neither alone."""
+        if self.select == "measure":
+            self._go_back = go_back
+            self._ask(program, "past", withdraw)
+
     def try_early(self, program: Any, withdraw: Callable[[], None]) -> None:
         """`program` may be launched before the guards, until `withdraw`."""
         if self.select == "measure":
-            self._withdraw = withdraw
-            self._open.setdefault("", set()).add("early")
-            self._dispatcher.try_early(
-                program,
-                functools.partial(self._judge, "", ""),
-                device_clock=not self._device.twin,
-                seed=next(_seeds),
-            )
+            self._ask(program, "early", withdraw)
+
+    def _ask(self, program: Any, about: Question, withdraw: Callable[[], None]) -> None:
+        self._program, self._withdraw = program, withdraw
+        mine = self._open.setdefault("", set())
+        mine.discard("past")
+        mine.add(about)
+        ask = self._dispatcher.try_past if about == "past" else self._dispatcher.try_early
+        judge = functools.partial(self._judge, "", "")
+        ask(program, judge, device_clock=not self._device.twin, seed=next(_seeds))
+
+    def _answer_past(self, pays: bool) -> None:
+        withdraw, go_back, program = self._withdraw, self._go_back, self._program
+        if pays:
+            self._end_early()
+        elif go_back is not None and withdraw is not None:
+            go_back()
+            self._ask(program, "early", withdraw)
 
     def _end_early(self) -> None:
         if self._withdraw is not None:
@@ -138,16 +164,19 @@ class Selecting:
         decision = selection.judge(clocked, over, about)
         if decision is None:
             return None
-        if about == "early":
+        if about in ("past", "early"):
             of = ""  # it is of the callable
+        if about == "early":
             # What cannot be told apart is not worth the hook that each call goes through.
             decision = dataclasses.replace(
                 decision, graph=decision.graph and decision.clock is not None
             )
         self._open.get(of, set()).discard(about)
         self._note(_selected(of, decision, about, copies if about == "copies" else ""))
-        if not decision.graph and about != "copies" and len(self._programs()) <= 1:
-            self._open.get("", set()).discard("early")
+        if about == "past":
+            self._answer_past(decision.graph)
+        elif not decision.graph and about != "copies" and len(self._programs()) <= 1:
+            self._open.get("", set()).difference_update({"past", "early"})
             self._end_early()
         return decision.graph, decision.idle
 

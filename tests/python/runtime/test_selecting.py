@@ -14,6 +14,7 @@ import pygraph
 from pygraph import _engine
 from pygraph.decide import selection
 from pygraph.decide.selection import Decision
+from pygraph.frontends.compile import past_guards, speculation
 from pygraph.frontends.compile.options import Options
 from pygraph.reporting import FALLBACK, GRAPHED, Report
 from pygraph.runtime import machine, registry
@@ -536,3 +537,106 @@ def test_each_graph_of_a_callable_is_asked_for_itself(
     assert [each.before_guards for each in pygraph.report().graphs] == [False, True]
     run(compiled, eager, batch=4)
     run(compiled, eager, batch=6)
+
+
+# ---------------------------------------------------------------------------- past the guards or not
+
+
+def of_last_call(compiled: Any) -> list[Any]:
+    """How many calls went past the guards, and how many launched before them."""
+    through = past_guards.leads(compiled)
+    served = 0 if through is None else through._calls.served
+    return [served, speculation.counts(compiled)[0]]
+
+
+@pytest.mark.parametrize("clock", ["caller", None], ids=["told", "not told"])
+def test_calls_stay_past_the_guards_where_that_costs_no_more(
+    monkeypatch: pytest.MonkeyPatch, clock: Any
+) -> None:
+    monkeypatch.setattr(
+        selection, "judge", by_question(callable=answer(True), past=answer(True, clock))
+    )
+    eager = model()
+    compiled = compile_twin(eager, launch="before_guards")
+    run(compiled, eager, 60)
+    assert past_guards.leads(compiled) is not None and len(hooks_of(compiled)) == 1
+    assert of_last_call(compiled)[0] == 0, "both ways have not taken turns yet"
+    assert pygraph.report().graphs[0].undecided == 1
+    run(compiled, eager)
+    (graph,) = pygraph.report().graphs
+    assert [each.what for each in graph.selection] == ["callable", "past"]
+    assert (graph.undecided, graph.past_guards, graph.before_guards) == (0, True, False)
+    with torch.compiler.set_stance("force_eager"):
+        compiled(torch.randn(4, 8))
+    assert hooks_of(compiled) == [], "behind the next call that does not go past them"
+    assert "calls go past the guards: 9.0 us past the guards, 7.0 us before them (" in str(
+        pygraph.report()
+    )
+    (before, _), replays = of_last_call(compiled), graph.replays
+    run(compiled, eager)
+    assert of_last_call(compiled)[0] == before + CALLS
+    assert pygraph.report().graphs[0].replays == replays + CALLS
+
+
+def test_turns_are_taken_past_the_guards_and_by_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = lambda pairs, over, question: (  # noqa: E731
+        answer(True) if question == "callable" or over else None
+    )
+    monkeypatch.setattr(selection, "judge", never)
+    eager = model()
+    compiled = compile_twin(eager, launch="before_guards")
+    run(compiled, eager, 160)
+    assert pygraph.report().graphs[0].undecided == 1
+    ways = []
+    for _ in range(40):
+        before = of_last_call(compiled)
+        run(compiled, eager, 1)
+        ways.append([now - then for now, then in zip(of_last_call(compiled), before, strict=True)])
+    assert ways.count([1, 0]) >= 10, "past the guards"
+    assert ways.count([0, 0]) + ways.count([0, 1]) >= 10, "by Dynamo"
+
+
+def test_calls_go_back_where_a_launch_before_the_guards_costs_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = by_question(callable=answer(True), past=answer(False), early=answer(True))
+    monkeypatch.setattr(selection, "judge", answers)
+    eager = model()
+    compiled = compile_twin(eager, launch="before_guards")
+    run(compiled, eager, 400)
+    (graph,) = pygraph.report().graphs
+    assert [each.what for each in graph.selection] == ["callable", "past", "early"]
+    assert (graph.undecided, graph.past_guards, graph.before_guards) == (0, False, True)
+    assert past_guards.leads(compiled) is None and len(hooks_of(compiled)) == 1
+    replays = graph.replays
+    run(compiled, eager)
+    assert pygraph.report().graphs[0].replays == replays + CALLS
+
+
+def test_what_cannot_go_past_the_guards_is_asked_about_those(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise past_guards.NotFrozen("for the test")
+
+    monkeypatch.setattr(past_guards.Example, "learn", refuse)
+    answers = by_question(callable=answer(True), early=answer(True))
+    monkeypatch.setattr(selection, "judge", answers)
+    eager = model()
+    compiled = compile_twin(eager, launch="before_guards")
+    run(compiled, eager, 400)
+    (graph,) = pygraph.report().graphs
+    assert [each.what for each in graph.selection] == ["callable", "early"]
+    assert (graph.undecided, graph.past_guards, graph.before_guards) == (0, False, True)
+
+
+def test_no_call_goes_past_the_guards_to_a_graph_that_does_not_pay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selection, "judge", by_question(callable=answer(False)))
+    eager = model()
+    compiled = compile_twin(eager, launch="before_guards")
+    run(compiled, eager, 400)
+    (graph,) = pygraph.report().graphs
+    assert graph.state == FALLBACK
+    assert past_guards.leads(compiled) is None and hooks_of(compiled) == []

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import logging
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -74,6 +75,7 @@ class Connector:
         self._is_provisional = is_provisional
         self._deployed: tuple[Sequence[Any], Sequence[Any]] | None = None
         self._connected = False
+        self._before_guards: _BeforeGuards | None = None
         self.entry_point = cast(Callable[..., Any], _engine.make_entry_point(self._watch))
         self._lead_to(destination)
 
@@ -126,22 +128,45 @@ class Connector:
         self._graph.note_entry_point(wrapped, counts, self)
         frames = frames_up_to(sys._getframe(2))
         if wrapped or not self._to.past_guards or not self._lead_past_guards(frames):
-            self._launch_before_guards(frames)
+            self._stay(frames)
 
     def _lead_past_guards(self, frames: Sequence[FrameType]) -> bool:
         example = Example(self._graph.report.name, self._graph, self.way)
-        return past_guards.lead(frames, example, self._launch_before_guards)
+        through = past_guards.lead(frames, example, self._stay)
+        if through is None:
+            return False
+        found = self._launch_before_guards(frames) if self._graph.selecting.measures else None
+        if found is not None:
+            go_back = functools.partial(through.forget, example)
+            self._graph.selecting.try_past(found.program, go_back, found.withdraw)
+        return True
 
-    def _launch_before_guards(self, frames: Sequence[FrameType]) -> None:
+    def _stay(self, frames: Sequence[FrameType]) -> None:
+        """No call goes past the guards."""
+        found = self._before_guards or self._launch_before_guards(frames)
+        if found is not None and not found.always:
+            self._graph.selecting.try_early(found.program, found.withdraw)
+
+    def _launch_before_guards(self, frames: Sequence[FrameType]) -> _BeforeGuards | None:
         """For a call that is on its way."""
         program = self._graph.dispatcher.oldest
         if self._to.ask is None or program is None or not program.without_trace:
-            return
+            return None
         permit = self._to.ask()
         withdraw = None if permit is None else install(self.entry_point, permit, frames)
-        self._graph.report.before_guards = withdraw is not None
-        if permit is not None and withdraw is not None and not permit.always:
-            self._graph.try_early(program, withdraw)
+        if permit is not None and withdraw is not None:
+            self._graph.report.before_guards = True
+            self._before_guards = _BeforeGuards(program, withdraw, permit.always)
+        return self._before_guards
+
+
+@dataclasses.dataclass(frozen=True)
+class _BeforeGuards:
+    """A program that is launched before the guards."""
+
+    program: Any
+    withdraw: Callable[[], None]
+    always: bool
 
 
 def arguments_between(

@@ -117,6 +117,14 @@ class PastGuards(_engine.EngineCalled):
         example.graph.report.past_guards = True
         log.debug("%s: its calls go past the guards", example.name)
 
+    def forget(self, example: Example) -> None:
+        """Its calls go to Dynamo again, as others do that it has not seen."""
+        self._calls.remove(example)
+        self._examples.pop(example, None)
+        example.graph.report.past_guards = False
+        if not self._examples and not self._pending:
+            self._end("it does not pay")
+
     def _refuse(self, pending: _Pending, frames: Sequence[FrameType], reason: Exception) -> None:
         log.debug("%s: its calls stay with Dynamo: %s", pending.example.name, reason)
         pending.refused(frames)
@@ -140,23 +148,23 @@ class PastGuards(_engine.EngineCalled):
 _led: weakref.WeakValueDictionary[tuple[int, int], PastGuards] = weakref.WeakValueDictionary()
 
 
-def lead(frames: Sequence[FrameType], example: Example, refused: Refused) -> bool:
+def lead(frames: Sequence[FrameType], example: Example, refused: Refused) -> PastGuards | None:
     """Has calls of the callable that `frames` run led past the guards to the example's graph, as
-    soon as two more have been seen. False: it cannot be."""
+    soon as two more have been seen. None: it cannot be."""
     which = dynamo.which_runs(frames)
     if which is None:
-        return False
+        return None
     through = _led.get(which)
     if through is None or not through.leads:
         wrapper = dynamo.wrapper_running(frames)
         if wrapper is None:
-            return False
+            return None
         through = PastGuards(wrapper)
         if not dynamo.divert(wrapper, through):
-            return False
+            return None
         _led[which] = through
     through.add(example, refused)
-    return True
+    return through
 
 
 def leads(compiled: Any) -> PastGuards | None:
