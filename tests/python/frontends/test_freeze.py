@@ -479,6 +479,39 @@ def test_a_method_that_is_replaced(net: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert "forward" in case.misses(draw())
 
 
+class Fields(nn.Module):
+    """There is one empty tuple, which is a function's cells, too."""
+
+    fields: tuple[str, ...] = ()
+
+    def __init__(self, *fields: str) -> None:
+        super().__init__()
+        self.fields = fields
+
+    @staticmethod
+    def half(x: torch.Tensor) -> torch.Tensor:
+        return x / 2
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = {"one": self.half(x), "other": x * 3}
+        return tuple(found[name] for name in self.fields) if self.fields else (found["one"],)
+
+
+@pytest.mark.parametrize("led", [False, True], ids=["frozen", "led"])
+def test_a_static_method_and_an_empty_tuple(
+    place: Place, led: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Fields()
+    case = Case(place, module, place.randn(3), led=led)
+    case.serves(place.randn(3))
+    module.fields = ("other", "one")
+    case.misses(place.randn(3))
+    module.fields = ()
+    case.serves(place.randn(3))
+    monkeypatch.setattr(Fields, "half", staticmethod(lambda x: x / 4))
+    case.misses(place.randn(3))
+
+
 def test_weights_that_are_others_of_the_same_shape_are_read(net: Any, place: Place) -> None:
     """As Dynamo's code does, which reads them in each call."""
     case, module, draw = net

@@ -539,7 +539,7 @@ def test_each_graph_of_a_callable_is_asked_for_itself(
     run(compiled, eager, batch=6)
 
 
-# ---------------------------------------------------------------------------- past the guards or not
+# ------------------------------------------------------------------------- past the guards or not
 
 
 def of_last_call(compiled: Any) -> list[Any]:

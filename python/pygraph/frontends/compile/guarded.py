@@ -332,7 +332,7 @@ class StateBuilder:
         place = self._place(PlaceKind.FUNCTION, label, key, object=value.__code__, type=attributes)
         cells = value.__closure__ or ()
         place["children"] = len(cells) + 2
-        closure = self._sights.get(id(cells))
+        closure = self._sights.get(id(cells)) if cells else None  # there is one empty tuple
         for index, (name, cell) in enumerate(zip(value.__code__.co_freevars, cells, strict=True)):
             within = self._sights.get(id(cell))
             known = within is not None and closure is not None and index in closure.items
@@ -400,7 +400,7 @@ class StateBuilder:
 #: Nobody puts others in their places but by name.
 _FIXED = (types.ModuleType, type)
 #: Told by more than their attributes.
-_BY_MORE = (dict, set, frozenset, types.MethodType)
+_BY_MORE = (dict, set, frozenset, types.MethodType, staticmethod, classmethod)
 
 
 def _require_known(asked: _Sight | Guarded, left: Collection[str]) -> None:
