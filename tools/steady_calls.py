@@ -115,6 +115,7 @@ CASES: dict[str, Callable[[], Call | tuple[Call, Counted]]] = {
     "inference, 1 layer": lambda: inference(1),
     "inference, 8 layers": lambda: inference(8),
     "inference, 8 layers, on a guess": lambda: inference(8, "always"),
+    "inference, 8 layers, past the guards": lambda: inference(8, "before_guards"),
     "inference, 32 layers": lambda: inference(32),
     "training, 8 layers": lambda: training(8),
     "captured, 4 inputs": lambda: captured(4),

@@ -201,12 +201,19 @@ def running(frames: Sequence[FrameType]) -> Running | None:
 
 def which_runs(frames: Sequence[FrameType]) -> tuple[int, int] | None:
     """Tells apart what torch.compile has returned, whose call one of `frames` runs, as long as it
-    lives; None: none of them does."""
+    lives; None: none of them does, or calls run in a context that a backend asks for."""
     for frame in frames:
         if _is_wrapper(frame.f_code):
             variables = frame.f_locals
+            hooks = getattr(variables.get("self"), "enter_exit_hooks", ())
+            if any(getattr(each, "__name__", "") == _IN_CONTEXT for each in hooks):
+                return None
             return id(variables.get("self")), id(variables.get("fn"))
     return None
+
+
+_IN_CONTEXT = "call_backend_ctx"
+"""How the hook is called that enters a backend's context (its attribute backend_ctx_ctor)."""
 
 
 def wrapper_running(frames: Sequence[FrameType]) -> FunctionType | None:

@@ -4,6 +4,7 @@ That a call which differs does not, is in test_freeze.py ("led"), whose comparis
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import inspect
@@ -11,7 +12,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from torch import nn
 
 import pygraph
 from pygraph.frontends.compile import past_guards
+from pygraph.frontends.compile.backend import backend
 from pygraph.frontends.compile.past_guards import PastGuards, leads
 from pygraph.torch_private import dynamo
 
@@ -285,12 +287,12 @@ def test_a_program_that_is_let_go_is_gone(place: Place, whole: bool) -> None:
 def test_threads_that_come_while_it_is_learned(place: Place) -> None:
     net = Net().to(place.torch)
     compiled, wrong = compile_for(place, net), []
-    compiled(place.randn(2, 4))
+    given = [place.randn(2, 4) for _ in range(60)]  # a proof looks at who draws besides
+    compiled(given[0])
 
     def work() -> None:
         with torch.no_grad():
-            for _ in range(60):
-                x = place.randn(2, 4)
+            for x in given:
                 if not torch.allclose(compiled(x), net(x)):
                     wrong.append(x)
 
@@ -385,3 +387,21 @@ def test_it_waits_until_it_is_known_whether_the_graph_pays(place: Place) -> None
         compiled(place.randn(2, 4))
         calls += 1
     assert served(through) == before, "past the guards while both ways take turns"
+
+
+def test_a_context_that_a_backend_asks_for_is_entered(place: Place) -> None:
+    entered: list[int] = []
+
+    @contextlib.contextmanager
+    def context() -> Iterator[None]:
+        entered.append(1)
+        yield
+
+    def compile_with_pygraph(graph: Any, inputs: Any) -> Any:
+        return backend(graph, inputs, options={"device": place.name, "compiler": "aot"})
+
+    compile_with_pygraph.backend_ctx_ctor = context  # type: ignore[attr-defined]
+    compiled = torch._dynamo.optimize(compile_with_pygraph)(Net().to(place.torch))
+    warmed(compiled, place.randn(2, 4))
+    assert leads(compiled) is None
+    assert len(entered) == CALLS

@@ -55,10 +55,11 @@ class Options:
     describes each)."""
 
     launch: Literal["before_guards", "after_guards", "always"] = "before_guards"
-    """"before_guards": a graph that writes nothing of the caller's, and indexes by nothing but
-    arguments and places that it finds itself (argmax, topk), is launched while Dynamo's guards run,
-    where that pays. "after_guards": it is launched once they have passed. "always": as
-    "before_guards", also where it does not pay."""
+    """"before_guards": a graph is reached past Dynamo's guards, where all that they look at can be
+    compared; or one that writes nothing of the caller's, and indexes by nothing but arguments and
+    places that it finds itself (argmax, topk), is launched while they run. Where that pays.
+    "after_guards": it is launched once they have passed. "always": while they run, also where it
+    does not pay."""
 
     select: Select = "measure"
     """Whether a proven graph serves calls. "measure": the graph and the compiled callable take

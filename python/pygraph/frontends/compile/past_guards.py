@@ -65,8 +65,9 @@ class PastGuards(_engine.EngineCalled):
     def _miss(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if self._pending and not self._pending[-1].example.graph.held:
             return self._learn(self._pending.pop(), positional, named)
-        examples = tuple(self._examples)
-        if examples and not any(each.graph.dispatcher.undecided for each in examples):
+        graphs = [each.graph.dispatcher for each in tuple(self._examples)]
+        # Another thread's call may be under way, for which such a one does not wait.
+        if graphs and not any(each.undecided or each.busy for each in graphs):
             self._misses += 1
             if self._misses > max(_FIRST_CALLS, self._calls.served):
                 self._end("most calls are of other kinds")
