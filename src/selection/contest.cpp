@@ -222,6 +222,9 @@ CallClock* CallClock::of(const void* graph) noexcept {
 
 void CallClock::announce_now() noexcept {
   Thread& thread = this_thread();
+  if (thread.innermost != nullptr) {
+    return;  // it is within one that has begun
+  }
   const Clock::time_point now = Clock::now();
   thread.close(now);
   thread.announced = now;

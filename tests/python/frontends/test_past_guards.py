@@ -372,23 +372,6 @@ def test_leading_and_leading_back() -> None:
     assert dynamo.diverted_to(wrapper) is None
 
 
-@pytest.mark.measured
-def test_it_waits_until_it_is_known_whether_the_graph_pays(place: Place) -> None:
-    compiled = warmed(
-        compile_for(place, Net().to(place.torch), select="measure"), place.randn(2, 4)
-    )
-    through = leads(compiled)
-    graph = pygraph.report().graphs[-1]
-    if not graph.undecided:
-        pytest.skip("decided by the proof")
-    before = served(through)
-    calls = 0
-    while pygraph.report().graphs[-1].undecided and calls < 3000:
-        compiled(place.randn(2, 4))
-        calls += 1
-    assert served(through) == before, "past the guards while both ways take turns"
-
-
 def test_a_context_that_a_backend_asks_for_is_entered(place: Place) -> None:
     entered: list[int] = []
 

@@ -579,9 +579,12 @@ def test_calls_stay_past_the_guards_where_that_costs_no_more(
 
 
 def test_turns_are_taken_past_the_guards_and_by_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
-    never = lambda pairs, over, question: (  # noqa: E731
-        answer(True) if question == "callable" or over else None
-    )
+    def never(pairs: Any, over: bool, question: str) -> Decision | None:
+        if question == "past":
+            clocked.extend(each for pair in pairs for each in pair)
+        return answer(True) if question == "callable" or over else None
+
+    clocked: list[Any] = []
     monkeypatch.setattr(selection, "judge", never)
     eager = model()
     compiled = compile_twin(eager, launch="before_guards")
@@ -594,6 +597,7 @@ def test_turns_are_taken_past_the_guards_and_by_dynamo(monkeypatch: pytest.Monke
         ways.append([now - then for now, then in zip(of_last_call(compiled), before, strict=True)])
     assert ways.count([1, 0]) >= 10, "past the guards"
     assert ways.count([0, 0]) + ways.count([0, 1]) >= 10, "by Dynamo"
+    assert clocked and all(each.period > each.host for each in clocked), "not to their ends"
 
 
 def test_calls_go_back_where_a_launch_before_the_guards_costs_less(
