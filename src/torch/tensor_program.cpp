@@ -129,6 +129,8 @@ TensorProgram::TensorProgram(Specification given)
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     require_small(arguments_[i], arguments_[i].kind == ArgumentSpec::Kind::kNumber);
     writes_arguments_ = writes_arguments_ || arguments_[i].mutated;
+    has_static_memory_ = has_static_memory_ || (arguments_[i].kind == ArgumentSpec::Kind::kCopied &&
+                                                arguments_[i].bytes != 0);
     if (arguments_[i].staged) {
       staged_.push_back(i);
     }
@@ -139,6 +141,9 @@ TensorProgram::TensorProgram(Specification given)
     }
   }
   note_numbers();
+  has_static_memory_ =
+      has_static_memory_ || std::any_of(blocks_.begin(), blocks_.end(),
+                                        [](const OutputBlock& block) { return block.source != 0; });
   for (const ResultSpec& result : results_) {
     require_small(result, result.kind == ResultSpec::Kind::kNumber);
   }
@@ -250,6 +255,13 @@ OwnedTensor TensorProgram::stage(const Arguments& arguments, Staging& staging, C
   }
   staging.bring(pieces, stream);
   return block;
+}
+
+void TensorProgram::keep_to_one_stream(CUstream stream) {
+  if (stream_.value_or(stream) != stream) {
+    throw CallRefused("memory that it copies by is of calls on another stream");
+  }
+  stream_ = stream;
 }
 
 void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& trial, CUstream stream,
@@ -416,6 +428,9 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
   std::optional<Workspaces> arena;
   const NothingQueued on_leaving(*driver_, device_, stream);
 
+  if (has_static_memory_ && trial.poison < 0) [[unlikely]] {
+    keep_to_one_stream(stream);
+  }
   Timeline::note(Layer::kBind, true);
   set_numbers(arguments);
   Staging* const staging =

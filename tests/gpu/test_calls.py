@@ -378,3 +378,25 @@ def test_reset_gives_memory_back() -> None:
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() <= free + (2 << 20)
     assert_same(fast(x), model(x))
+
+
+def test_copied_inputs_keep_to_the_first_stream(compiled: Compile) -> None:
+    """What is copied on one stream is not ordered against a launch on another."""
+    options = {"arguments": "copied", "launch": "after_guards"}
+    fast = compiled(lambda x: (x @ x).relu() @ x, options=options)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    for _ in range(4):
+        fast(torch.randn(64, 64, device="cuda"))
+    here, kept = torch.cuda.current_stream(), []
+    for number in range(200):
+        x = torch.randn(64, 64, device="cuda")
+        stream = streams[number % 2]
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            y = fast(x)
+        x.record_stream(stream)
+        y.record_stream(here)
+        kept.append((x, y))
+    for stream in streams:
+        here.wait_stream(stream)
+    assert all(torch.allclose((x @ x).relu() @ x, y, rtol=1e-3, atol=1e-3) for x, y in kept)

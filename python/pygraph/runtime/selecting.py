@@ -46,6 +46,7 @@ class Selecting:
         self._withdraw: Callable[[], None] | None = None  #: ends launches before the guards
         self._go_back: Callable[[], None] | None = None  #: and calls that go past them
         self._program: Any = None  #: which that is about
+        self._before_won = False  #: against calls that go past them
 
     @property
     def measures(self) -> bool:
@@ -135,6 +136,7 @@ class Selecting:
         if pays:
             self._end_early()
         elif go_back is not None and withdraw is not None:
+            self._before_won = True
             go_back()
             self._ask(program, "early", withdraw)
 
@@ -169,7 +171,8 @@ class Selecting:
         if about == "early":
             # What cannot be told apart is not worth the hook that each call goes through.
             decision = dataclasses.replace(
-                decision, graph=decision.graph and decision.clock is not None
+                decision,
+                graph=decision.graph and (decision.clock is not None or self._before_won),
             )
         self._open.get(of, set()).discard(about)
         self._note(_selected(of, decision, about, copies if about == "copies" else ""))

@@ -270,9 +270,16 @@ def divert(wrapper: FunctionType, through: Callable[..., Any]) -> bool:
     return True
 
 
-def diverted_to(wrapper: FunctionType) -> Callable[..., Any] | None:
+def wrapper_of(compiled: Any) -> Any:
+    """The function that runs the calls of what torch.compile has returned, or of a module that was
+    compiled in place."""
+    within = getattr(compiled, "_compiled_call_impl", None)
+    return within or getattr(compiled, "forward", compiled)
+
+
+def diverted_to(wrapper: Any) -> Any:
     """What divert() was given; None: it was not called, or undone."""
-    return (wrapper.__kwdefaults__ or {}).get(_THROUGH)
+    return (getattr(wrapper, "__kwdefaults__", None) or {}).get(_THROUGH)
 
 
 def lead_back(wrapper: FunctionType, like: FunctionType) -> None:

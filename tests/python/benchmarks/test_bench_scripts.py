@@ -38,16 +38,16 @@ ROWS = {
     "captured",
     "compiled",
     "compiled, idle",
-    "before guards",
-    "before guards, idle",
+    "where it pays",
+    "where it pays, idle",
     "lookup",
     "lookup, idle",
     "guess",
     "guess, idle",
     "lookup guess",
     "lookup guess, idle",
-    "lookup before guards",
-    "lookup before guards, idle",
+    "lookup where it pays",
+    "lookup where it pays, idle",
     "drawing",
     "drawing, idle",
     "drawing guess",
@@ -87,7 +87,9 @@ def test_the_host_path(tmp_path: Path) -> None:
     assert [each["layers"] for each in found["layers"]] == [1, 16, 32, 64]
     for each in found["layers"]:
         captured = ["module", "captured", "captured, idle"]
-        assert list(each["rows"]) == [*captured, "compiled", "frozen", "frozen, idle", "state"]
+        frozen = ["compiled", "frozen", "frozen, idle", "state"]
+        past = ["past guards", "past guards, idle"]
+        assert list(each["rows"]) == [*captured, *frozen, *past]
     measured = [(each["layers"], each["training"]) for each in found["calls"]]
     assert measured == [(1, False), (8, False), (32, False), (8, True)]
     for each in found["calls"]:

@@ -94,7 +94,7 @@ class Led:
             compiled(*example)
         self._through = leads(compiled)
         assert self._through is not None, "calls stay with Dynamo"
-        self._made = next(iter(self._through._examples))
+        self._made = next(iter(self._through.examples))
         self.misses = 0
         self.reason: str | None = None
 

@@ -292,9 +292,7 @@ def test_threads_that_come_while_it_is_learned(place: Place) -> None:
 
     def work() -> None:
         with torch.no_grad():
-            for x in given:
-                if not torch.allclose(compiled(x), net(x)):
-                    wrong.append(x)
+            wrong.extend(x for x in given if not torch.allclose(compiled(x), net(x)))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for each in threads:

@@ -24,7 +24,11 @@ LAYOUT = PairLayout(returned=1, sizes=2)
 
 def linked(spent_after: list[int] | None = None, results: int = 0) -> Any:
     """As much of a program as a pair asks for."""
-    return types.SimpleNamespace(spent_after=spent_after or [], block_of_result=[0] * results)
+    return types.SimpleNamespace(
+        spent_after=spent_after or [],
+        block_of_result=[0] * results,
+        note_saved=lambda results: None,
+    )
 
 
 def member(

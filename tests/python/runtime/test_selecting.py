@@ -600,10 +600,12 @@ def test_turns_are_taken_past_the_guards_and_by_dynamo(monkeypatch: pytest.Monke
     assert clocked and all(each.period > each.host for each in clocked), "not to their ends"
 
 
+@pytest.mark.parametrize("clock", ["caller", None], ids=["told", "not told"])
 def test_calls_go_back_where_a_launch_before_the_guards_costs_less(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, clock: Any
 ) -> None:
-    answers = by_question(callable=answer(True), past=answer(False), early=answer(True))
+    """Also where that cannot be told from one behind them, which has not won against anything."""
+    answers = by_question(callable=answer(True), past=answer(False), early=answer(True, clock))
     monkeypatch.setattr(selection, "judge", answers)
     eager = model()
     compiled = compile_twin(eager, launch="before_guards")

@@ -49,7 +49,7 @@ class Way:
     results: list[int]
 
 
-class Seen:
+class WatchedCall:
     """One call of a compiled callable that was watched at its entry point."""
 
     def __init__(self) -> None:
@@ -108,9 +108,9 @@ class Example:
         self._labels: list[str] = []
         self._modes: _engine.ModeGuard | None = None
 
-    def watch(self, call: Callable[[], Any]) -> Seen:
+    def watch(self, call: Callable[[], Any]) -> WatchedCall:
         """Makes one call, with which arguments its graph is called, and by whom."""
-        seen = Seen()
+        seen = WatchedCall()
         _engine.set_watcher(self._way.entry_point, seen.note)
         try:
             seen.value = call()
@@ -121,7 +121,7 @@ class Example:
     def learn(
         self,
         compiled: Callable[..., Any],
-        seen: Seen,
+        seen: WatchedCall,
         given: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Lesson:
@@ -173,7 +173,7 @@ class Example:
         )
         return f"{written} is not what it was"
 
-    def _against_frames(self, seen: Seen) -> types.CodeType:
+    def _against_frames(self, seen: WatchedCall) -> types.CodeType:
         """The code that Dynamo has made, if it and torch alone run in a call."""
         frame, *outer = (each for each in seen.frames if not _leaves_as_it_is(each))
         code = frame.f_code
@@ -198,7 +198,7 @@ class Example:
         self,
         compiled: Any,
         code: types.CodeType,
-        seen: Seen,
+        seen: WatchedCall,
         example: tuple[Any, ...],
         named: dict[str, Any],
     ) -> CallState:
@@ -247,7 +247,7 @@ class Example:
         builder.see_attributes(module, name, hooks)
         builder.see_method(module, "forward")
 
-    def _sources(self, seen: Seen, state: CallState) -> list[int]:
+    def _sources(self, seen: WatchedCall, state: CallState) -> list[int]:
         place = {id(leaf): number for number, leaf in enumerate(state.leaves)}
         found = [place.get(id(seen.arguments[index]), -1) for index in self._way.order]
         if -1 in found:
@@ -260,7 +260,7 @@ class Example:
 
     # ------------------------------------------------------------------ what is returned
 
-    def _form(self, seen: Seen, state: CallState) -> list[tuple[OutputKind, int, int, Any]]:
+    def _form(self, seen: WatchedCall, state: CallState) -> list[tuple[OutputKind, int, int, Any]]:
         """How what a call returned is made of the graph's results."""
         parts: list[tuple[OutputKind, int, int, Any]] = []
         order = self._way.results

@@ -53,7 +53,7 @@ class PastGuards(_engine.EngineCalled):
         self._through_dynamo = dynamo.copied(wrapper)
         self._wrapper = weakref.ref(wrapper)
         self._pending: list[_Pending] = []
-        self._examples: dict[Example, weakref.ref[Any]] = {}  #: and Dynamo's code
+        self.examples: dict[Example, weakref.ref[Any]] = {}  #: and Dynamo's code
         self._misses = 0
         self.leads = True  #: until calls go where they went before
 
@@ -65,7 +65,7 @@ class PastGuards(_engine.EngineCalled):
     def _miss(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if self._pending and not self._pending[-1].example.graph.held:
             return self._learn(self._pending.pop(), positional, named)
-        graphs = [each.graph.dispatcher for each in tuple(self._examples)]
+        graphs = [each.graph.dispatcher for each in tuple(self.examples)]
         # Another thread's call may be under way, for which such a one does not wait.
         if graphs and not any(each.undecided or each.busy for each in graphs):
             self._misses += 1
@@ -112,24 +112,24 @@ class PastGuards(_engine.EngineCalled):
         def forget(_: object) -> None:
             calls.remove(example)
             if (this := mine()) is not None:
-                this._examples.pop(example, None)
+                this.examples.pop(example, None)
 
-        self._examples[example] = weakref.ref(second.likeness.code, forget)
+        self.examples[example] = weakref.ref(second.likeness.code, forget)
         example.graph.report.past_guards = True
         log.debug("%s: its calls go past the guards", example.name)
 
     def forget(self, example: Example) -> None:
         """Its calls go to Dynamo again, as others do that it has not seen."""
         self._calls.remove(example)
-        self._examples.pop(example, None)
+        self.examples.pop(example, None)
         example.graph.report.past_guards = False
-        if not self._examples and not self._pending:
+        if not self.examples and not self._pending:
             self._end("it does not pay")
 
     def _refuse(self, pending: _Pending, frames: Sequence[FrameType], reason: Exception) -> None:
         log.debug("%s: its calls stay with Dynamo: %s", pending.example.name, reason)
         pending.refused(frames)
-        if not self._examples and not self._pending:
+        if not self.examples and not self._pending:
             self._end(str(reason))
 
     def _end(self, reason: str) -> None:
@@ -139,10 +139,10 @@ class PastGuards(_engine.EngineCalled):
         if wrapper is not None:
             log.debug("%s goes back to Dynamo: %s", wrapper.__name__, reason)
             dynamo.lead_back(wrapper, self._through_dynamo)
-        for example in self._examples:
+        for example in self.examples:
             self._calls.remove(example)
             example.graph.report.past_guards = False
-        self._examples.clear()
+        self.examples.clear()
 
 
 #: By dynamo.which_runs().
@@ -171,6 +171,5 @@ def lead(frames: Sequence[FrameType], example: Example, refused: Refused) -> Pas
 def leads(compiled: Any) -> PastGuards | None:
     """What leads the calls of something that torch.compile has returned; None: nothing does. For
     tests and benchmarks."""
-    wrapper = getattr(compiled, "_compiled_call_impl", None) or getattr(compiled, "forward", None)
-    found = dynamo.diverted_to(wrapper or compiled)
+    found = dynamo.diverted_to(dynamo.wrapper_of(compiled))
     return found if isinstance(found, PastGuards) else None
