@@ -397,6 +397,14 @@ def guarded_by(code: CodeType) -> list[Guarded] | None:
         return None
 
 
+def admits(code: CodeType, variables: Mapping[str, Any]) -> bool:
+    """Whether the guards in front of code that Dynamo has made admit a call with these variables of
+    its frame, as things are now."""
+    entries = private("torch._C._dynamo.eval_frame:_debug_get_cache_entry_list")(code_before(code))
+    managers = [each.guard_manager for each in entries if each.code is code]
+    return any(each.check(dict(variables)) for each in managers)
+
+
 def _said(guard: Any) -> Iterator[Guarded]:
     """Of one that asks something of several things, by what it says of itself."""
     for text in guard.verbose_code_parts():

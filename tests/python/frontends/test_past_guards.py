@@ -132,6 +132,42 @@ def test_each_of_several_graphs_is_reached(place: Place) -> None:
     assert served(through) == before + 4
 
 
+def test_there_are_not_more_of_them_than_are_looked_through(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past_guards, "_MOST_EXAMPLES", 2)
+    net = Net().to(place.torch)
+    compiled = compile_for(place, net)
+    for rows in (2, 3, 5):
+        warmed(compiled, place.randn(rows, 4))
+    through = leads(compiled)
+    before = served(through)
+    for rows in (5, 2, 3, 5):
+        x = place.randn(rows, 4)
+        assert torch.allclose(compiled(x), net(x))
+    assert served(through) == before + 2
+    assert [each.past_guards for each in pygraph.report().graphs] == [True, True, False]
+
+
+def test_what_changes_while_it_is_learned_is_not_taken_for_what_was_compiled(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread, between the guards of a call and the look at what they look at."""
+    net, learn, learned = Net().to(place.torch), past_guards.Example.learn, []
+
+    def change_before(*given: Any) -> Any:
+        learned.append(1)
+        net.scale = 3.0 if len(learned) == 2 else net.scale
+        return learn(*given)
+
+    monkeypatch.setattr(past_guards.Example, "learn", change_before)
+    compiled = warmed(compile_for(place, net), place.randn(2, 4))
+    assert len(learned) >= 2
+    for _ in range(CALLS):
+        x = place.randn(2, 4)
+        assert torch.allclose(compiled(x), net(x))
+
+
 def test_what_was_learned_goes_with_the_code(place: Place) -> None:
     net = Net().to(place.torch)
     compiled = warmed(compile_for(place, net), place.randn(2, 4))

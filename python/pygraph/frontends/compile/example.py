@@ -131,6 +131,9 @@ class Example:
         require_no_modes(self.name)
         code = self._against_frames(seen)
         state = self._compare(compiled, code, seen, given, named)
+        frame = next(each for each in seen.frames if each.f_code is code)
+        if not dynamo.admits(code, frame.f_locals):
+            raise NotFrozen(f"what the guards of {self.name} look at has changed in its call")
         found = Likeness(code, self._sources(seen, state), self._form(seen, state))
         return Lesson(found, state, modes.same_for_compiled_code())
 

@@ -31,6 +31,10 @@ log = logging.getLogger(__name__)
 #: Calls that go the long way until it counts whether more go the short one.
 _FIRST_CALLS = 64
 
+#: Graphs of one callable, at most: a call that is of none of them is compared with all. As many as
+#: Dynamo compiles code for one function, unless it is told otherwise.
+_MOST_EXAMPLES = 8
+
 #: Told the frames of a call that is on its way, where none like it can go past the guards.
 Refused = Callable[[Sequence[FrameType]], None]
 
@@ -56,6 +60,10 @@ class PastGuards(_engine.EngineCalled):
         self.examples: dict[Example, weakref.ref[Any]] = {}  #: and Dynamo's code
         self._misses = 0
         self.leads = True  #: until calls go where they went before
+
+    @property
+    def full(self) -> bool:
+        return len(self.examples) + len(self._pending) >= _MOST_EXAMPLES
 
     def add(self, example: Example, refused: Refused) -> None:
         """Calls that are served by the example's graph are to be led there."""
@@ -164,6 +172,8 @@ def lead(frames: Sequence[FrameType], example: Example, refused: Refused) -> Pas
         if not dynamo.divert(wrapper, through):
             return None
         _led[which] = through
+    if through.full:
+        return None
     through.add(example, refused)
     return through
 
