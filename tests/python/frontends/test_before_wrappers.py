@@ -14,7 +14,7 @@ from places import Place, assert_bits
 from training_support import fresh
 
 from pygraph import _engine
-from pygraph.runtime.compiled_graph import CompiledGraph, Speculation
+from pygraph.runtime.compiled_graph import CompiledGraph
 
 N = 12
 
@@ -38,8 +38,7 @@ class Wrapped:
         order = list(range(len(arguments)))[::-1]
         connected = self.entry, self.graph.dispatcher, len(order), order, None
         counts = _engine.connect_entry_point(*connected)
-        launches = Speculation(before_wrappers=True, before_guards=False)
-        self.graph.note_entry_point(launches, counts, self)
+        self.graph.note_entry_point(True, counts, self)
 
     def _called(self, *given: Any) -> Any:
         self.seen.append(self.replays)
