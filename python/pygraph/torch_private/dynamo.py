@@ -192,24 +192,20 @@ class Running:
 def running(frames: Sequence[FrameType]) -> Running | None:
     """The callable that one of `frames` runs; None where this torch runs callables in another
     way."""
-    for frame in frames:
-        if _is_wrapper(frame.f_code):
-            hooks = getattr(frame.f_locals.get("self"), "enter_exit_hooks", None)
-            return Running(hooks, frame.f_code) if isinstance(hooks, list) else None
-    return None
+    frame = _frame_of_wrapper(frames)
+    hooks = None if frame is None else _hooks_in(frame)
+    return None if frame is None or hooks is None else Running(hooks, frame.f_code)
 
 
 def which_runs(frames: Sequence[FrameType]) -> tuple[int, int] | None:
     """Tells apart what torch.compile has returned, whose call one of `frames` runs, as long as it
     lives; None: none of them does, or calls run in a context that a backend asks for."""
-    for frame in frames:
-        if _is_wrapper(frame.f_code):
-            variables = frame.f_locals
-            hooks = getattr(variables.get("self"), "enter_exit_hooks", ())
-            if any(getattr(each, "__name__", "") == _IN_CONTEXT for each in hooks):
-                return None
-            return id(variables.get("self")), id(variables.get("fn"))
-    return None
+    frame = _frame_of_wrapper(frames)
+    if frame is None:
+        return None
+    if any(getattr(each, "__name__", "") == _IN_CONTEXT for each in _hooks_in(frame) or ()):
+        return None
+    return id(frame.f_locals.get("self")), id(frame.f_locals.get("fn"))
 
 
 _IN_CONTEXT = "call_backend_ctx"
@@ -219,13 +215,24 @@ _IN_CONTEXT = "call_backend_ctx"
 def wrapper_running(frames: Sequence[FrameType]) -> FunctionType | None:
     """The function that torch.compile has returned, whose call one of `frames` runs; None: it is
     not found. All objects of the process are looked through for it."""
-    for frame in frames:
-        if _is_wrapper(frame.f_code):
-            variables = frame.f_locals
-            for found in gc.get_referrers(frame.f_code):
-                if isinstance(found, FunctionType) and _is_of(found, frame.f_code, variables):
-                    return found
+    frame = _frame_of_wrapper(frames)
+    if frame is None:
+        return None
+    for found in gc.get_referrers(frame.f_code):
+        if isinstance(found, FunctionType) and _is_of(found, frame.f_code, frame.f_locals):
+            return found
     return None
+
+
+def _frame_of_wrapper(frames: Sequence[FrameType]) -> FrameType | None:
+    """The first that runs what torch.compile has made of a function."""
+    return next((each for each in frames if _is_wrapper(each.f_code)), None)
+
+
+def _hooks_in(frame: FrameType) -> list[Any] | None:
+    """Of such a frame; None where this torch has none."""
+    hooks = getattr(frame.f_locals.get("self"), "enter_exit_hooks", None)
+    return hooks if isinstance(hooks, list) else None
 
 
 def _is_of(function: FunctionType, code: CodeType, variables: Mapping[str, Any]) -> bool:
