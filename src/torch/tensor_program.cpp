@@ -210,6 +210,43 @@ void TensorProgram::refuse_visible_copy(const Arguments& arguments, std::size_t 
 }
 
 /// Brings the arguments that are on the host to the device, in a block that the call owns.
+/// A call whose copies fill static memory, or read it behind the launch: it waits for the last one
+/// of its program, which may be on another stream.
+class TensorProgram::InTurn {
+ public:
+  InTurn(TensorProgram& program, CUstream stream)
+      : program_(program.has_static_memory_ ? &program : nullptr), stream_(stream) {
+    if (program_ == nullptr) [[likely]] {
+      return;
+    }
+    const Driver& driver = *program.driver_;
+    if (program.last_call_) {
+      driver.check(driver.api.cuStreamWaitEvent(stream, program.last_call_.get(), 0),
+                   "cuStreamWaitEvent", "the call before");
+      return;
+    }
+    CUevent event = nullptr;
+    driver.check(driver.api.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate",
+                 "calls in turn");
+    program.last_call_ = EventHandle(driver, event);
+  }
+  ~InTurn() {
+    if (program_ == nullptr) [[likely]] {
+      return;
+    }
+    const DriverApi& api = program_->driver_->api;
+    if (api.cuEventRecord(program_->last_call_.get(), stream_) != CUDA_SUCCESS) {
+      api.cuStreamSynchronize(stream_);
+    }
+  }
+  InTurn(const InTurn&) = delete;
+  InTurn& operator=(const InTurn&) = delete;
+
+ private:
+  TensorProgram* program_;
+  CUstream stream_;
+};
+
 OwnedTensor TensorProgram::stage(const Arguments& arguments, Staging& staging, CUstream stream) {
   const TorchApi& api = torch_api();
   std::vector<std::int64_t> integers(staged_.size());
@@ -255,13 +292,6 @@ OwnedTensor TensorProgram::stage(const Arguments& arguments, Staging& staging, C
   }
   staging.bring(pieces, stream);
   return block;
-}
-
-void TensorProgram::keep_to_one_stream(CUstream stream) {
-  if (stream_.value_or(stream) != stream) {
-    throw CallRefused("memory that it copies by is of calls on another stream");
-  }
-  stream_ = stream;
 }
 
 void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& trial, CUstream stream,
@@ -427,10 +457,8 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
   std::vector<OwnedTensor>& blocks = launched.blocks;
   std::optional<Workspaces> arena;
   const NothingQueued on_leaving(*driver_, device_, stream);
+  const InTurn in_turn(*this, stream);
 
-  if (has_static_memory_ && trial.poison < 0) [[unlikely]] {
-    keep_to_one_stream(stream);
-  }
   Timeline::note(Layer::kBind, true);
   set_numbers(arguments);
   Staging* const staging =

@@ -381,10 +381,8 @@ class TensorProgram {
   class Workspace;
   class Workspaces;
   class RandomState;
+  class InTurn;
 
-  /// Copies of calls on two streams are not ordered against each other's launches: where they have
-  /// static memory, calls on another stream than the first one's are refused.
-  void keep_to_one_stream(CUstream stream);
   void bind_arguments(const Arguments& arguments, const Trial& trial, CUstream stream,
                       std::vector<Borrowed>& borrowed);
   void note_formula(const Formula& formula);
@@ -432,7 +430,7 @@ class TensorProgram {
   std::set<std::uint32_t> doubles_;      ///< tensors on the host that formulas take numbers from
   bool writes_arguments_ = false;
   bool has_static_memory_ = false;  ///< that copies in front of a launch fill, or behind it read
-  std::optional<CUstream> stream_;  ///< of its first call, if it has
+  EventHandle last_call_;           ///< behind the last call, if it has
   CUcontext context_ = nullptr;
   mutable CallStatistics statistics_;
   std::int64_t patience_ = -1;
