@@ -607,6 +607,9 @@ class Structure::Walk {
 
   bool tensor(const Place& node, PyObject* object) {
     found_.leaves.push_back(PythonRef::to(object));
+    if (node.object && !lacks(object, node.object.get())) [[unlikely]] {
+      return false;
+    }
     if (node.children == 0) {
       return true;
     }
@@ -618,6 +621,15 @@ class Structure::Walk {
     return std::all_of(hooks().begin(), hooks().end(), [&](const TensorAttribute& attribute) {
       return admits_attribute(attribute, object);
     });
+  }
+
+  static bool lacks(PyObject* object, PyObject* names) noexcept {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
+      if (PyObject_HasAttr(object, PyTuple_GET_ITEM(names, i)) != 0) {
+        return false;
+      }
+    }
+    return true;
   }
 
   bool admits_attribute(const TensorAttribute& attribute, PyObject* tensor) {
@@ -679,6 +691,9 @@ Structure::Structure(std::vector<Place> nodes) : nodes_(std::move(nodes)) {
                               node.kind == Place::Kind::kBytes || node.kind == Place::Kind::kNumber;
     if (node.kind == Place::Kind::kMethods && !are_keys_and_names(node.key.get())) {
       throw std::invalid_argument("a class in a structure does not say which keys it has");
+    }
+    if (node.kind == Place::Kind::kTensor && node.object && !PyTuple_Check(node.object.get())) {
+      throw std::invalid_argument("a tensor in a structure does not say which names it lacks");
     }
     if (node.kind == Place::Kind::kReference && node.children != 1) {
       throw std::invalid_argument("a reference of a structure does not say what it refers to");

@@ -69,7 +69,8 @@ struct Place {
     kReference,   ///< a weak reference of the type `type`, or the context variable `object`; one
                   ///< child: what it refers to now
     kEmpty,       ///< a variable without a value
-    kTensor,      ///< a tensor of the type `type`; children, or none: its gradient, its hooks
+    kTensor,      ///< a tensor of the type `type`, without attributes of the names `object`, a
+                  ///< tuple, if there is one; children, or none: its gradient, its hooks
     kUnread,      ///< a gradient that nobody reads: a leaf that is left out
     kGenerator,   ///< a random generator
     kNumber,      ///< a number that may stand in for `object`; a leaf

@@ -354,9 +354,18 @@ def is_graph(name: str) -> bool:
 
 def is_harmless(value: Any) -> bool:
     """Whether it is what Dynamo's code calls around its graph, for profilers."""
+    return _is_one_of(value, "record_pregraph_bytecode_enter", "record_pregraph_bytecode_exit")
+
+
+def is_setter(value: Any) -> bool:
+    """Whether it is what Dynamo's code sets an attribute of an object by, in its `__dict__`."""
+    return _is_one_of(value, "object_setattr_ignore_descriptor")
+
+
+def _is_one_of(value: Any, *names: str) -> bool:
     if not callable(value):
         return False
-    for name in ("record_pregraph_bytecode_enter", "record_pregraph_bytecode_exit"):
+    for name in names:
         with contextlib.suppress(Missing):
             if value is private(f"torch._dynamo.utils:{name}"):
                 return True
@@ -387,6 +396,8 @@ class Guarded:
     """The kinds of these guards, by Dynamo's names."""
     contained: frozenset[str] = frozenset()
     """The keys that they ask for, of a dictionary."""
+    lacking: frozenset[str] = frozenset()
+    """The attributes that it is not to have."""
 
 
 def guarded_by(code: CodeType) -> list[Guarded] | None:
@@ -423,10 +434,17 @@ def _said(guard: Any) -> Iterator[Guarded]:
 def _looked_at(manager: Any) -> Iterator[Guarded]:
     checks: set[str] = set()
     contained: set[str] = set()
+    lacking: set[str] = set()
     for guard in manager.get_leaf_guards():
         kind, text = type(guard).__name__, " ".join(guard.verbose_code_parts())
-        if kind == "NO_HASATTR" and f"'{MARKS}" in text:
-            continue  # of tensors whose sizes are to vary
+        if kind == "NO_HASATTR":
+            found = re.search(r"^not hasattr\(.*, ['\"](\w+)['\"]\)", text.partition("  # ")[0])
+            if found is None:
+                kind = "NO_HASATTR of a name"
+            else:
+                if not found[1].startswith(MARKS):  # of tensors whose sizes are to vary
+                    lacking.add(found[1])
+                continue
         if kind == LAMBDA:
             yield from _said(guard)
             continue
@@ -437,7 +455,7 @@ def _looked_at(manager: Any) -> Iterator[Guarded]:
             else:
                 contained.add(found[1])
         checks.add(kind)
-    yield Guarded(manager.get_source(), frozenset(checks), frozenset(contained))
+    yield Guarded(manager.get_source(), frozenset(checks), frozenset(contained), frozenset(lacking))
     below = list(manager.get_child_managers())
     if hasattr(manager, "get_key_value_managers"):  # of a dictionary
         for pair in manager.get_key_value_managers().values():

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 import pygraph
 from pygraph import _engine
-from pygraph.frontends.compile.bytecode import does_more
+from pygraph.frontends.compile.bytecode import Beside, beside_graph
 from pygraph.frontends.compile.freeze import Frozen
 from pygraph.frontends.compile.past_guards import leads
 
@@ -512,6 +512,141 @@ def test_a_static_method_and_an_empty_tuple(
     case.misses(place.randn(3))
 
 
+class Collector:
+    """As a library has one that its models write to while they run."""
+
+    def __init__(self) -> None:
+        self.active: bool | None = None
+
+
+class Written(Collector):
+    """Whoever sets an attribute is heard."""
+
+    heard = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        type(self).heard += 1
+        super().__setattr__(name, value)
+
+
+COLLECTOR, WRITTEN = Collector(), Written()
+
+
+def sets_and_resets(x: torch.Tensor) -> torch.Tensor:
+    COLLECTOR.active = True
+    y = x * 2
+    COLLECTOR.active = None
+    return y
+
+
+def sets(x: torch.Tensor) -> torch.Tensor:
+    COLLECTOR.active = True
+    return x * 2
+
+
+@pytest.mark.parametrize("led", [False, True], ids=["frozen", "led"])
+@pytest.mark.parametrize("function", [sets, sets_and_resets])
+def test_an_attribute_that_is_set_to_what_it_is(place: Place, led: bool, function: Any) -> None:
+    COLLECTOR.active = None
+    case = Case(place, function, place.randn(3), led=led)
+    function(place.randn(3))
+    end = COLLECTOR.active
+    case.serves(place.randn(3))
+    assert COLLECTOR.active is end
+    for other in (False, "other", not end):
+        COLLECTOR.active = other  # type: ignore[assignment]
+        misses = case.fast.misses
+        case.fast(place.randn(3))
+        assert case.fast.misses == misses + 1 and COLLECTOR.active is end
+    case.serves(place.randn(3))
+
+
+def test_an_object_that_hears_of_attributes(place: Place) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        WRITTEN.active = True
+        return x * 2
+
+    compiled = place.compile(function)
+    assert refusal(compiled, place.randn(3))
+    heard = Written.heard
+    compiled(place.randn(3))
+    assert Written.heard == heard + 1
+
+
+class Asks(nn.Module):
+    """Looks for attributes of everything around it."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("shift", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * getattr(self.config, "scale", 2.0) + getattr(self, "offset", 1.0)
+        # A buffer that is looked up by getattr, and the class of an object.
+        y = y + getattr(self, "shift", 0.0) * (2.0 if isinstance(self.config, Plain) else 3.0)
+        return y * 5 if hasattr(x, "mark") else y
+
+
+class Mapped(Plain):
+    """Looks attributes up by other names, as configurations of a well-known library do."""
+
+    names: dict[str, str] = {}
+
+    def __getattribute__(self, name: str) -> Any:
+        names = super().__getattribute__("names")
+        return super().__getattribute__(names.get(name, name))
+
+
+@pytest.mark.parametrize("led", [False, True], ids=["frozen", "led"])
+@pytest.mark.parametrize("config", [Plain, Mapped])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module, _: setattr(module.config, "scale", 3.0),
+        lambda module, patch: patch.setattr(Plain, "scale", 4.0, raising=False),
+        lambda module, _: setattr(module, "offset", 2.0),
+        lambda module, patch: patch.setattr(Asks, "offset", 3.0, raising=False),
+        lambda module, _: module.register_parameter("offset", nn.Parameter(module.shift * 7)),
+        lambda module, _: vars(module).update(shift=2.0),
+        lambda module, patch: patch.setattr(Asks, "shift", 3.0, raising=False),
+        lambda module, _: setattr(
+            module.config, "__class__", type("Other", (type(module.config),), {})
+        ),
+    ],
+    ids=[
+        "variable", "variable of its class", "of a module", "of its class", "a parameter",
+        "in front of a buffer", "of the class, in front of a buffer", "class",
+    ],
+)  # fmt: skip
+def test_attributes_that_are_not_there(
+    place: Place,
+    led: bool,
+    config: Any,
+    change: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = Asks(config()).to(place.torch)
+    case = Case(place, module, place.randn(3), led=led)
+    case.serves(place.randn(3))
+    change(module, monkeypatch)
+    x, misses = place.randn(3), case.fast.misses
+    found = case.fast(x)
+    assert case.fast.misses == misses + 1
+    # Dynamo's guards do not look for all of what may stand in front of a buffer.
+    assert same(found, case.compiled(x))
+
+
+@pytest.mark.parametrize("led", [False, True], ids=["frozen", "led"])
+def test_an_attribute_that_a_tensor_has_not(place: Place, led: bool) -> None:
+    module = Asks(Plain()).to(place.torch)
+    case = Case(place, module, place.randn(3), led=led)
+    marked = place.randn(3)
+    marked.mark = 1  # type: ignore[attr-defined]
+    case.misses(marked)
+    case.serves(place.randn(3))
+
+
 def test_weights_that_are_others_of_the_same_shape_are_read(net: Any, place: Place) -> None:
     """As Dynamo's code does, which reads them in each call."""
     case, module, draw = net
@@ -873,12 +1008,24 @@ def test_a_call_that_is_served_is_one_that_the_guards_admit(
 
 
 def test_the_instructions_of_code() -> None:
-    names = {"__compiled_fn_1": lambda *_: (), "other": lambda *_: ()}
+    names = {
+        "__compiled_fn_1": lambda *_: (),
+        "other": lambda *_: (),
+        "here": sys.modules[__name__],
+    }
 
-    def of(source: str) -> str | None:
+    def beside(source: str) -> Beside:
         made = compile(f"def function(x, y):\n    {source}", "test", "exec")
         code = next(each for each in made.co_consts if isinstance(each, types.CodeType))
-        return does_more(code, names)
+        return beside_graph(code, names)
+
+    def of(source: str) -> str | None:
+        found = beside(source)
+        assert not found.sets
+        return found.reason
+
+    (found,) = beside("r = __compiled_fn_1(x); here.COLLECTOR.active = None; return r").sets
+    assert found == ("G['here'].COLLECTOR.active", COLLECTOR, "active", None)
 
     assert of("r = __compiled_fn_1(x, y.a['b']); return {'k': (r[0], [r[1], 3])}") is None
     assert of("a, b = __compiled_fn_1(x); return [b, a]") is None
@@ -888,6 +1035,10 @@ def test_the_instructions_of_code() -> None:
         "r = __compiled_fn_1(x); other(y); return r": "it calls something",
         "r = __compiled_fn_1(x); y.append(r); return r": ("it calls something", "it runs LOAD_MET"),
         "r = __compiled_fn_1(x); y.a = r; return r": "it runs STORE_ATTR",
+        "r = __compiled_fn_1(x); here.COLLECTOR.active = r; return r": "it sets active of",
+        "r = __compiled_fn_1(x); here.COLLECTOR.active = 3; return r": "it sets active of",
+        "r = __compiled_fn_1(x); here.WRITTEN.active = None; return r": "it runs STORE_ATTR",
+        "r = __compiled_fn_1(x); here.FACTOR = None; return r": "it runs STORE_ATTR",
         "r = __compiled_fn_1(x); y['a'] = r; return r": "it runs STORE_SUBSCR",
         "r = __compiled_fn_1(x); return r if y else x": "it runs POP_JUMP",
         "r = __compiled_fn_1(x); return r[0] + 1": "it runs BINARY_OP",

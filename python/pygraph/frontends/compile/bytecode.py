@@ -3,7 +3,9 @@
 Behind the call it may do whatever the function did besides: append to a list, set an attribute.
 A call that goes past that code would leave it out. So the code is followed, instruction by
 instruction, with what each leaves on the stack. Only instructions are known here that read, that
-make containers of the code's own, and that call the graph, once. Any other is a reason.
+make containers of the code's own, that call the graph, once, and that set an attribute of what a
+variable of a Python module is to a constant: where the attribute is that already, nothing is left
+out. Any other is a reason.
 """
 
 from __future__ import annotations
@@ -11,22 +13,40 @@ from __future__ import annotations
 import dataclasses
 import dis
 import sys
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from pygraph.torch_private import dynamo
+
+
+class Set(NamedTuple):
+    """An attribute that is set."""
+
+    source: str  #: as guards write it
+    owner: Any
+    name: str
+    value: Any  #: None, or a bool
+
+
+class Beside(NamedTuple):
+    """What code does beside calling its graph."""
+
+    reason: str | None = None  #: None: nothing but what follows
+    sets: tuple[Set, ...] = ()
 
 
 class _Item(NamedTuple):
     """Of the stack, or a local variable."""
 
     kind: str = "other"
-    value: Any = None  #: of a global variable
+    value: Any = None  #: of a constant, or of `source`
+    source: str | None = None  #: of a variable of a Python module, as guards write it
 
 
-_OTHER, _NULL, _OWN, _GRAPH, _HARMLESS, _FLAG = map(
-    _Item, ("other", "null", "own", "graph", "harmless", "flag")
+_OTHER, _NULL, _OWN, _GRAPH, _HARMLESS, _FLAG, _SETTER = map(
+    _Item, ("other", "null", "own", "graph", "harmless", "flag", "setter")
 )
+_CONSTANT = "constant"
 _NOTHING = {
     "RESUME", "NOP", "CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "PRECALL", "NOT_TAKEN",
     "DELETE_FAST", "MAKE_CELL",
@@ -57,12 +77,13 @@ class _Unknown(Exception):
     """The text says what the code does."""
 
 
-def does_more(code: CodeType, variables: dict[str, Any]) -> str | None:
+def beside_graph(code: CodeType, variables: dict[str, Any]) -> Beside:
     """What code that Dynamo has made does beside calling its graph, and making containers of what
-    that returns; None: nothing. `variables`: of its module."""
+    that returns. `variables`: of its module."""
     instructions = list(dis.get_instructions(code))
     number = {each.offset: index for index, each in enumerate(instructions)}
     ways = [_Way()]
+    sets: dict[str, Set] = {}
     try:
         for count, way in enumerate(ways):  # which grow
             if count == _MOST_WAYS:
@@ -80,11 +101,14 @@ def does_more(code: CodeType, variables: dict[str, Any]) -> str | None:
                     way.follow(each, variables)
             if way.graphs != 1:
                 raise _Unknown(f"it calls {way.graphs} graphs")
+            for each in way.sets:
+                if sets.setdefault(each.source, each).value is not each.value:
+                    raise _Unknown(f"it sets {each.source} to different values")
     except _Unknown as error:
-        return str(error)
+        return Beside(str(error))
     except (IndexError, KeyError):
-        return "its instructions cannot be followed"
-    return None
+        return Beside("its instructions cannot be followed")
+    return Beside(sets=tuple(sets.values()))
 
 
 @dataclasses.dataclass
@@ -95,6 +119,7 @@ class _Way:
     stack: list[_Item] = dataclasses.field(default_factory=list)
     variables: dict[str, _Item] = dataclasses.field(default_factory=dict)  #: of the frame
     graphs: int = 0
+    sets: list[Set] = dataclasses.field(default_factory=list)
 
     def at_condition(self, each: dis.Instruction, target: int) -> _Way:
         """The other way. What is returned must not depend on it, nor what it asks run anything."""
@@ -115,7 +140,9 @@ class _Way:
             self.variables[names[0]] = stack.pop()
             stack.append(self.variables.get(names[1], _OTHER))
         elif name in _READS:
-            stack.append(_OTHER)
+            value = each.argval
+            constant = value is None or isinstance(value, (bool, str))
+            stack.append(_Item(_CONSTANT, value) if constant else _OTHER)
         elif name in _MAKES:
             factor, besides = _MAKES[name]
             self._drop(factor * argument + besides)
@@ -143,34 +170,66 @@ class _Way:
             stack[-1], stack[-argument] = stack[-argument], stack[-1]
         elif name == "LOAD_GLOBAL":
             stack += [_NULL] * (argument & 1)  # above or below: a call takes both
-            graph = dynamo.is_graph(each.argval)
-            stack.append(_GRAPH if graph else _Item(value=variables.get(each.argval)))
+            graph, source = dynamo.is_graph(each.argval), f"G[{each.argval!r}]"
+            found = _Item(value=variables.get(each.argval), source=source)
+            stack.append(_GRAPH if graph else found)
         elif name in ("LOAD_ATTR", "LOAD_METHOD"):
             self._attribute(each, with_owner=name == "LOAD_METHOD" or _has_flag(argument))
         elif name == "CALL":
             self._call(argument)
+        elif name == "STORE_ATTR":
+            owner, value = stack.pop(), stack.pop()
+            if not _sets_as_objects_do(owner.value):
+                raise _Unknown(f"it runs STORE_ATTR {each.argval}")
+            self._set(owner, each.argval, value)
         else:
             raise _Unknown(f"it runs {name} {each.argrepr}".rstrip())
 
     def _attribute(self, each: dis.Instruction, with_owner: bool) -> None:
-        value = getattr(self.stack.pop().value, each.argval, None)
-        harmless = dynamo.is_harmless(value)
-        self.stack.append(_HARMLESS if harmless else _FLAG if type(value) is bool else _OTHER)
+        owner, name = self.stack.pop(), each.argval
+        value = getattr(owner.value, name, None)
+        if dynamo.is_harmless(value):
+            found = _HARMLESS
+        elif dynamo.is_setter(value):
+            found = _SETTER
+        elif type(value) is bool:
+            found = _FLAG
+        elif owner.source is not None and isinstance(owner.value, ModuleType):
+            found = _Item(value=value, source=f"{owner.source}.{name}")
+        else:
+            found = _OTHER
+        self.stack.append(found)
         if with_owner:  # a module's function has none
-            self.stack.append(_NULL if harmless else _OTHER)
+            self.stack.append(_NULL if found in (_HARMLESS, _SETTER) else _OTHER)
 
     def _call(self, count: int) -> None:
-        self._drop(count)
+        arguments = [self.stack.pop() for _ in range(count)][::-1]
         called = {self.stack.pop().kind, self.stack.pop().kind} - {_NULL.kind}
         if called == {_GRAPH.kind}:
             self.graphs += 1
+        elif called == {_SETTER.kind} and count == 3 and type(arguments[1].value) is str:
+            self._set(arguments[0], arguments[1].value, arguments[2])
         elif called != {_HARMLESS.kind}:
             raise _Unknown("it calls something beside its graph")
         self.stack.append(_OTHER)
 
+    def _set(self, owner: _Item, name: str, value: _Item) -> None:
+        constant = value.kind == _CONSTANT and (value.value is None or type(value.value) is bool)
+        if owner.source is None or not constant or isinstance(owner.value, ModuleType):
+            raise _Unknown(f"it sets {name} of an object")
+        self.sets.append(Set(f"{owner.source}.{name}", owner.value, name, value.value))
+
     def _drop(self, count: int) -> None:
         for _ in range(count):
             self.stack.pop()
+
+
+def _sets_as_objects_do(owner: Any) -> bool:
+    """Whether an attribute that is set is a variable of the object's own, and nothing else runs."""
+    kind = type(owner)
+    return kind.__setattr__ is object.__setattr__ and isinstance(
+        getattr(owner, "__dict__", None), dict
+    )
 
 
 def _has_flag(argument: int) -> bool:

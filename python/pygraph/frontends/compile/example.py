@@ -30,7 +30,7 @@ import torch
 from pygraph import _engine
 from pygraph._engine import OutputKind
 from pygraph.frontends.callable.structure import is_atom
-from pygraph.frontends.compile.bytecode import does_more
+from pygraph.frontends.compile.bytecode import Set, beside_graph
 from pygraph.frontends.compile.guarded import CallState, NotComparable, StateBuilder
 from pygraph.runtime.compiled_graph import CompiledGraph
 from pygraph.torch_private import dynamo, modes, modules
@@ -129,8 +129,8 @@ class Example:
         if seen.count != 1:
             raise NotFrozen(f"{self.name} calls its graph {seen.count} times in one call")
         require_no_modes(self.name)
-        code = self._against_frames(seen)
-        state = self._compare(compiled, code, seen, given, named)
+        code, sets = self._against_frames(seen)
+        state = self._compare(compiled, code, sets, seen, given, named)
         frame = next(each for each in seen.frames if each.f_code is code)
         if not dynamo.admits(code, frame.f_locals):
             raise NotFrozen(f"what the guards of {self.name} look at has changed in its call")
@@ -176,8 +176,8 @@ class Example:
         )
         return f"{written} is not what it was"
 
-    def _against_frames(self, seen: WatchedCall) -> types.CodeType:
-        """The code that Dynamo has made, if it and torch alone run in a call."""
+    def _against_frames(self, seen: WatchedCall) -> tuple[types.CodeType, tuple[Set, ...]]:
+        """The code that Dynamo has made, if it and torch alone run in a call; and what it sets."""
         frame, *outer = (each for each in seen.frames if not _leaves_as_it_is(each))
         code = frame.f_code
         strange = [each.f_code for each in outer if not dynamo.is_of_calls(each.f_code)]
@@ -188,27 +188,34 @@ class Example:
                 f"{self.name} in front of its graph, which a frozen call would leave out; needed: "
                 "what torch.compile has returned, compiled as a whole"
             )
-        more = does_more(code, frame.f_globals)
-        if more is not None:
+        beside = beside_graph(code, frame.f_globals)
+        if beside.reason is not None:
             raise NotFrozen(
                 f"the code that Dynamo has made of {self.name} does more than to call its graph "
-                f"and return tuples, lists and dictionaries of what that returns: {more}; needed: "
-                "a function that changes nothing but what it returns, in one graph (fullgraph=True)"
+                "and return tuples, lists and dictionaries of what that returns: "
+                f"{beside.reason}; needed: a function that changes nothing but what it returns, "
+                "in one graph (fullgraph=True)"
             )
-        return code
+        return code, beside.sets
 
     def _compare(
         self,
         compiled: Any,
         code: types.CodeType,
+        sets: Sequence[Set],
         seen: WatchedCall,
         example: tuple[Any, ...],
         named: dict[str, Any],
     ) -> CallState:
-        """The tree of a call, by what guards look at."""
+        """The tree of a call, by what guards look at, and by what the code sets: in a call that is
+        like this one it is that already."""
         guarded = dynamo.guarded_by(code)
         if guarded is None:
             raise NotFrozen(f"torch {torch.__version__} does not tell what its guards look at")
+        for each in sets:
+            if vars(each.owner).get(each.name, each) is not each.value:
+                raise NotFrozen(f"{self.name} sets {each.source}, which is another thing again")
+            guarded.append(dynamo.Guarded(each.source, frozenset()))
         frame = next(each for each in seen.frames if each.f_code is code)
         function, own = _function_of(compiled, code)
         variables = dict(frame.f_locals)

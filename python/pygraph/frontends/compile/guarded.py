@@ -17,7 +17,7 @@ import collections
 import dataclasses
 import sys
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,6 +58,10 @@ class _Sight:
     items: set[Any] = dataclasses.field(default_factory=set)
     attributes: set[str] = dataclasses.field(default_factory=set)
     checks: set[str] = dataclasses.field(default_factory=set)
+    absent: set[str] = dataclasses.field(default_factory=set)
+    """Neither variables of its own nor its classes'."""
+    lacking: set[str] = dataclasses.field(default_factory=set)
+    """Attributes that it has not, as code of its class decides."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,10 +117,20 @@ class StateBuilder:
                     value = _Look(sights, variables, global_variables).at(parsed, each)
                     if isinstance(value, torch.Tensor):
                         _require_known(each, each.checks - _OF_TENSORS - {LAMBDA})
+                        if each.lacking:
+                            self._see_lacking(value, each.lacking)
             except (SyntaxError, LookupError, AttributeError, TypeError) as error:
                 raise NotComparable(
                     f"a guard looks at {each.source}, which is not known"
                 ) from error
+
+    def _see_lacking(self, tensor: torch.Tensor, names: frozenset[str]) -> None:
+        """A tensor of the caller's has no attributes of these names."""
+        first = self._first.get(id(tensor))
+        if first is None:
+            raise LookupError
+        place = self._places[first]
+        place["object"] = tuple({*place.get("object", ()), *names})
 
     def see_dictionary(self, value: dict[Any, Any], label: str) -> None:
         """Its keys count."""
@@ -158,6 +172,8 @@ class StateBuilder:
                 sight, label = self._behind.pop()
                 self._roots.append(sight.value)
                 self._compare(sight, label, None)
+                if sight.lacking:
+                    self._lacking(sight, label)
         left = [each for key, each in self._sights.items() if key not in self._done]
         if left:
             raise NotComparable(f"a guard looks at {left[0].source}, which cannot be compared")
@@ -238,9 +254,10 @@ class StateBuilder:
         elif not self._met(value, label, key):
             for each in type(value).__mro__:
                 self._owe(each, each.__name__)
-            if "ID_MATCH" in sight.checks:
+            if "ID_MATCH" in sight.checks or sight.lacking:
                 self._place(PlaceKind.IS, label, key, object=value)
-                if sight.items or sight.attributes or sight.checks - _BY_IDENTITY:
+                more = sight.items or sight.attributes or sight.absent or sight.lacking
+                if more or sight.checks - _BY_IDENTITY:
                     self._behind.append((sight, label))
                 else:
                     self._finish(sight, answered=_BY_IDENTITY)
@@ -295,7 +312,7 @@ class StateBuilder:
         value = sight.value
         own: dict[str, Any] = vars(value)
         items = self._sights.get(id(own))
-        named = sight.attributes | (items.items if items else set())
+        named = sight.attributes | sight.absent | (items.items if items else set())
         named -= {"__dict__"}
         place = self._place(PlaceKind.VARIABLES, label, key, type=type(value))
         place["children"] = len(named)
@@ -304,10 +321,17 @@ class StateBuilder:
         if items is not None:
             self._finish(items, items=items.items)
         # A property, or an attribute of its class.
-        beside = sorted(sight.attributes - own.keys() - {"__dict__"})
+        beside = sorted(sight.attributes - own.keys() - sight.absent - {"__dict__"})
         if beside:
             raise NotComparable(f"{label}.{beside[0]} is no attribute of the object's own")
         self._finish(sight, attributes=sight.attributes)
+
+    def _lacking(self, sight: _Sight, label: str) -> None:
+        self._roots.append(sight.value)
+        place = self._place(PlaceKind.ATTRIBUTES, label, type=type(sight.value))
+        place["children"] = len(sight.lacking)
+        for name in sorted(sight.lacking):
+            self._place(PlaceKind.EMPTY, f"{label}.{name}", sys.intern(name))
 
     def _variable(self, name: str, own: Mapping[str, Any], label: str) -> None:
         if name in own:
@@ -400,7 +424,9 @@ class StateBuilder:
 #: Nobody puts others in their places but by name.
 _FIXED = (types.ModuleType, type)
 #: Told by more than their attributes.
-_BY_MORE = (dict, set, frozenset, types.MethodType, staticmethod, classmethod)
+_BY_MORE = (
+    dict, set, frozenset, types.MethodType, staticmethod, classmethod, *_FIXED, types.FunctionType,
+)  # fmt: skip
 
 
 def _require_known(asked: _Sight | Guarded, left: Collection[str]) -> None:
@@ -466,6 +492,8 @@ class _Look:
             if guarded is not None and LAMBDA not in guarded.checks:
                 sight.checks |= guarded.checks
                 sight.items |= guarded.contained
+                if guarded.lacking and not self._given:
+                    self._lacks(sight, node, guarded.lacking)
         return value
 
     def _note(self, value: Any, node: ast.expr) -> _Sight:
@@ -492,6 +520,11 @@ class _Look:
                 return _OwnNames(owner)
             case ast.Call(ast.Name("getattr"), [within, ast.Constant(str(name))]):
                 return self._attribute(within, name)
+            case ast.Call(
+                ast.Attribute(ast.Name("object"), "__getattribute__"),
+                [within, ast.Constant(str(name))],
+            ):
+                return self._attribute(within, name, object.__getattribute__)
             case ast.Call(
                 ast.Attribute(ast.Name("dict" | "list" | "tuple"), "__getitem__"), [x, y]
             ):
@@ -525,17 +558,48 @@ class _Look:
         self._note(owner, within).items.add(key)
         return owner[key]
 
-    def _attribute(self, within: ast.expr, name: str) -> Any:
+    def _attribute(
+        self, within: ast.expr, name: str, looked_up: Callable[[Any, str], Any] = getattr
+    ) -> Any:
         owner = self.at(within)
         if self._given or is_atom(owner) or isinstance(owner, (torch.Tensor, _OwnNames)):
             raise TypeError
-        value = getattr(owner, name)
+        value = looked_up(owner, name)
+        if name == "__class__" and value is type(owner):
+            return value
         if isinstance(value, types.MethodType) and value.__self__ is owner:
             return self._method(within, owner, name)
         if isinstance(owner, types.FunctionType) and name == "__func__":
             return owner  # of a method, see there
-        self._note(owner, within).attributes.add(name)
+        sight = self._note(owner, within)
+        if isinstance(owner, torch.nn.Module) and name not in vars(owner) and _is_usual(owner):
+            for each in _REGISTERED:
+                if name in vars(owner)[each]:
+                    sight.attributes.add(each)
+                    self._note(vars(owner)[each], within).items.add(name)
+                    self._absent(sight, {name})
+                    return value
+        sight.attributes.add(name)
         return value
+
+    def _lacks(self, sight: _Sight, node: ast.expr, names: Collection[str]) -> None:
+        """It has no attributes of these names."""
+        owner = sight.value
+        if not isinstance(getattr(owner, "__dict__", None), dict) or isinstance(owner, _BY_MORE):
+            raise TypeError
+        if _is_usual(owner):
+            if isinstance(owner, torch.nn.Module):
+                sight.attributes.update(_REGISTERED)
+                for each in _REGISTERED:
+                    self._note(vars(owner)[each], node)
+            self._absent(sight, names)
+        else:
+            sight.lacking.update(names)
+
+    def _absent(self, sight: _Sight, names: Collection[str]) -> None:
+        sight.absent.update(names)
+        for each in type(sight.value).__mro__:
+            self._sights.setdefault(id(each), _Sight(each, each.__name__)).items.update(names)
 
     def _method(self, within: ast.expr, owner: Any, name: str) -> Any:
         """The function of a method, which is its class's, if the object has none of its own."""
@@ -548,6 +612,18 @@ class _Look:
         if name in own or not isinstance(function, types.FunctionType):
             raise TypeError
         return function
+
+
+#: Where a module finds attributes that it has not itself.
+_REGISTERED = ("_parameters", "_buffers", "_modules")
+
+
+def _is_usual(owner: Any) -> bool:
+    """Whether its attributes are looked up as all objects' are, or as all modules'."""
+    kind: Any = type(owner)
+    beside: Any = torch.nn.Module.__getattr__ if isinstance(owner, torch.nn.Module) else None
+    usual = kind.__getattribute__ is object.__getattribute__
+    return usual and getattr(kind, "__getattr__", None) is beside
 
 
 def _is_namespace(value: Any) -> bool:
