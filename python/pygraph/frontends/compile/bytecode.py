@@ -101,9 +101,9 @@ def beside_graph(code: CodeType, variables: dict[str, Any]) -> Beside:
                     way.follow(each, variables)
             if way.graphs != 1:
                 raise _Unknown(f"it calls {way.graphs} graphs")
-            for each in way.sets:
-                if sets.setdefault(each.source, each).value is not each.value:
-                    raise _Unknown(f"it sets {each.source} to different values")
+            for found in way.sets:
+                if sets.setdefault(found.source, found).value is not found.value:
+                    raise _Unknown(f"it sets {found.source} to different values")
     except _Unknown as error:
         return Beside(str(error))
     except (IndexError, KeyError):
@@ -226,10 +226,9 @@ class _Way:
 
 def _sets_as_objects_do(owner: Any) -> bool:
     """Whether an attribute that is set is a variable of the object's own, and nothing else runs."""
-    kind = type(owner)
-    return kind.__setattr__ is object.__setattr__ and isinstance(
-        getattr(owner, "__dict__", None), dict
-    )
+    kind: Any = type(owner)
+    usual = kind.__setattr__ is object.__setattr__
+    return usual and isinstance(getattr(owner, "__dict__", None), dict)
 
 
 def _has_flag(argument: int) -> bool:
