@@ -2,10 +2,10 @@
 """Threads that share one compiled model, as in a server: benchmarks/threads.py --out FILE
 
 1, 2, 4 and 8 threads call the model with inputs of their own and wait for each result. They share
-a stream, or have one each. Each row is a process of its own, since a mode that several threads
-cannot use may leave a process that is of no use any more: then the row has its reason. The model is
-warmed up by one thread. Before it is timed each thread checks its results against eager's: those of
-another thread's input are as wrong as any.
+a stream, or have one each. The model is warmed up by one thread. Before it is timed each thread
+checks its results against eager's: those of another thread's input are as wrong as any. A mode has
+a process for each kind of streams, and begins another one behind a row that failed: what several
+threads cannot use may leave a process that is of no use any more. The row has its reason.
 
 What counts is what the threads get done together, and how long a call takes in each. A call that
 runs without a graph beside others is not seen in its result, so `replayed` has the share of
@@ -63,6 +63,20 @@ class Row:
     latency_p99_us: float | None = None
     replayed: float | None = None
     """pygraph: of the timed calls, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """How it is measured."""
+
+    device: str
+    tiny: bool
+    seconds: float
+    """Of the clocks, per row."""
+
+    @property
+    def on(self) -> Device:
+        return Device(self.device)
 
 
 class Worker:
@@ -131,23 +145,40 @@ def together(works: Sequence[Callable[[], None]]) -> float:
     return time.perf_counter() - started
 
 
-def measured(row: Row, device: Device, tiny: bool) -> Row:
-    layers, width, heads, length, seconds = (1, 32, 2, 8, 0.3) if tiny else (6, 256, 4, 64, 8.0)
+@dataclass
+class Prepared:
+    """One mode, warmed up, and what each thread calls it with."""
+
+    runner: Runner
+    given: list[list[Tensors]]
+    expected: list[list[Tensors]]
+
+
+def prepare(mode: str, most: int, device: Device, tiny: bool) -> Prepared:
+    """`most`: threads."""
+    layers, width, heads, length = (1, 32, 2, 8) if tiny else (6, 256, 4, 64)
     torch.manual_seed(0)
     dtype = torch.bfloat16 if device.is_cuda else torch.float32
     with torch.device(device.torch):
         model = Stack(layers, width, heads).to(dtype).eval()
         given = [
             [(torch.randn(1, length, width, dtype=dtype),) for _ in range(INPUTS)]
-            for _ in range(row.threads)
+            for _ in range(most)
         ]
     bench = Bench(model, given[0], device)
     with torch.no_grad():
         expected = [[model(*inputs) for inputs in own] for own in given]
         device.synchronize()
-        runner = modes.warm_up(modes.MODES[row.mode](bench), bench)
+        runner = modes.warm_up(modes.MODES[mode](bench), bench)
         device.synchronize()
-    workers = [Worker(runner, own, device, row.streams == "own") for own in given]
+    return Prepared(runner, given, expected)
+
+
+def measure(row: Row, prepared: Prepared, device: Device, seconds: float) -> None:
+    runner, expected = prepared.runner, prepared.expected
+    workers = [
+        Worker(runner, own, device, row.streams == "own") for own in prepared.given[: row.threads]
+    ]
 
     def all_do(work: Callable[[Worker, int], None]) -> float:
         return together(
@@ -166,47 +197,70 @@ def measured(row: Row, device: Device, tiny: bool) -> Row:
     row.calls_per_s = len(spent) / took
     row.latency_us, row.latency_p99_us = percentile(spent, 50), percentile(spent, 99)
     row.replayed = replays / calls if calls else None
-    return row
 
 
-def in_a_process(row: Row, device: str, tiny: bool) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "row.json")
-        options = ["--threads", str(row.threads), "--streams", row.streams, "--mode", row.mode]
-        options += ["--device", device, "--out", str(out), *(["--tiny"] if tiny else [])]
-        try:
-            subprocess.run([sys.executable, __file__, *options], timeout=TIMEOUT_S, check=True)
-            return dict(json.loads(out.read_text()))
-        except subprocess.SubprocessError as error:  # of a thread that ended the process, or hung
-            row.reason = record.message(error)
-            return asdict(row)
+def rows_here(rows: Sequence[Row], given: Given, out: Path) -> None:
+    """Those of one mode and one kind of streams, up to one that fails, into the file `out`."""
+    done: list[dict[str, Any]] = []
+    try:
+        most = max(row.threads for row in rows)
+        prepared = prepare(rows[0].mode, most, given.on, given.tiny)
+        for row in rows:
+            measure(row, prepared, given.on, given.seconds)
+            done.append(asdict(row))
+            record.write(out, done)
+    except Exception as error:  # of the mode's, in one of the threads
+        row = rows[len(done)]
+        row.reason = record.message(error)
+        record.write(out, [*done, asdict(row)])
+
+
+def rows_elsewhere(rows: Sequence[Row], given: Given) -> list[dict[str, Any]]:
+    """The same rows, each in a process that was good for those before."""
+    found: list[dict[str, Any]] = []
+    while rows:
+        threads = ",".join(str(row.threads) for row in rows)
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder, "rows.json")
+            options = ["--threads", threads, "--streams", rows[0].streams, "--mode", rows[0].mode]
+            options += ["--device", given.device, "--seconds", str(given.seconds)]
+            options += ["--out", str(out), *(["--tiny"] if given.tiny else [])]
+            why = "its process ended"
+            try:
+                subprocess.run([sys.executable, __file__, *options], timeout=TIMEOUT_S, check=True)
+            except subprocess.SubprocessError as error:  # a thread ended the process, or hung
+                why = record.message(error)
+            more = list(json.loads(out.read_text())) if out.exists() else []
+        if not more or (more[-1]["reason"] is None and len(more) < len(rows)):
+            row = rows[len(more)]
+            row.reason = why
+            more.append(asdict(row))
+        for each in more:
+            print(each)
+        found, rows = [*found, *more], rows[len(more) :]
+    return found
 
 
 def main(
     out: Annotated[Path, typer.Option(help="The record.")],
     device: Annotated[str, typer.Option(help="cpu: to try the command; means nothing.")] = "cuda",
     tiny: Annotated[bool, typer.Option(help="A small model, for a moment.")] = False,
-    threads: Annotated[int | None, typer.Option(help="One row alone, in this process.")] = None,
-    streams: Annotated[str, typer.Option(help="Of that row: shared, or own.")] = "shared",
-    mode: Annotated[str | None, typer.Option(help="The mode of that row.")] = None,
+    seconds: Annotated[float, typer.Option(help="For the clocks, per row.")] = 8.0,
+    threads: Annotated[str | None, typer.Option(help="Some rows alone, in this process.")] = None,
+    streams: Annotated[str, typer.Option(help="Of those rows: shared, or own.")] = "shared",
+    mode: Annotated[str | None, typer.Option(help="The mode of those rows.")] = None,
 ) -> None:
     """Measure."""
+    given = Given(device, tiny, seconds)
     if threads is not None and mode is not None:
-        row = Row(threads, streams, mode)
-        try:
-            measured(row, Device(device), tiny)
-        except Exception as error:  # of the mode's, in one of the threads
-            row.reason = record.message(error)
-        record.write(out, asdict(row))
+        rows_here([Row(int(each), streams, mode) for each in threads.split(",")], given, out)
         return
     wanted = [mode for mode in MODES if device == "cuda" or mode != "reduce-overhead"]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for own in STREAMS if device == "cuda" else STREAMS[:1]:
-        for count in THREADS:
-            for each in wanted:
-                rows.append(in_a_process(Row(count, own, each), device, tiny))
-                print(rows[-1])
-    command = f"python benchmarks/threads.py --out {out.name}"
+        for each in wanted:
+            rows += rows_elsewhere([Row(count, own, each) for count in THREADS], given)
+    command = f"python benchmarks/threads.py --out {out.name} --seconds {seconds:g}"
     record.write(out, {"env": environment(), "command": command, "rows": rows})
     good = all(row["correct"] for row in rows if row["mode"] != "reduce-overhead")
     raise typer.Exit(0 if good else 1)

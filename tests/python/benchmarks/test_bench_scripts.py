@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks import jitter
+from benchmarks import jitter, threads
 from benchmarks.harness.device import Device
 from benchmarks.harness.modes import Bench, Runner
 
@@ -229,13 +229,47 @@ def test_a_stream_of_lengths(tmp_path: Path) -> None:
 
 
 def test_threads_share_one_model(tmp_path: Path) -> None:
-    row = run(
+    rows = run(
         "threads.py", tmp_path / "out.json", "--device", "cpu", "--tiny",
-        "--threads", "3", "--mode", "pygraph",
+        "--threads", "3,1", "--mode", "pygraph", "--seconds", "0.3",
     )  # fmt: skip
-    assert (row["correct"], row["reason"]) == (True, None)
-    assert row["calls_per_s"] > 0 and 0 < row["latency_us"] <= row["latency_p99_us"]
-    assert row["replayed"] > 0.95
+    assert [row["threads"] for row in rows] == [3, 1]
+    for row in rows:
+        assert (row["correct"], row["reason"]) == (True, None)
+        assert row["calls_per_s"] > 0 and 0 < row["latency_us"] <= row["latency_p99_us"]
+        assert row["replayed"] > 0.95
+
+
+def test_a_row_of_threads_that_fails_has_its_reason_and_the_next_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measure(row: threads.Row, *_: Any) -> None:
+        if row.threads == 2:
+            raise ArithmeticError("a result is wrong")
+        row.correct = True
+
+    processes: list[str] = []
+
+    def process(command: list[str], **_: Any) -> None:
+        options = dict(zip(command[2::2], command[3::2], strict=False))
+        processes.append(options["--threads"])
+        numbers = [int(each) for each in options["--threads"].split(",")]
+        rows = [threads.Row(number, "own", "default") for number in numbers if number != 8]
+        threads.rows_here(rows, given, Path(options["--out"]))
+        if 1 not in numbers:
+            raise subprocess.CalledProcessError(-11, "threads.py")
+
+    given = threads.Given("cpu", True, 0.1)
+    monkeypatch.setattr(threads, "measure", measure)
+    monkeypatch.setattr(threads, "prepare", lambda *_: None)
+    monkeypatch.setattr(threads.subprocess, "run", process)
+    rows = threads.rows_elsewhere(
+        [threads.Row(number, "own", "default") for number in (1, 2, 4, 8)], given
+    )
+    assert processes == ["1,2,4,8", "4,8"]
+    assert [row["threads"] for row in rows] == [1, 2, 4, 8]
+    assert [row["correct"] for row in rows] == [True, False, True, False]
+    assert rows[1]["reason"].endswith("a result is wrong") and "SIGSEGV" in rows[3]["reason"]
 
 
 def test_layers_share_one_graph(tmp_path: Path) -> None:
