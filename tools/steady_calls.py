@@ -58,6 +58,22 @@ def inference(layers: int, launch: str = "after_guards") -> Call:
     return call
 
 
+def frozen(layers: int) -> Call:
+    inputs = turns(1)
+
+    @torch.no_grad()
+    def made() -> Any:
+        return pygraph.freeze(compiled(network(layers), "always"), *next(inputs))
+
+    function = made()
+
+    @torch.no_grad()
+    def call() -> Any:
+        return function(*next(inputs))
+
+    return call
+
+
 def training(layers: int) -> Call:
     module, inputs = network(layers), turns(1)
     function = compiled(module)
@@ -117,6 +133,8 @@ CASES: dict[str, Callable[[], Call | tuple[Call, Counted]]] = {
     "inference, 8 layers, on a guess": lambda: inference(8, "always"),
     "inference, 8 layers, past the guards": lambda: inference(8, "before_guards"),
     "inference, 32 layers": lambda: inference(32),
+    "frozen, 1 layer": lambda: frozen(1),
+    "frozen, 64 layers": lambda: frozen(64),
     "training, 8 layers": lambda: training(8),
     "captured, 4 inputs": lambda: captured(4),
     "captured step, 12 parameters": lambda: captured_step(6),

@@ -243,6 +243,19 @@ void bind_tensor_program(nb::module_& module) {
       nb::arg("tensor"), nb::arg("cdata"), nb::arg("storage_cdata"), nb::arg("data_ptr"),
       nb::arg("tensor_type"),
       "Finds torch's functions and the layout of a tensor object. Returns '' or what is missing.");
+  module.def(
+      "calibrate_metadata",
+      [](const std::vector<std::pair<nb::object, std::uint64_t>>& samples) {
+        std::vector<torch_bridge::MetadataSample> given;
+        for (const auto& [tensor, keys] : samples) {
+          given.push_back({tensor.ptr(), keys});
+        }
+        torch_bridge::calibrate_metadata(given);
+        return torch_bridge::torch_api().metadata_bytes;
+      },
+      nb::arg("samples"),
+      "Finds the metadata of tensors in one piece of memory, with tensors and their dispatch keys. "
+      "Returns how many bytes that are, or 0.");
   module.def("cuda_api_present", &torch_bridge::cuda_api_present);
   module.def(
       "data_pointer",

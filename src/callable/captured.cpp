@@ -10,21 +10,23 @@ namespace pygraph::torch_bridge::callable {
 namespace {
 
 std::vector<PyObject*> roots_of(const Entry& entry, PyObject* positional, PyObject* named) {
-  std::vector<PyObject*> roots{positional, named};
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entry.roots.get()); ++i) {
-    roots.push_back(PyTuple_GET_ITEM(entry.roots.get(), i));
-  }
+  PyObject* const* more = PySequence_Fast_ITEMS(entry.roots.get());
+  const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(entry.roots.get()));
+  std::vector<PyObject*> roots(count + 2);
+  roots[0] = positional;
+  roots[1] = named;
+  std::copy_n(more, count, roots.begin() + 2);
   return roots;
 }
 
 /// The object that stands for an argument of the graph; null where tensors that lay in one memory
 /// do not any more.
 PyObject* object_of(const Lifted& argument, const Found& found) noexcept {
-  const TorchApi& api = torch_api();
   PyObject* first = found.leaves[argument.leaf].get();
-  if (argument.inside.empty()) {
+  if (argument.inside.empty()) [[likely]] {
     return first;
   }
+  const TorchApi& api = torch_api();
   const CUdeviceptr start = address_of(api.data(first));
   const bool together = std::all_of(
       argument.inside.begin(), argument.inside.end(), [&](const Lifted::Inside& inside) {
@@ -176,11 +178,10 @@ bool CapturedFunction::serve(const Entry& entry, Found& found, PyObject*& result
   if (entry.once_decided && !entry.dispatcher->goes_past()) {
     return false;
   }
-  std::vector<PyObject*> items;
-  items.reserve(entry.arguments.size());
-  for (const Lifted& argument : entry.arguments) {
-    items.push_back(object_of(argument, found));
-    if (items.back() == nullptr) {
+  std::vector<PyObject*> items(entry.arguments.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    items[i] = object_of(entry.arguments[i], found);
+    if (items[i] == nullptr) {
       return false;
     }
   }

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <unordered_map>
@@ -122,7 +123,37 @@ bool says(PyObject* tensor, PyObject* method) noexcept {
   return value.get() != Py_False;
 }
 
+/// Whether nothing can have changed since a tensor was found to have this shape. It may have lost
+/// its memory, which is asked for where it is used.
+bool has_seen_shape(PyObject* tensor, const TensorShape& shape) noexcept {
+  const TorchApi& api = torch_api();
+  return shape.has_seen &&
+         std::memcmp(api.metadata(tensor), shape.seen.data(), api.metadata_bytes) == 0 &&
+         api.requires_grad(tensor) == shape.requires_grad;
+}
+
+/// `tensor` has it. Sizes and strides of many dimensions are not in the metadata, and what Python
+/// has answered may not be true any more.
+void remember(PyObject* tensor, const TensorShape& shape) noexcept {
+  const TorchApi& api = torch_api();
+  const char* start = api.metadata(tensor);
+  const auto within = [&](Status (*get)(TensorHandle, std::int64_t**)) {
+    std::int64_t* values = nullptr;
+    const std::less_equal<const void*> in_order;
+    return get(api.handle(tensor), &values) == 0 && in_order(start, values) &&
+           in_order(values + shape.dimensions, start + api.metadata_bytes);
+  };
+  shape.has_seen = api.metadata_bytes != 0 && !shape.may_be_negated && !shape.may_be_conjugated &&
+                   within(api.get_sizes) && within(api.get_strides);
+  if (shape.has_seen) {
+    std::memcpy(shape.seen.data(), start, api.metadata_bytes);
+  }
+}
+
 bool has_shape(PyObject* tensor, const TensorShape& shape) noexcept {
+  if (has_seen_shape(tensor, shape)) {
+    return true;
+  }
   const TorchApi& api = torch_api();
   const TensorHandle handle = api.handle(tensor);
   std::int32_t device = -1;
@@ -130,17 +161,22 @@ bool has_shape(PyObject* tensor, const TensorShape& shape) noexcept {
   std::int64_t* values = nullptr;
   const std::int64_t* wanted = shape.extents.data();
   const std::size_t count = shape.dimensions;
-  return api.dtype(tensor) == shape.dtype && api.dim(tensor) == shape.dimensions &&
-         api.get_sizes(handle, &values) == 0 && std::equal(wanted, wanted + count, values) &&
-         api.get_strides(handle, &values) == 0 &&
-         std::equal(wanted + count, wanted + 2 * count, values) &&
-         api.get_device_type(handle, &device) == 0 && device == shape.device_type &&
-         api.get_device_index(handle, &index) == 0 && index == shape.device_index &&
-         api.requires_grad(tensor) == shape.requires_grad &&
-         !(shape.may_be_negated && says(tensor, names().is_neg)) &&
-         !(shape.may_be_conjugated && says(tensor, names().is_conj)) &&
-         // Without memory of its own, as under a transformation of torch.func.
-         (shape.empty || api.data(tensor) != nullptr);
+  const bool same = api.dtype(tensor) == shape.dtype && api.dim(tensor) == shape.dimensions &&
+                    api.get_sizes(handle, &values) == 0 &&
+                    std::equal(wanted, wanted + count, values) &&
+                    api.get_strides(handle, &values) == 0 &&
+                    std::equal(wanted + count, wanted + 2 * count, values) &&
+                    api.get_device_type(handle, &device) == 0 && device == shape.device_type &&
+                    api.get_device_index(handle, &index) == 0 && index == shape.device_index &&
+                    api.requires_grad(tensor) == shape.requires_grad &&
+                    !(shape.may_be_negated && says(tensor, names().is_neg)) &&
+                    !(shape.may_be_conjugated && says(tensor, names().is_conj)) &&
+                    // Without memory of its own, as under a transformation of torch.func.
+                    (shape.empty || api.data(tensor) != nullptr);
+  if (same) {
+    remember(tensor, shape);
+  }
+  return same;
 }
 
 /// A number's value, if it is one of those that may_stand_in() speaks of.
@@ -440,6 +476,11 @@ class Structure::Walk {
           same = met_[check.place].get() == check.object;
           break;
         case Recheck::Kind::kWalk: {
+          const Place& node = nodes_[check.place];
+          if (is_seen_tensor(node, check.object)) {
+            found_.leaves.push_back(PythonRef::to(check.object));
+            break;
+          }
           const PythonRef kept = PythonRef::to(check.object);
           at_ = check.place;
           if (!compare(check.object)) {
@@ -455,12 +496,15 @@ class Structure::Walk {
     return same;
   }
 
+  /// What most of a call is, and needs nothing of a walk's: a parameter as it was.
+  static bool is_seen_tensor(const Place& node, PyObject* object) noexcept {
+    return node.kind == Place::Kind::kTensor && node.number < 0 && node.returned < 0 &&
+           node.children == 0 && is_of(node, object) && has_seen_shape(object, *node.shape);
+  }
+
   static bool has_dict(PyObject* object, PyObject* dict) noexcept {
-    const PythonRef found = PythonRef::stolen(PyObject_GenericGetDict(object, nullptr));
-    if (!found) {
-      PyErr_Clear();
-    }
-    return found.get() == dict;
+    PyObject* const* found = _PyObject_GetDictPtr(object);
+    return found != nullptr && *found == dict;
   }
 
   bool instance(const Place& node, PyObject* object) {

@@ -21,6 +21,7 @@
 
 #include <Python.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -42,6 +43,9 @@ struct TensorShape {
   bool empty = false;              ///< it has no elements, and need not have memory
   std::uint32_t dimensions = 0;
   std::vector<std::int64_t> extents = {};  ///< sizes, then strides
+  /// TorchApi::metadata() of the tensor that was found to have it last, if that tells all of it.
+  mutable std::array<char, kMostMetadata> seen = {};
+  mutable bool has_seen = false;
 };
 
 /// One place of the tree, with `children` places below it, which follow.

@@ -41,6 +41,13 @@ bool is_on_host(const TorchApi& api, PyObject* argument) noexcept {
   return PyLong_CheckExact(argument) || api.on_cpu(argument);
 }
 
+/// Callers do not look at the memory of every argument: its storage may have been freed.
+void require_memory(const ArgumentSpec& spec, CUdeviceptr address, std::size_t index) {
+  if (address == 0 && spec.bytes != 0) [[unlikely]] {
+    throw CallRefused(fmt::format("argument {} has no memory", index));
+  }
+}
+
 /// The twin runs what was launched when it is waited for. A wait that was refused has run nothing,
 /// and launched work must not stay behind: it is waited for once more.
 void finish_on_twin(const Driver& driver, CUstream stream) {
@@ -128,6 +135,7 @@ TensorProgram::TensorProgram(Specification given)
   }
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     require_small(arguments_[i], arguments_[i].kind == ArgumentSpec::Kind::kNumber);
+    plain_.push_back(arguments_[i].is_plain() ? arguments_[i].region : kNoRegion);
     writes_arguments_ = writes_arguments_ || arguments_[i].mutated;
     has_static_memory_ = has_static_memory_ || (arguments_[i].kind == ArgumentSpec::Kind::kCopied &&
                                                 arguments_[i].bytes != 0);
@@ -275,6 +283,7 @@ OwnedTensor TensorProgram::stage(const Arguments& arguments, Staging& staging, C
       }
     } else {
       host = api.data(argument);
+      require_memory(spec, address_of(host), staged_[n]);
     }
     pieces.push_back({host, total, spec.bytes});
     regions.push_back(spec.region);
@@ -304,8 +313,7 @@ void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& tria
     borrowed.push_back(std::move(argument));
   };
   const auto hint = [&](std::size_t i, auto prefetch) {
-    if (i < arguments_.size() && arguments_[i].kind == ArgumentSpec::Kind::kPatched &&
-        !arguments_[i].staged) {
+    if (i < plain_.size() && plain_[i] != kNoRegion) {
       (api.*prefetch)(arguments[i]);
     }
   };
@@ -313,15 +321,25 @@ void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& tria
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     hint(i + 2 * kPrefetchDistance, &TorchApi::prefetch_tensor);
     hint(i + kPrefetchDistance, &TorchApi::prefetch_storage);
+    CUdeviceptr address = 0;
+    if (plain_[i] != kNoRegion) {
+      address = address_of(api.data(arguments[i]));
+      if (address == program_.bound(plain_[i])) [[likely]] {
+        continue;
+      }
+    }
     const ArgumentSpec& spec = arguments_[i];
     if (spec.kind == ArgumentSpec::Kind::kPatched) {
-      if (spec.staged && is_on_host(api, arguments[i])) {
-        continue;
+      if (plain_[i] == kNoRegion) {
+        if (spec.staged && is_on_host(api, arguments[i])) {
+          continue;
+        }
+        address = address_of(api.data(arguments[i]));
+        if (address == program_.bound(spec.region)) {
+          continue;
+        }
       }
-      const CUdeviceptr address = address_of(api.data(arguments[i]));
-      if (address == program_.bound(spec.region)) {
-        continue;
-      }
+      require_memory(spec, address, i);
       if (spec.copied_to != 0 && stream == nullptr && trial.poison < 0) [[unlikely]] {
         program_.bind(spec.region, spec.copied_to);
         borrow({i, OwnedTensor(), address, spec.copied_to, spec.bytes, false});
@@ -346,7 +364,8 @@ void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& tria
               spec.front + spec.bytes, spec.mutated});
     } else if (spec.kind == ArgumentSpec::Kind::kCopied && spec.bytes != 0) {
       refuse_visible_copy(arguments, i);
-      const CUdeviceptr address = address_of(api.data(arguments[i]));
+      address = address_of(api.data(arguments[i]));
+      require_memory(spec, address, i);
       borrow({i, OwnedTensor(), address, spec.address, spec.bytes, spec.mutated});
     }
   }

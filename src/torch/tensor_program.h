@@ -76,6 +76,10 @@ struct ArgumentSpec {
   [[nodiscard]] bool less_aligned(std::uint64_t other) const noexcept {
     return (other & alignment_mask) != 0 && other % kKernelAlignment == 0;
   }
+  /// Whether any tensor of the device will do, wherever it stands.
+  [[nodiscard]] bool is_plain() const noexcept {
+    return kind == Kind::kPatched && !guarded && !elsewhere && !staged && storage_offset < 0;
+  }
   /// Whether it must stand at `address`.
   [[nodiscard]] bool stays() const noexcept { return kind == Kind::kFixed || guarded; }
 };
@@ -416,6 +420,8 @@ class TensorProgram {
   Device device_;
   int device_index_;
   std::vector<ArgumentSpec> arguments_;
+  /// By argument: its region, if nothing is asked of it but that it is a tensor; or kNoRegion.
+  std::vector<std::uint32_t> plain_;
   std::vector<OutputBlock> blocks_;
   std::vector<ResultSpec> results_;
   std::vector<FetchedResult> fetched_;

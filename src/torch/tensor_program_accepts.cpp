@@ -47,6 +47,12 @@ bool TensorProgram::accepts(const Arguments& arguments) const noexcept {
   };
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     PyObject* argument = arguments[i];
+    if (plain_[i] != kNoRegion) [[likely]] {
+      if (!is_tensor(argument)) {
+        return false;
+      }
+      continue;
+    }
     const ArgumentSpec& spec = arguments_[i];
     if (spec.staged && PyLong_CheckExact(argument)) {
       int overflow = 0;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <stdexcept>
 
@@ -42,6 +43,21 @@ std::ptrdiff_t offset_of(std::uint64_t value, const void* object, std::ptrdiff_t
     std::memcpy(&word, static_cast<const char*>(object) + offset, sizeof word);
     if (word == value) {
       return offset;
+    }
+  }
+  return 0;
+}
+
+/// Behind the place in the metadata where the samples have these values; 0: there is none.
+template <typename Value>
+std::size_t end_of(const std::vector<MetadataSample>& samples, const std::vector<Value>& values) {
+  for (std::size_t at = 0; at + sizeof(Value) <= kMostMetadata; at += alignof(Value)) {
+    if (std::equal(values.begin(), values.end(), samples.begin(),
+                   [at](const Value& value, const MetadataSample& sample) {
+                     return std::memcmp(torch_api().metadata(sample.tensor) + at, &value,
+                                        sizeof value) == 0;
+                   })) {
+      return at + sizeof(Value);
     }
   }
   return 0;
@@ -123,6 +139,30 @@ std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t stora
                        api.tensor_offset);
   }
   return {};
+}
+
+void calibrate_metadata(const std::vector<MetadataSample>& samples) {
+  TorchApi& api = torch_api();
+  if (api.storage_word == 0 || samples.empty()) {
+    return;
+  }
+  std::vector<std::int64_t> dimensions;
+  std::vector<std::uint16_t> dtypes;
+  std::vector<std::array<std::int8_t, 2>> devices;
+  std::vector<std::uint64_t> keys;
+  for (const MetadataSample& sample : samples) {
+    std::int32_t type = -1;
+    std::int32_t index = -1;
+    require(api.get_device_type(api.handle(sample.tensor), &type), "the device of a tensor");
+    require(api.get_device_index(api.handle(sample.tensor), &index), "the device of a tensor");
+    dimensions.push_back(api.dim(sample.tensor));
+    dtypes.push_back(static_cast<std::uint16_t>(api.dtype(sample.tensor)));
+    devices.push_back({static_cast<std::int8_t>(type), static_cast<std::int8_t>(index)});
+    keys.push_back(sample.keys);
+  }
+  const auto [first, last] = std::minmax({end_of(samples, dimensions), end_of(samples, dtypes),
+                                          end_of(samples, devices), end_of(samples, keys)});
+  api.metadata_bytes = first == 0 ? 0 : last;
 }
 
 }  // namespace pygraph::torch_bridge

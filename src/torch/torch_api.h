@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace pygraph::torch_bridge {
 
@@ -21,6 +22,9 @@ using Status = std::int32_t;  ///< AOTITorchError: 0 is success
 
 inline constexpr std::int32_t kCpuDevice = 0;  ///< c10::DeviceType::CPU
 inline constexpr std::int32_t kDouble = 7;     ///< c10::ScalarType::Double
+
+/// What TorchApi::metadata_bytes is at most: an implementation of a tensor is not smaller.
+inline constexpr std::size_t kMostMetadata = 168;
 
 /// How many tensors ahead storages are prefetched; implementations twice that.
 inline constexpr std::size_t kPrefetchDistance = 8;
@@ -66,6 +70,7 @@ struct TorchApi {
   PyTypeObject* tensor_type = nullptr;  ///< torch._C.TensorBase, borrowed for the process's life
   std::ptrdiff_t tensor_offset = 0;     ///< of the TensorImpl pointer in a Python tensor
   std::ptrdiff_t storage_word = 0;      ///< of the StorageImpl pointer in a TensorImpl; 0: unknown
+  std::size_t metadata_bytes = 0;       ///< of metadata(); 0: unknown
 
   /// The handle of a Python tensor, borrowed from it.
   [[nodiscard]] TensorHandle handle(PyObject* tensor) const noexcept {
@@ -86,9 +91,15 @@ struct TorchApi {
   }
   void prefetch_storage(PyObject* tensor) const noexcept {
     if (storage_word != 0) {
-      const char* implementation = *reinterpret_cast<char**>(handle(tensor));              // NOLINT
-      __builtin_prefetch(*reinterpret_cast<char* const*>(implementation + storage_word));  // NOLINT
+      __builtin_prefetch(*reinterpret_cast<char* const*>(metadata(tensor)));  // NOLINT
     }
+  }
+  /// The part of a TensorImpl that begins with the pointer to its storage and ends behind the last
+  /// one of: number of dimensions, dtype, device, dispatch keys. Where sizes and strides are within
+  /// as well, these bytes are all that torch knows of them: if they are the same, so is what torch
+  /// says. What is behind pointers is not: memory, requires_grad.
+  [[nodiscard]] const char* metadata(PyObject* tensor) const noexcept {
+    return *reinterpret_cast<char**>(handle(tensor)) + storage_word;  // NOLINT
   }
   [[nodiscard]] bool requires_grad(PyObject* tensor) const noexcept {
     return impl_requires_grad(*static_cast<void**>(handle(tensor)));
@@ -131,6 +142,16 @@ TorchApi& torch_api() noexcept;
 /// a sentence. Needs the GIL.
 std::string calibrate(PyObject* tensor, std::uint64_t cdata, std::uint64_t storage_cdata,
                       std::uint64_t data_ptr, PyObject* tensor_type);
+
+/// A tensor, and its dispatch keys as torch._C._dispatch_keys() tells them.
+struct MetadataSample {
+  PyObject* tensor;
+  std::uint64_t keys;
+};
+
+/// Finds TorchApi::metadata_bytes, which stays 0 if one of the facts is not found. `samples` have
+/// sizes, dtypes, devices and keys of all kinds. Behind calibrate().
+void calibrate_metadata(const std::vector<MetadataSample>& samples);
 
 /// Whether the functions of libtorch_cuda were found as well.
 bool cuda_api_present() noexcept;

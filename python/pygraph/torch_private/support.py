@@ -8,7 +8,7 @@ import functools
 import torch
 
 from pygraph import _engine
-from pygraph.torch_private.tensors import TensorBase, object_of
+from pygraph.torch_private.tensors import TensorBase, dispatch_keys, object_of
 from pygraph.torch_private.versions import torch_problem
 
 
@@ -38,7 +38,23 @@ def tensor_access() -> str:
             return "the engine reads another address than Tensor.data_ptr()"
         if _engine.requires_grad(other) != other.requires_grad:
             return "the engine reads another value than Tensor.requires_grad"
+    metadata_bytes()
     return "direct"
+
+
+@functools.cache
+def metadata_bytes() -> int:
+    """Calibrates how the engine compares all metadata of a tensor at once. 0: it asks for each."""
+    samples = [
+        torch.empty((3,) * dimensions, dtype=dtype, device=device)
+        for dimensions, dtype, device in [
+            (0, torch.float32, "cpu"),
+            (1, torch.float64, "meta"),
+            (2, torch.int8, "cpu"),
+            (5, torch.bool, "meta"),
+        ]
+    ]
+    return _engine.calibrate_metadata([(each, dispatch_keys(each).raw_repr()) for each in samples])
 
 
 @functools.cache

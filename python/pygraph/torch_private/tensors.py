@@ -10,6 +10,7 @@ TensorBase = bound("torch._C:TensorBase")
 storage_at = bound("torch._C:_construct_storage_from_data_pointer")
 negated = bound("torch:_neg_view")
 conjugated = bound("torch:_conj")
+dispatch_keys = bound("torch._C:_dispatch_keys")
 
 version = attribute("_version", TensorBase)
 set_versions = bound("torch._C._autograd:_unsafe_set_version_counter")

@@ -25,7 +25,8 @@ from pygraph import _engine
 from pygraph._engine import PlaceKind
 from pygraph.frontends.callable.differences import same
 from pygraph.frontends.callable.structure import NotDescribed, Tree
-from pygraph.torch_private.support import tensor_access
+from pygraph.torch_private.support import metadata_bytes, tensor_access
+from pygraph.torch_private.tensors import object_of
 
 #: Whether the interpreter tells of all changes of dictionaries.
 WATCHES = sys.version_info >= (3, 12) and sys.version_info[:3] != (3, 13, 0)
@@ -629,6 +630,96 @@ class Garden:
     @staticmethod
     def set_x(target: Any, value: Any) -> None:
         target.x = value
+
+
+class Weight(torch.Tensor):
+    pass
+
+
+def sized(tensor: torch.Tensor, *sizes: int) -> None:
+    """Keeps memory and number of elements."""
+    tensor.data = tensor.data.view(sizes)
+
+
+#: A tensor, and what changes it.
+TENSORS: dict[str, tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Any]]] = {
+    "requires_grad": (lambda: torch.zeros(2, 3), lambda t: t.requires_grad_()),
+    "sizes": (lambda: torch.zeros(2, 3), lambda t: sized(t, 3, 2)),
+    "rank": (lambda: torch.zeros(4, 1), lambda t: sized(t, 4)),
+    "rank of nothing": (lambda: torch.zeros(1, 1, 1), lambda t: sized(t)),
+    "sizes by resize_": (lambda: torch.zeros(2, 3), lambda t: t.resize_(3, 2)),
+    "sizes by set_": (lambda: torch.zeros(2, 3), lambda t: t.set_(torch.zeros(1, 3))),
+    "rank by unsqueeze_": (lambda: torch.zeros(2, 3), lambda t: t.unsqueeze_(0)),
+    "strides": (lambda: torch.zeros(3, 3), lambda t: t.t_()),
+    "strides by as_strided_": (lambda: torch.zeros(4, 4), lambda t: t.as_strided_((4, 4), (2, 1))),
+    "strides of other data": (lambda: torch.zeros(3, 3), lambda t: setattr(t, "data", t.data.t())),
+    "dtype": (lambda: torch.zeros(3), lambda t: setattr(t, "data", t.data.view(torch.int32))),
+    "dtype of a scalar": (
+        lambda: torch.zeros((), dtype=torch.int64),
+        lambda t: setattr(t, "data", t.data.view(torch.float64)),
+    ),
+    "sizes of six dimensions": (
+        lambda: torch.zeros(2, 2, 2, 2, 2, 2),
+        lambda t: sized(t, 2, 2, 2, 2, 4, 1),
+    ),
+    "sizes of seven dimensions": (
+        lambda: torch.zeros(2, 1, 1, 1, 1, 1, 2),
+        lambda t: sized(t, 1, 2, 1, 1, 1, 1, 2),
+    ),
+    "type": (lambda: torch.zeros(3), lambda t: setattr(t, "__class__", Weight)),
+    "conjugate": (
+        lambda: torch.zeros(3, dtype=torch.cfloat),
+        lambda t: setattr(t, "data", t.data.conj()),
+    ),
+    "negative": (
+        lambda: torch.zeros(3, dtype=torch.cfloat).imag,
+        lambda t: setattr(t, "data", torch.zeros(3, dtype=torch.cfloat).conj().imag),
+    ),
+    "negative one": (
+        lambda: torch.zeros(1, dtype=torch.cfloat)[0].imag,
+        lambda t: setattr(t, "data", torch.zeros(1, dtype=torch.cfloat)[0].conj().imag),
+    ),
+    "meta": (
+        lambda: torch.zeros(3),
+        lambda t: torch.utils.swap_tensors(t, torch.zeros(3, device="meta")),
+    ),
+}
+
+
+@pytest.mark.parametrize("held", [Point, lambda tensor: [tensor]], ids=["attribute", "list"])
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_change_of_a_tensor_is_found(name: str, held: Any) -> None:
+    make, change = TENSORS[name]
+    tensor = make()
+    compared = Compared(held(tensor))
+    for _ in range(3):
+        assert compared.check()
+    change(tensor)
+    for _ in range(2):
+        assert not compared.check()
+
+
+def test_another_tensor_on_the_same_address_is_found() -> None:
+    point = Point(torch.zeros(2, 3))
+    compared = Compared(point)
+    for _ in range(3):
+        assert compared.check()
+    reused = 0
+    for _ in range(100):
+        address = object_of(point.x)
+        del point.x
+        point.x = torch.zeros(3, 2)
+        reused += object_of(point.x) == address
+        assert not compared.check()
+        del point.x
+        point.x = torch.zeros(2, 3)
+        assert compared.check()
+    assert reused
+
+
+def test_metadata_is_compared_at_once() -> None:
+    """Otherwise each fact is asked for, and calls take twice as long."""
+    assert metadata_bytes() > 0
 
 
 @pytest.mark.parametrize("seed", range(12))

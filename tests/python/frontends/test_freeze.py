@@ -449,6 +449,63 @@ def test_the_module_changes(net: Any, change: Any, request: pytest.FixtureReques
     assert case.fast.misses == (0 if what == "same data" else 1), case.fast.reason
 
 
+class Scale(nn.Parameter):
+    pass
+
+
+def data(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], None]:
+    """Another tensor's data for a parameter, which stays the object that it is."""
+    return lambda parameter: setattr(parameter, "data", change(parameter.data))
+
+
+#: What may happen to a parameter in place, and whether calls are the graph's afterwards.
+IN_PLACE: dict[str, tuple[Callable[[torch.Tensor], Any], bool]] = {
+    "values": (lambda p: p.mul_(2), True),
+    "data": (data(torch.clone), True),
+    "data on another offset": (data(lambda d: torch.cat(33 * [d])[-4:]), True),
+    "data of other sizes": (data(lambda d: d[:1].clone()), False),
+    "data of other strides": (data(lambda d: d.t()), False),
+    "data of another dtype": (data(torch.Tensor.half), False),
+    "data that is negated": (data(lambda d: torch.complex(d, d).conj().imag), False),
+    "sizes": (lambda p: p.set_(p.detach()[:1].clone()), False),
+    "strides": (lambda p: p.t_(), False),
+    "requires_grad": (lambda p: p.requires_grad_(False), False),
+    "type": (lambda p: setattr(p, "__class__", Scale), False),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_parameter_changes_in_place(place: Place, name: str) -> None:
+    """Tensors that have not changed are compared as one piece of memory."""
+    module = Net().to(place.torch).eval()
+    case = Case(place, module, place.randn(2, 4))
+    for _ in range(3):
+        case.serves(place.randn(2, 4))
+    change, served = IN_PLACE[name]
+    change(module.layers[0].weight)
+    if served:
+        case.serves(place.randn(2, 4))
+        return
+    case.fast._compiled = lambda *given: "called"
+    assert case.fast(place.randn(2, 4)) == "called"
+
+
+def test_the_memory_of_a_parameter_is_freed(place: Place) -> None:
+    module = Net().to(place.torch).eval()
+    case = Case(place, module, place.randn(2, 4))
+    case.serves(place.randn(2, 4))
+    case.serves(place.randn(2, 4))
+    compiled, case.fast._compiled = case.fast._compiled, lambda *given: "called"
+    storage = module.layers[0].weight.untyped_storage()
+    size = storage.nbytes()
+    storage.resize_(0)
+    assert case.fast(place.randn(2, 4)) == "called"
+    storage.resize_(size)
+    module.layers[0].weight.fill_(1)
+    case.fast._compiled = compiled
+    case.serves(place.randn(2, 4))
+
+
 def test_hooks_on_all_modules(net: Any) -> None:
     case, _, draw = net
     seen: list[Any] = []
