@@ -499,7 +499,8 @@ class Structure::Walk {
   /// What most of a call is, and needs nothing of a walk's: a parameter as it was.
   static bool is_seen_tensor(const Place& node, PyObject* object) noexcept {
     return node.kind == Place::Kind::kTensor && node.number < 0 && node.returned < 0 &&
-           node.children == 0 && is_of(node, object) && has_seen_shape(object, *node.shape);
+           node.children == 0 && !node.object && is_of(node, object) &&
+           has_seen_shape(object, *node.shape);
   }
 
   static bool has_dict(PyObject* object, PyObject* dict) noexcept {
