@@ -535,9 +535,19 @@ class Structure::Walk {
   /// The variables of a dictionary, or of a class itself.
   bool looked_up(const Place& node, PyObject* object) {
     const bool is_class = PyType_Check(object) != 0;
-    PyObject* dict = is_class ? reinterpret_cast<PyTypeObject*>(object)->tp_dict : object;
+    const PythonRef dict =
+        is_class ? names_of_class(reinterpret_cast<PyTypeObject*>(object)) : PythonRef::to(object);
     const Slot::Owner owner = is_class ? Slot::Owner::kAttribute : Slot::Owner::kDict;
-    return dict != nullptr && PyDict_Check(dict) != 0 && found_by_keys(node, dict, object, owner);
+    return dict && PyDict_Check(dict.get()) != 0 && found_by_keys(node, dict.get(), object, owner);
+  }
+
+  /// CPython's own classes have it elsewhere since 3.12.
+  static PythonRef names_of_class(PyTypeObject* type) noexcept {
+#if PY_VERSION_HEX >= 0x030C0000
+    return PythonRef::stolen(PyType_GetDict(type));
+#else
+    return PythonRef::to(type->tp_dict);
+#endif
   }
 
   bool found_by_keys(const Place& node, PyObject* dict, PyObject* owning, Slot::Owner owner) {
@@ -587,7 +597,7 @@ class Structure::Walk {
       at_ += node.children;  // which have none
       return true;
     }
-    if (type->tp_mro != node.type.get() || !has_keys(type->tp_dict, node.key.get()) ||
+    if (type->tp_mro != node.type.get() || !has_keys(names_of_class(type).get(), node.key.get()) ||
         !looked_up(node, object)) {
       return false;
     }

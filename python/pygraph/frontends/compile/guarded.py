@@ -599,7 +599,8 @@ class _Look:
     def _absent(self, sight: _Sight, names: Collection[str]) -> None:
         sight.absent.update(names)
         for each in type(sight.value).__mro__:
-            self._sights.setdefault(id(each), _Sight(each, each.__name__)).items.update(names)
+            if not each.__flags__ & _IMMUTABLE:
+                self._sights.setdefault(id(each), _Sight(each, each.__name__)).items.update(names)
 
     def _method(self, within: ast.expr, owner: Any, name: str) -> Any:
         """The function of a method, which is its class's, if the object has none of its own."""
@@ -614,6 +615,8 @@ class _Look:
         return function
 
 
+#: Py_TPFLAGS_IMMUTABLETYPE: of a class like `object`.
+_IMMUTABLE = 1 << 8
 #: Where a module finds attributes that it has not itself.
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
