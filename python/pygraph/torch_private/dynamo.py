@@ -438,7 +438,7 @@ def _looked_at(manager: Any) -> Iterator[Guarded]:
     for guard in manager.get_leaf_guards():
         kind, text = type(guard).__name__, " ".join(guard.verbose_code_parts())
         if kind == "NO_HASATTR":
-            found = re.search(r"^not hasattr\(.*, ['\"](\w+)['\"]\)", text.partition("  # ")[0])
+            found = re.search(r"hasattr\(.*, ['\"](\w+)['\"]\)", text.partition("  # ")[0])
             if found is None:
                 kind = "NO_HASATTR of a name"
             else:

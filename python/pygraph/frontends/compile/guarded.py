@@ -59,7 +59,7 @@ class _Sight:
     attributes: set[str] = dataclasses.field(default_factory=set)
     checks: set[str] = dataclasses.field(default_factory=set)
     absent: set[str] = dataclasses.field(default_factory=set)
-    """Neither variables of its own nor its classes'."""
+    """No variables of its own, but its classes', if they have them."""
     lacking: set[str] = dataclasses.field(default_factory=set)
     """Attributes that it has not, as code of its class decides."""
 
@@ -572,11 +572,18 @@ class _Look:
         if isinstance(owner, types.FunctionType) and name == "__func__":
             return owner  # of a method, see there
         sight = self._note(owner, within)
-        if isinstance(owner, torch.nn.Module) and name not in vars(owner) and _is_usual(owner):
-            for each in _REGISTERED:
-                if name in vars(owner)[each]:
+        own = getattr(owner, "__dict__", None)
+        usual = looked_up is object.__getattribute__ or _is_usual(owner)
+        if usual and isinstance(own, dict) and name not in own:
+            kinds = (each for each in type(owner).__mro__ if name in vars(each))
+            if vars(next(kinds, object)).get(name, self) is value:
+                self._absent(sight, {name})
+                return value
+            registered = _REGISTERED if isinstance(owner, torch.nn.Module) else ()
+            for each in registered:
+                if name in own[each]:
                     sight.attributes.add(each)
-                    self._note(vars(owner)[each], within).items.add(name)
+                    self._note(own[each], within).items.add(name)
                     self._absent(sight, {name})
                     return value
         sight.attributes.add(name)
