@@ -694,6 +694,45 @@ def test_attributes_that_are_not_there(
     assert same(found, case.compiled(x))
 
 
+class Derived(Plain):
+    """A variable of its class, and a property."""
+
+    SHARE = 0.5
+
+    @property
+    def first(self) -> float:
+        return self.numbers[0]
+
+
+@pytest.mark.parametrize("led", [False, True], ids=["frozen", "led"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module, patch: patch.setattr(Derived, "SHARE", 0.25),
+        lambda module, patch: patch.setattr(Plain, "WEIGHT", 5.0),
+        lambda module, _: setattr(module.config, "SHARE", 0.125),
+        lambda module, _: module.config.numbers.__setitem__(0, 7.0),
+    ],
+    ids=["class", "class above", "object", "property"],
+)
+def test_variables_of_a_class_and_properties(
+    place: Place, led: bool, change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config = Derived()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.config.SHARE + self.config.first * self.config.WEIGHT
+
+    module = Reads()
+    case = Case(place, module, place.randn(3), led=led)
+    case.serves(place.randn(3))
+    change(module, monkeypatch)
+    case.misses(place.randn(3))
+
+
 @pytest.mark.parametrize("led", [False, True], ids=["frozen", "led"])
 def test_an_attribute_that_a_tensor_has_not(place: Place, led: bool) -> None:
     module = Asks(Plain()).to(place.torch)

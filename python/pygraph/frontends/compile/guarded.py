@@ -60,8 +60,8 @@ class _Sight:
     checks: set[str] = dataclasses.field(default_factory=set)
     absent: set[str] = dataclasses.field(default_factory=set)
     """No variables of its own, but its classes', if they have them."""
-    lacking: set[str] = dataclasses.field(default_factory=set)
-    """Attributes that it has not, as code of its class decides."""
+    asked: set[str] = dataclasses.field(default_factory=set)
+    """Attributes that code of its class looks up, which it has or has not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,8 +172,8 @@ class StateBuilder:
                 sight, label = self._behind.pop()
                 self._roots.append(sight.value)
                 self._compare(sight, label, None)
-                if sight.lacking:
-                    self._lacking(sight, label)
+                if sight.asked:
+                    self._asked(sight, label)
         left = [each for key, each in self._sights.items() if key not in self._done]
         if left:
             raise NotComparable(f"a guard looks at {left[0].source}, which cannot be compared")
@@ -254,9 +254,9 @@ class StateBuilder:
         elif not self._met(value, label, key):
             for each in type(value).__mro__:
                 self._owe(each, each.__name__)
-            if "ID_MATCH" in sight.checks or sight.lacking:
+            if "ID_MATCH" in sight.checks or sight.asked:
                 self._place(PlaceKind.IS, label, key, object=value)
-                more = sight.items or sight.attributes or sight.absent or sight.lacking
+                more = sight.items or sight.attributes or sight.absent or sight.asked
                 if more or sight.checks - _BY_IDENTITY:
                     self._behind.append((sight, label))
                 else:
@@ -326,12 +326,19 @@ class StateBuilder:
             raise NotComparable(f"{label}.{beside[0]} is no attribute of the object's own")
         self._finish(sight, attributes=sight.attributes)
 
-    def _lacking(self, sight: _Sight, label: str) -> None:
+    def _asked(self, sight: _Sight, label: str) -> None:
         self._roots.append(sight.value)
         place = self._place(PlaceKind.ATTRIBUTES, label, type=type(sight.value))
-        place["children"] = len(sight.lacking)
-        for name in sorted(sight.lacking):
-            self._place(PlaceKind.EMPTY, f"{label}.{name}", sys.intern(name))
+        place["children"] = len(sight.asked)
+        for name in sorted(sight.asked):
+            written, missing = f"{label}.{name}", object()
+            value = getattr(sight.value, name, missing)
+            if value is missing:
+                self._place(PlaceKind.EMPTY, written, sys.intern(name))
+            elif is_atom(value):
+                self._place(PlaceKind.VALUE, written, sys.intern(name), object=value)
+            else:
+                raise NotComparable(f"{written} is looked up by code, and no number or text")
 
     def _variable(self, name: str, own: Mapping[str, Any], label: str) -> None:
         if name in own:
@@ -586,7 +593,11 @@ class _Look:
                     self._note(own[each], within).items.add(name)
                     self._absent(sight, {name})
                     return value
-        sight.attributes.add(name)
+        by_code = isinstance(own, dict) and name not in own and name != "__dict__"
+        if by_code and not isinstance(owner, _BY_MORE):
+            sight.asked.add(name)
+        else:
+            sight.attributes.add(name)
         return value
 
     def _lacks(self, sight: _Sight, node: ast.expr, names: Collection[str]) -> None:
@@ -601,7 +612,7 @@ class _Look:
                     self._note(vars(owner)[each], node)
             self._absent(sight, names)
         else:
-            sight.lacking.update(names)
+            sight.asked.update(names)
 
     def _absent(self, sight: _Sight, names: Collection[str]) -> None:
         sight.absent.update(names)
