@@ -247,6 +247,7 @@ void bind_tensor_program(nb::module_& module) {
       "calibrate_metadata",
       [](const std::vector<std::pair<nb::object, std::uint64_t>>& samples) {
         std::vector<torch_bridge::MetadataSample> given;
+        given.reserve(samples.size());
         for (const auto& [tensor, keys] : samples) {
           given.push_back({tensor.ptr(), keys});
         }
