@@ -70,7 +70,7 @@ def name_regions(a: Capture, b: Capture, request: Request, planned: outputs.Outp
                     in_b=in_b,
                     bytes=nbytes,
                     role=role.SPENT if given_up else role.OWN,
-                    used=nbytes if given_up else 0,
+                    used=nbytes if given_up and index not in request.held else 0,
                 )
             )
     for index, (left, right) in enumerate(zip(a.segments, b.segments, strict=True)):

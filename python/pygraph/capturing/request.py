@@ -29,6 +29,7 @@ class Request:
     fetched: frozenset[int] = frozenset()  #: results that callers get on the host
     gradients: frozenset[int] = frozenset()  #: results that die at about the same time
     given: frozenset[int] = frozenset()  #: arguments that the caller does not need any more
+    held: frozenset[int] = frozenset()  #: those of them whose memory stays all the same
     cut: bool = False  #: the graph may be launched in parts, for the sake of its peak memory
     #: bytes that other calls' arguments are known to be aligned to, by index, where it may be less
     alignments: Mapping[int, int] = dataclasses.field(default_factory=dict)

@@ -462,6 +462,7 @@ class CompiledGraph:
             elsewhere=self.fallback.on_host,
             gradients=self._results_together(len(run.outputs)),
             given=self._member.given(run.arguments),
+            held=self._member.held(run.arguments),
             cut=self._member.role is not Role.INFERENCE,
             alignments=dict(self._alignment.least),
             numbers=self._numbers,

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -20,6 +22,7 @@ from pygraph.capturing.device import Device, is_strided
 from pygraph.capturing.reference import Reference
 from pygraph.runtime import calling_thread
 from pygraph.runtime.partition import Partition, Position, graph_inputs, graph_outputs
+from pygraph.torch_private.tensors import holders, object_of
 
 #: Programs of a forward that wait for its backward's first program.
 _MOST_WAITING = 8
@@ -239,6 +242,21 @@ class PairMember:
         """The arguments that nobody needs behind the call."""
         backward = self.role is Role.BACKWARD
         return frozenset(range(len(arguments))) if backward else frozenset()
+
+    def held(self, arguments: Sequence[Any]) -> frozenset[int]:
+        """Those of them whose memory is not free when the call has let go of them: somebody else
+        has a reference, such as the caller to a result that was saved, too, and autograd to a
+        gradient until the call is done."""
+        having = {i: arguments[i] for i in self.given(arguments) if _has_memory(arguments[i])}
+        sharing = Counter(object_of(each.untyped_storage()) for each in having.values())
+        references = {index: sys.getrefcount(each) for index, each in having.items()}
+        least = min(references.values(), default=0)
+        return frozenset(
+            index
+            for index, each in having.items()
+            if references[index] > least
+            or holders(each) > sharing[object_of(each.untyped_storage())]
+        )
 
     def has_moved(self, program: Any, arguments: Sequence[Any]) -> bool:
         """Whether `program` does not serve these arguments because something that it needs in place

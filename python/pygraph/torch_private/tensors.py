@@ -12,8 +12,15 @@ negated = bound("torch:_neg_view")
 conjugated = bound("torch:_conj")
 dispatch_keys = bound("torch._C:_dispatch_keys")
 
+storage_uses = bound("torch._C:_storage_Use_Count")
+
 version = attribute("_version", TensorBase)
 set_versions = bound("torch._C._autograd:_unsafe_set_version_counter")
 
 #: The address of the C++ object behind a tensor, a storage or a generator: who has the same is it.
 object_of = attribute("_cdata", TensorBase, torch.UntypedStorage, torch.Generator)
+
+
+def holders(tensor: torch.Tensor) -> int:
+    """How many tensors there are in its memory, those of autograd's included."""
+    return int(storage_uses(object_of(tensor.untyped_storage()))) - 1  # Python's object is one

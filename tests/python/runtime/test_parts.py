@@ -20,7 +20,7 @@ from pygraph.capturing import tensors
 from pygraph.capturing.twin import Twin
 from pygraph.reporting import GraphReport
 from pygraph.runtime.compiled_graph import CompiledGraph
-from pygraph.runtime.training_pair import Role
+from pygraph.runtime.training_pair import PairMember, Role
 from pygraph.twin import faults
 
 ROWS = 128
@@ -141,6 +141,42 @@ def test_memory_peaks_where_the_callables_does(monkeypatch: pytest.MonkeyPatch) 
     assert in_parts < 1.6 * LAYERS
 
 
+def backward_of_a_large_result(arguments: list[Any]) -> list[Any]:
+    large = arguments.pop()
+    arguments.append(large.view(-1, ROWS, ROWS).sum(0))
+    del large
+    return backward(arguments)
+
+
+def test_memory_that_somebody_holds_is_no_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gradient that autograd keeps until the backward is done: parts behind the first one must
+    not count on its memory."""
+    held: list[torch.Tensor] = []
+
+    def with_a_large_one() -> list[torch.Tensor]:
+        held[:] = [torch.randn(2 * LAYERS * ROWS, ROWS)]
+        return [*(torch.randn(ROWS, ROWS) for _ in range(LAYERS)), *held]
+
+    monkeypatch.setattr(sys.modules[__name__], "made", with_a_large_one)
+    uncaptured = peak_tensors(backward_of_a_large_result)
+    graph = deployed(backward_of_a_large_result)
+    assert graph.report.parts > LAYERS // 2
+    assert peak_tensors(graph.dispatcher) <= uncaptured + 2.5
+
+
+def test_who_else_holds_an_argument() -> None:
+    member = PairMember(Role.BACKWARD, None, (), Twin())
+    with torch.no_grad():
+        views = (each.detach() for each in torch.randn(2, 3).unbind())
+        given = [torch.randn(3), torch.randn(3), *views, torch.randn(3), 3]
+    assert member.held(given) == frozenset()
+    saved_as_well, kept = given[1].detach(), given[3]  # noqa: F841
+    assert member.held(given) == {1, 3}
+    other_view = given[2][1:]  # noqa: F841
+    assert member.held(given) == {1, 2, 3}
+    assert PairMember(Role.FORWARD, None, (), Twin()).held(given) == frozenset()
+
+
 def test_who_holds_an_argument_keeps_it() -> None:
     graph = deployed()
     with torch.no_grad():
@@ -210,7 +246,7 @@ SHORT_OF_MEMORY = """
 import ctypes, resource, weakref
 import torch
 from places import Place, assert_bits
-from pygraph.runtime.training_pair import Role
+from pygraph.runtime.training_pair import PairMember, Role
 
 M_MMAP_THRESHOLD = -3
 assert ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1
