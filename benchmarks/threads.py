@@ -66,8 +66,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Given:
-    """How it is measured."""
+class Clocking:
+    """How rows are measured."""
 
     device: str
     tiny: bool
@@ -199,7 +199,7 @@ def measure(row: Row, prepared: Prepared, device: Device, seconds: float) -> Non
     row.replayed = replays / calls if calls else None
 
 
-def rows_here(rows: Sequence[Row], given: Given, out: Path) -> None:
+def rows_here(rows: Sequence[Row], given: Clocking, out: Path) -> None:
     """Those of one mode and one kind of streams, up to one that fails, into the file `out`."""
     done: list[dict[str, Any]] = []
     try:
@@ -215,7 +215,7 @@ def rows_here(rows: Sequence[Row], given: Given, out: Path) -> None:
         record.write(out, [*done, asdict(row)])
 
 
-def rows_elsewhere(rows: Sequence[Row], given: Given) -> list[dict[str, Any]]:
+def rows_elsewhere(rows: Sequence[Row], given: Clocking) -> list[dict[str, Any]]:
     """The same rows, each in a process that was good for those before."""
     found: list[dict[str, Any]] = []
     while rows:
@@ -251,7 +251,7 @@ def main(
     mode: Annotated[str | None, typer.Option(help="The mode of those rows.")] = None,
 ) -> None:
     """Measure."""
-    given = Given(device, tiny, seconds)
+    given = Clocking(device, tiny, seconds)
     if threads is not None and mode is not None:
         rows_here([Row(int(each), streams, mode) for each in threads.split(",")], given, out)
         return

@@ -81,16 +81,16 @@ class Effort:
     settling: int = 2
     """Calls per mode and round in front of the clocks."""
 
-    def count(self, modes: int, latency_us: float) -> int:
-        """Iterations per mode and round."""
-        return self._count(modes, latency_us, 1 - self.in_a_row, self.least)
+    def count(self, all_us: float) -> int:
+        """Iterations per mode and round; one of each mode takes `all_us`."""
+        return self._count(all_us, 1 - self.in_a_row, self.least)
 
-    def count_in_a_row(self, modes: int, latency_us: float) -> int:
+    def count_in_a_row(self, all_us: float) -> int:
         """The same for the pipelined loop."""
-        return self._count(modes, latency_us, self.in_a_row, FEWEST_IN_A_ROW)
+        return self._count(all_us, self.in_a_row, FEWEST_IN_A_ROW)
 
-    def _count(self, modes: int, latency_us: float, share: float, least: int) -> int:
-        affordable = share * self.seconds / (modes * self.rounds) / (latency_us * 1e-6)
+    def _count(self, all_us: float, share: float, least: int) -> int:
+        affordable = share * self.seconds / self.rounds / (all_us * 1e-6)
         return max(least, min(self.most, int(affordable))) if share else 0
 
 
@@ -172,28 +172,32 @@ def measure(
     runners: Sequence[Runner], inputs: Sequence[Tensors], device: Device, effort: Effort
 ) -> dict[str, Samples]:
     """All modes, in rounds that begin with another mode each time, so that drift hits all alike.
-    `inputs` are of those that have none of their own."""
+    In a round all modes take the same inputs, and each round goes on behind those of the one
+    before: sizes may take differently long. `inputs` are of those that have none of their own."""
     samples = {runner.mode: Samples() for runner in runners}
-    counts: dict[str, tuple[int, int]] = {}
     with _no_collector():
+        all_us = 0.0
         for runner in runners:
             trial = Samples()
             time_calls(runner, runner.inputs or inputs, 3, device, trial)
-            latency_us = statistics.median(trial.latency)
-            counts[runner.mode] = (
-                effort.count(len(runners), latency_us),
-                effort.count_in_a_row(len(runners), latency_us),
-            )
+            all_us += statistics.median(trial.latency)
             samples[runner.mode].calls += trial.calls
+        apart, in_a_row = (
+            (effort.count(all_us), effort.count_in_a_row(all_us)) if runners else (0, 0)
+        )
         for turn in range(effort.rounds):
-            first = turn % len(runners) if runners else 0
-            for runner in [*runners[first:], *runners[:first]]:
+            for runner in _from(runners, turn):
                 own, settle = samples[runner.mode], Samples()
-                given = runner.inputs or inputs
-                apart, in_a_row = counts[runner.mode]
+                given = _from(runner.inputs or inputs, turn * max(apart, in_a_row))
                 _sweep()
                 time_calls(runner, given, effort.settling, device, settle)
                 time_calls(runner, given, apart, device, own)
                 time_pipeline(runner, given, in_a_row, device, own)
                 own.calls += settle.calls
     return samples
+
+
+def _from(them: Sequence[Any], first: int) -> Sequence[Any]:
+    """All, in turn, from one on."""
+    first %= len(them) or 1
+    return [*them[first:], *them[:first]]

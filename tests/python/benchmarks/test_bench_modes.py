@@ -5,6 +5,7 @@ import gc
 import io
 import json
 import sys
+import time
 import types
 
 import pytest
@@ -180,6 +181,17 @@ def test_measure_rotates_inputs():
     runner = Runner("eager", lambda x: seen.append(x) or ())
     measure([runner], [(n,) for n in range(4)], CPU, Effort(1.0, rounds=1, least=8, most=8))
     assert set(seen) == {0, 1, 2, 3}
+
+
+def test_modes_take_the_same_inputs_however_long_they_take():
+    """Of two sizes in turn an odd number of calls has more of one than of the other."""
+    seen: dict[str, list[int]] = {"quick": [], "slow": []}
+    slow = Runner("slow", lambda x: seen["slow"].append(x) or time.sleep(2e-3) or ())
+    runners = [Runner("quick", lambda x: seen["quick"].append(x) or ()), slow]
+    effort = Effort(0.1, rounds=3, least=1, most=1000, in_a_row=0.0, settling=0)
+    measure(runners, [(n,) for n in range(50)], CPU, effort)
+    timed = seen["quick"][3:]
+    assert seen["slow"][3:] == timed == list(range(len(timed))) and len(timed) > 9
 
 
 @pytest.fixture

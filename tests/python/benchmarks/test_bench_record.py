@@ -138,18 +138,18 @@ def test_time_line_adds_up():
 
 def test_effort_is_bounded_both_ways():
     effort = Effort(seconds=10.0)
-    assert effort.count(modes=5, latency_us=1e6) == effort.least
-    assert effort.count(modes=5, latency_us=1.0) == effort.most
-    assert effort.count(modes=5, latency_us=4000.0) == 50
+    assert effort.count(5e6) == effort.least
+    assert effort.count(5.0) == effort.most
+    assert effort.count(20_000.0) == 50
     assert effort.least * effort.rounds >= 50
-    assert effort.count_in_a_row(modes=5, latency_us=1e6) < effort.least
-    assert effort.count_in_a_row(modes=5, latency_us=4000.0) == 50
+    assert effort.count_in_a_row(5e6) < effort.least
+    assert effort.count_in_a_row(20_000.0) == 50
 
 
 def test_one_loop_can_have_all_of_the_time():
     apart, in_a_row = (Effort(seconds=10.0, in_a_row=share) for share in (0.0, 1.0))
-    assert (apart.count(5, 8000.0), apart.count_in_a_row(5, 8000.0)) == (50, 0)
-    assert (in_a_row.count(5, 8000.0), in_a_row.count_in_a_row(5, 8000.0)) == (0, 50)
+    assert (apart.count(40_000.0), apart.count_in_a_row(40_000.0)) == (50, 0)
+    assert (in_a_row.count(40_000.0), in_a_row.count_in_a_row(40_000.0)) == (0, 50)
     runner, samples = Runner("eager", lambda: None), {}
     for effort in (replace(apart, most=3, least=1), replace(in_a_row, most=3)):
         found = measure.measure([runner], [()], Device("cpu"), effort)["eager"]

@@ -259,7 +259,7 @@ def test_a_row_of_threads_that_fails_has_its_reason_and_the_next_a_process_of_it
         if 1 not in numbers:
             raise subprocess.CalledProcessError(-11, "threads.py")
 
-    given = threads.Given("cpu", True, 0.1)
+    given = threads.Clocking("cpu", True, 0.1)
     monkeypatch.setattr(threads, "measure", measure)
     monkeypatch.setattr(threads, "prepare", lambda *_: None)
     monkeypatch.setattr(threads.subprocess, "run", process)

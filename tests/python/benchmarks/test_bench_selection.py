@@ -242,6 +242,21 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch):
     assert settled(never).settling_calls == 16
 
 
+def test_sizes_without_a_graph_are_waited_for(monkeypatch: pytest.MonkeyPatch):
+    def linking(until: int) -> Callable[[int], GraphReport]:
+        def made(calls: int) -> GraphReport:
+            waiting = "one has no graph yet" if calls < until else None
+            return GraphReport("graph 0", "graphed", waiting=waiting)
+
+        return made
+
+    record = settled(linking(3000))
+    assert record.settled and 3000 <= record.settling_calls < 3020
+    monkeypatch.setattr(run, "SIZES_S", 0.0)
+    record = settled(linking(3000))
+    assert record.settled is False and record.settling_calls == 16
+
+
 def test_a_wrong_mode_is_not_timed_and_costs_only_itself(monkeypatch: pytest.MonkeyPatch):
     made = modes.maker
 
