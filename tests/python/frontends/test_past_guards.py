@@ -23,8 +23,10 @@ from torch import nn
 import pygraph
 from pygraph.frontends.compile import past_guards
 from pygraph.frontends.compile.backend import backend
+from pygraph.frontends.compile.guarded import StateBuilder
 from pygraph.frontends.compile.past_guards import PastGuards, leads
 from pygraph.torch_private import dynamo
+from pygraph.torch_private.dynamo import Guarded
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
@@ -375,6 +377,51 @@ def test_a_copy_of_a_module_is_a_program_of_its_own(place: Place) -> None:
     x = place.randn(2, 4)
     assert torch.equal(other(x), torch.full((2, 4), 2.0, device=place.torch))
     assert torch.allclose(compiled(x), net(x))
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_who_calls_has_what_is_called(
+    place: Place, far: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking through all objects takes long, and is done where nobody near has it."""
+    asked: list[Any] = []
+    original = gc.get_referrers
+    monkeypatch.setattr(gc, "get_referrers", lambda *of: asked.append(of) or original(*of))
+    x = place.randn(4, 4)
+    if far:
+        held = [compile_for(place, lambda x: x.relu() * 2)]
+        for _ in range(CALLS):
+            held[0](x)
+        (compiled,) = held
+    else:
+        compiled = warmed(compile_for(place, Net().to(place.torch)), x)
+    assert leads(compiled) is not None
+    assert bool(asked) == far
+
+
+def test_what_guards_have_named_is_not_followed_again() -> None:
+    """Guards name the whole way to each thing: of a net as deep as this they would be followed
+    ten times as often as there are things."""
+    followed: list[str] = []
+
+    class Step:
+        def __init__(self, within: Any) -> None:
+            self.within = within
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("within", "number"):
+                followed.append(name)
+            return object.__getattribute__(self, name)
+
+    here = Step(None)
+    for _ in range(10):
+        here.number, here = 1, Step(here)
+    sources = ["L['it']" + ".within" * n for n in range(10)]
+    asked = [Guarded(each, frozenset({"TYPE_MATCH"})) for each in sources]
+    asked += [Guarded(each + ".number", frozenset({"EQUALS_MATCH"})) for each in sources[1:]]
+    builder = StateBuilder((), {})
+    builder.see(asked, {"it": here}, {}, frozenset())
+    assert len(followed) == len(asked) - 1
 
 
 def test_a_wrapper_of_another_make_is_left_alone() -> None:

@@ -107,14 +107,15 @@ class StateBuilder:
         callers: frozenset[str],
     ) -> None:
         """Follows the expressions of guards. `callers`: the variables that the caller gives."""
+        own = _Look(self._sights, variables, global_variables)
+        given = _Look(None, variables, global_variables)  # what is in the tree whole
         for each in guarded:
             if each.source in ("L", "G", ""):
                 continue  # modes, and sizes
             try:
                 for parsed in _sources_in(each):
-                    given = _variable(parsed) in callers  # and in the tree whole
-                    sights = None if given else self._sights
-                    value = _Look(sights, variables, global_variables).at(parsed, each)
+                    look = given if _variable(parsed) in callers else own
+                    value = look.guarded(parsed, each)
                     if isinstance(value, torch.Tensor):
                         _require_known(each, each.checks - _OF_TENSORS - {LAMBDA})
                         if each.lacking:
@@ -469,15 +470,21 @@ def _sources_in(guarded: Guarded) -> list[ast.expr]:
 
 def _variable(node: ast.expr) -> str | None:
     """The variable of the frame that an expression begins with."""
-    for each in ast.walk(node):
-        match each:
+    while True:
+        match node:
             case ast.Subscript(ast.Name("L"), ast.Constant(str(name))):
                 return name
-    return None
+            case ast.Call(_, [node, *_]) | ast.Call(ast.Attribute(node, _), []):
+                pass
+            case ast.Subscript(node, _) | ast.Attribute(node, _):
+                pass
+            case _:
+                return None
 
 
 class _Look:
-    """Follows one expression."""
+    """Follows expressions. Guards ask for each attribute of a module of modules, and name the whole
+    way to it each time: what has led somewhere is not followed again."""
 
     def __init__(
         self,
@@ -490,21 +497,40 @@ class _Look:
         self._given = sights is None
         self._sights = {} if sights is None else sights
         self._variables, self._globals = variables, global_variables
+        self._text = b""
+        self._led_to: dict[str, Any] = {}  #: by how it is written
 
-    def at(self, node: ast.expr, guarded: Guarded | None = None) -> Any:
-        value = self._at(node)
+    def guarded(self, node: ast.expr, guarded: Guarded) -> Any:
+        """What an expression in a guard's text leads to, and what the guard asks of that."""
+        self._text = guarded.source.encode()  # the parser counts bytes
+        value = self.at(node)
         owner = value.owner if isinstance(value, _OwnNames) else value
-        if not is_atom(owner):
+        if not is_atom(owner) and LAMBDA not in guarded.checks:
             sight = self._note(owner, node)
-            if guarded is not None and LAMBDA not in guarded.checks:
-                sight.checks |= guarded.checks
-                sight.items |= guarded.contained
-                if guarded.lacking and not self._given:
-                    self._lacks(sight, node, guarded.lacking)
+            sight.checks |= guarded.checks
+            sight.items |= guarded.contained
+            if guarded.lacking and not self._given:
+                self._lacks(sight, node, guarded.lacking)
         return value
 
+    def at(self, node: ast.expr) -> Any:
+        written = self._written(node)
+        if written not in self._led_to:
+            value = self._led_to[written] = self._at(node)
+            owner = value.owner if isinstance(value, _OwnNames) else value
+            if not is_atom(owner):
+                self._note(owner, node)
+        return self._led_to[written]
+
     def _note(self, value: Any, node: ast.expr) -> _Sight:
-        return self._sights.setdefault(id(value), _Sight(value, ast.unparse(node)))
+        if (sight := self._sights.get(id(value))) is None:
+            sight = self._sights[id(value)] = _Sight(value, self._written(node))
+        return sight
+
+    def _written(self, node: ast.expr) -> str:
+        if node.end_lineno != 1:
+            raise SyntaxError("a guard in several lines")
+        return self._text[node.col_offset : node.end_col_offset].decode()
 
     def _at(self, node: ast.expr) -> Any:
         match node:
@@ -648,7 +674,6 @@ def _is_usual(owner: Any) -> bool:
 
 
 def _is_namespace(value: Any) -> bool:
-    """Whether it is the dictionary of a Python module."""
-    return type(value) is dict and any(
-        getattr(each, "__dict__", None) is value for each in list(sys.modules.values())
-    )
+    """Whether it is the dictionary of a Python module, under the module's own name."""
+    name = value.get("__name__") if type(value) is dict else None
+    return isinstance(name, str) and getattr(sys.modules.get(name), "__dict__", None) is value
