@@ -107,7 +107,7 @@ def graph_breaks(tiny: bool) -> list[Scenario]:
 
 
 def streams_of_sizes(tiny: bool) -> list[Scenario]:
-    many, drawn_ones = (10, 16) if tiny else (40, 256)
+    many, drawn_ones = (10, 16) if tiny else (40, 128)
     sizes = {count: [16 + 8 * n for n in range(count)] for count in (2, 8, many)}
     given: dict[str, Any] = {"model": lambda: Kernels(6), "dynamic": True}
 

@@ -1,14 +1,15 @@
 """One scenario in all modes: compile, settle, check, time.
 
 All modes are ready before any is timed, and live together, so that the rounds of the clocks visit
-each in turn. What decides by its own clocks is no more than compiled while other processes prepare:
+each in turn. What goes by its own clocks is no more than compiled while other processes prepare:
 it is called until it has decided, and checked, once this process is alone on the machine, by a
-caller that behaves as the scenario's does.
+caller that behaves as the scenario's does. That is pygraph, and of streams of sizes each mode: what
+a replay saves decides how soon the next size gets a graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ from benchmarks.harness.worker import Options
 from benchmarks.selection.modes import OWN, ScenarioRunner, maker
 from benchmarks.selection.record import Record
 from benchmarks.selection.scenario import Scenario
+from pygraph.decide import budget
+from pygraph.reporting import GraphReport
 
 CHECKED = 4
 """Inputs that are compared, which no other call has; in order and in reverse."""
@@ -34,8 +37,8 @@ LEAST_CALLS = 16
 STEADY_PASSES = 3
 LOST_PATIENCE_S, LOST_PATIENCE_CALLS = 2.0, 2000
 SIZES_S = 12.0
-"""Patience where sizes have no graph yet: a link of 7 ms is followed by three times as long without
-one, and 230 sizes come in calls."""
+"""Patience with a stream of sizes: a link of 7 ms is followed by three times as long without one,
+and there are up to 120."""
 BETWEEN_WAITS = 50
 RECOMPILES = 128
 """Dynamo's limit per function: behind a graph break modes may share functions."""
@@ -67,12 +70,13 @@ def run_scenario(
                     bench.memory[mode] = device.memory()
                     runner = begin(maker(mode, options.pygraph), bench)
                     bench.runners[mode] = runner
-                    if mode != OWN:
+                    if mode != OWN and not scenario.dynamic:
                         ready(runner, bench, record, expected)
             with phases.alone(options.alone):
-                if OWN in bench.runners:
-                    with costs_itself(records[OWN], bench), phases.time("settle"):
-                        ready(bench.runners[OWN], bench, records[OWN], expected)
+                for mode, runner in list(bench.runners.items()):
+                    if mode == OWN or scenario.dynamic:
+                        with costs_itself(records[mode], bench), phases.time("settle"):
+                            ready(runner, bench, records[mode], expected)
                 right = [each for mode, each in bench.runners.items() if records[mode].correct]
                 with phases.time("time"):
                     _time(right, bench, records, options.seconds)
@@ -108,11 +112,13 @@ def ready(runner: ScenarioRunner, bench: Bench, record: Record, expected: Expect
 
 def settle(runner: ScenarioRunner, bench: Bench, record: Record) -> None:
     """Call as the scenario's caller does, until all passes over the inputs are alike and pygraph
-    has nothing to decide or to link any more, or patience ends."""
+    has nothing to decide any more, and a graph for each size of a stream; or patience ends. Each
+    mode may spend on links what a process may that has no other."""
+    budget.BUDGET.clear()
     many = max(LEAST_CALLS, len(bench.inputs))
     started, calls, passes = bench.clock(), 0, 0
     others = runner.other_graphs()
-    before: dict[str, Any] = {}
+    before: dict[str, tuple[int, int]] = {}
     state: Any = None
     settled = False
     while not settled:
@@ -125,17 +131,26 @@ def settle(runner: ScenarioRunner, bench: Bench, record: Record) -> None:
         runner.graphs |= runner.other_graphs() - others
         reports = runner.reports()
         # A graph of sizes that others have taken over is not called any more.
-        called = [each for each in reports if each.calls != before.get(each.name)]
-        before = {each.name: each.calls for each in reports}
+        called = [each for each in reports if each.calls != before.get(each.name, (0, 0))[0]]
+        links = bench.workload.dynamic and any(_runs_without(each, before) for each in called)
+        before = {each.name: (each.calls, each.replays) for each in reports}
         last, state = state, [(each.name, each.state, each.programs) for each in called]
-        links = any(each.waiting for each in called)
         settled = passes >= STEADY_PASSES and state == last and not (links or undecided(called))
         elapsed = bench.clock() - started
-        lost = calls >= LOST_PATIENCE_CALLS or elapsed > LOST_PATIENCE_S
-        if elapsed > SIZES_S or (lost and not links):
+        if bench.workload.dynamic:
+            lost = elapsed > SIZES_S
+        else:
+            lost = calls >= LOST_PATIENCE_CALLS or elapsed > LOST_PATIENCE_S
+        if lost:
             break
     record.settling_calls, record.settling_s = calls, bench.clock() - started
     record.settled = settled if runner.graphs else None
+
+
+def _runs_without(graph: GraphReport, before: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether one that serves has not served all calls since."""
+    calls, replays = before.get(graph.name, (0, 0))
+    return graph.graphed and graph.replays - replays < graph.calls - calls
 
 
 def _time(

@@ -47,6 +47,7 @@ from benchmarks.selection.record import (  # noqa: E402
     with_best,
 )
 from benchmarks.selection.scenario import Caller, drawn  # noqa: E402
+from pygraph.decide import budget  # noqa: E402
 from pygraph.reporting import GraphReport, Selected  # noqa: E402
 
 CPU = Device("cpu")
@@ -188,6 +189,9 @@ def test_what_decides_by_clocks_is_alone_meanwhile(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(run, "settle", told)
     measured("matmul", "default", "pygraph-always", "pygraph", alone=Alone)
     assert seen == ["default", "pygraph-always", "alone", "pygraph", "ended"]
+    seen.clear()
+    measured("lengths_2", "default", "pygraph", alone=Alone)
+    assert seen == ["alone", "default", "pygraph", "ended"]
 
 
 class Decides(modes.ScenarioRunner):
@@ -209,11 +213,11 @@ class Decides(modes.ScenarioRunner):
         return [report]
 
 
-def settled(made: Callable[[int], GraphReport]) -> Record:
-    record = Record("matmul", 1, "pygraph")
+def settled(made: Callable[[int], GraphReport], scenario: str = "matmul") -> Record:
+    record = Record(scenario, 1, "pygraph")
     runner = Decides("pygraph", lambda: (), graphs=Decides.graphs)
     runner.made = made
-    run.settle(runner, bench_of("matmul"), record)
+    run.settle(runner, bench_of(scenario), record)
     return record
 
 
@@ -242,19 +246,22 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch):
     assert settled(never).settling_calls == 16
 
 
-def test_sizes_without_a_graph_are_waited_for(monkeypatch: pytest.MonkeyPatch):
+def test_sizes_of_a_stream_are_called_until_each_has_a_graph(monkeypatch: pytest.MonkeyPatch):
     def linking(until: int) -> Callable[[int], GraphReport]:
-        def made(calls: int) -> GraphReport:
-            waiting = "one has no graph yet" if calls < until else None
-            return GraphReport("graph 0", "graphed", waiting=waiting)
+        return lambda calls: GraphReport("graph 0", "graphed", replays=max(0, calls - until))
 
-        return made
-
-    record = settled(linking(3000))
-    assert record.settled and 3000 <= record.settling_calls < 3020
+    record = settled(linking(3000), "lengths_40")
+    assert record.settled and 3016 <= record.settling_calls < 3064
+    assert settled(linking(3000)).settling_calls == 48
     monkeypatch.setattr(run, "SIZES_S", 0.0)
-    record = settled(linking(3000))
+    record = settled(linking(3000), "lengths_40")
     assert record.settled is False and record.settling_calls == 16
+
+
+def test_each_mode_has_a_budget_of_its_own():
+    budget.BUDGET.spend(1e3, on_top=False)
+    settled(lambda calls: GraphReport("graph 0", "graphed"))
+    assert not budget.BUDGET.seconds_to_wait()
 
 
 def test_a_wrong_mode_is_not_timed_and_costs_only_itself(monkeypatch: pytest.MonkeyPatch):
