@@ -266,17 +266,58 @@ def divert(wrapper: FunctionType, through: Callable[..., Any]) -> bool:
     """Has the calls of what torch.compile has returned made by `through`, with the same arguments.
     False: this torch's is made otherwise. In a default, for the collector does not look into
     code."""
-    code = wrapper.__code__
-    free = ", ".join(code.co_freevars)
+    return _replace(wrapper, _DIVERTED, {_THROUGH: through})
+
+
+def divert_module(module: Any, through: Callable[..., Any]) -> bool:
+    """The same of a module that torch.compile has returned: a call does not even enter what torch
+    puts around each, which takes as long as a guarded call of the wrapper. The class looks for that
+    in each of its calls from then on."""
+    call = _calls_of_modules()
+    if call is None:
+        return False
+    diverted = _CALL in (call.__kwdefaults__ or {})
+    if diverted or _replace(call, _DIVERTED_CLASS, {_CALL: copied(call)}):
+        vars(module)[_THROUGH] = through
+        return True
+    return False
+
+
+def call_of_modules() -> Callable[..., Any] | None:
+    """What a call of a module runs that torch.compile has returned, if it is not diverted."""
+    call = _calls_of_modules()
+    return call and (call.__kwdefaults__ or {}).get(_CALL, call)
+
+
+def module_calling(wrapper: FunctionType, frames: Sequence[FrameType]) -> Any:
+    """The module that torch.compile has returned with `wrapper`, if that runs for a call of it."""
+    call = call_of_modules()
+    code = getattr(call, "__code__", None)
+    callers = (each.f_locals.get("self") for each in frames if each.f_code is code)
+    kind = private("torch._dynamo.eval_frame:OptimizedModule")
+    known = (each for each in callers if type(each) is kind)
+    return next((each for each in known if vars(each).get("forward") is wrapper), None)
+
+
+def _calls_of_modules() -> FunctionType | None:
+    """None: this torch's call modules otherwise."""
+    kind = private("torch._dynamo.eval_frame:OptimizedModule")
+    call = vars(kind).get("__call__")
+    return call if isinstance(call, FunctionType) else None
+
+
+def _replace(function: FunctionType, source: str, defaults: dict[str, Any]) -> bool:
+    """Gives it the code that is made by `source`, and these named defaults."""
+    code = function.__code__
     names: dict[str, Any] = {}
-    exec(_DIVERTED.format(free=free), names)
-    diverted = names["made"].replace(
+    exec(source.format(free=", ".join(code.co_freevars)), names)
+    replaced = names["made"].replace(
         co_filename=code.co_filename, co_firstlineno=code.co_firstlineno, co_name=code.co_name
     )
-    if diverted.co_freevars != code.co_freevars or wrapper.__kwdefaults__:
+    if replaced.co_freevars != code.co_freevars or function.__kwdefaults__:
         return False
-    wrapper.__kwdefaults__ = {_THROUGH: through}
-    wrapper.__code__ = diverted
+    function.__kwdefaults__ = defaults
+    function.__code__ = replaced
     return True
 
 
@@ -287,9 +328,10 @@ def wrapper_of(compiled: Any) -> Any:
     return within or getattr(compiled, "forward", compiled)
 
 
-def diverted_to(wrapper: Any) -> Any:
-    """What divert() was given; None: it was not called, or undone."""
-    return (getattr(wrapper, "__kwdefaults__", None) or {}).get(_THROUGH)
+def diverted_to(compiled: Any) -> Any:
+    """What divert() or divert_module() was given; None: it was not called, or undone."""
+    own = getattr(compiled, "__dict__", None) or {}
+    return own.get(_THROUGH) or (getattr(compiled, "__kwdefaults__", None) or {}).get(_THROUGH)
 
 
 def lead_back(wrapper: FunctionType, like: FunctionType) -> None:
@@ -298,12 +340,29 @@ def lead_back(wrapper: FunctionType, like: FunctionType) -> None:
     wrapper.__kwdefaults__ = like.__kwdefaults__
 
 
+def lead_module_back(module: Any) -> None:
+    """Undoes divert_module() for this module."""
+    vars(module).pop(_THROUGH, None)
+
+
 _THROUGH = "_pygraph_through"
 _DIVERTED = f"""
 def around({{free}}):
     def diverted(*args, {_THROUGH}, **kwargs):
         return {_THROUGH}(*args, **kwargs)
         {{free}}  # so that its cells may stay
+    return diverted
+made = next(each for each in around.__code__.co_consts if hasattr(each, "co_freevars"))
+"""
+_CALL = "_pygraph_call"
+_DIVERTED_CLASS = f"""
+def around({{free}}):
+    def diverted(self, /, *args, {_CALL}, **kwargs):
+        through = self.__dict__.get("{_THROUGH}")
+        if through is None:
+            return {_CALL}(self, *args, **kwargs)
+        return through(*args, **kwargs)
+        {{free}}
     return diverted
 made = next(each for each in around.__code__.co_consts if hasattr(each, "co_freevars"))
 """

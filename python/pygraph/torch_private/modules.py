@@ -11,8 +11,13 @@ from pygraph.torch_private.names import attribute, private
 
 parameters = attribute("_parameters", torch.nn.Module())
 buffers = attribute("_buffers", torch.nn.Module())
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """How the names of its tables end of what runs around its forward."""
+
+
+def hooks_on(module: torch.nn.Module) -> dict[str, Any]:
+    """Its tables of what runs around its forward, by name."""
+    return {name: table for name, table in vars(module).items() if name.endswith(_HOOKS)}
 
 
 def code_around_forward() -> tuple[CodeType, CodeType]:

@@ -208,15 +208,15 @@ def test_a_stance_is_obeyed(place: Place) -> None:
     assert served(through) == before + 1
 
 
-def test_it_goes_back_where_most_calls_are_of_other_kinds(place: Place) -> None:
+@pytest.mark.parametrize("whole", [True, False])
+def test_it_goes_back_where_most_calls_are_of_other_kinds(place: Place, whole: bool) -> None:
     net = Net().to(place.torch)
-    compiled = warmed(compile_for(place, net), place.randn(2, 4))
-    code, through = compiled.forward.__code__, leads(compiled)
-    assert through is not None
+    compiled = warmed(compile_for(place, net if whole else net.forward), place.randn(2, 4))
+    assert leads(compiled) is not None
     with torch.compiler.set_stance("force_eager"):
         for _ in range(past_guards._FIRST_CALLS + 1):
             compiled(place.randn(2, 4))
-    assert leads(compiled) is None and compiled.forward.__code__ is not code
+    assert leads(compiled) is None
     assert not only_graph().past_guards
     x, replays = place.randn(2, 4), only_graph().replays
     assert torch.allclose(compiled(x), net(x))
@@ -377,6 +377,95 @@ def test_a_copy_of_a_module_is_a_program_of_its_own(place: Place) -> None:
     x = place.randn(2, 4)
     assert torch.equal(other(x), torch.full((2, 4), 2.0, device=place.torch))
     assert torch.allclose(compiled(x), net(x))
+
+
+def functions_run_in(call: Callable[[], Any]) -> list[str]:
+    """The names of Python's, by their order."""
+    found: list[str] = []
+    sys.setprofile(lambda frame, event, _: event == "call" and found.append(frame.f_code.co_name))
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_nothing_of_torchs_stands_in_front_of_a_modules_call(place: Place) -> None:
+    net = Net().to(place.torch)
+    compiled = warmed(compile_for(place, net), place.randn(2, 4))
+    x = place.randn(2, 4)
+    run = functions_run_in(lambda: compiled(x))
+    assert run[:2] == ["<lambda>", "__call__"]
+    assert not {"_wrapped_call_impl", "_call_impl"} & {*run}
+    assert torch.allclose(compiled(x), net(x))
+    assert torch.allclose(compiled.forward(x), net(x)), "who calls its forward goes by the guards"
+
+
+def test_hooks_on_what_torch_compile_returned(place: Place) -> None:
+    seen: list[Any] = []
+
+    def hook(module: nn.Module, inputs: Any, result: Any) -> Any:
+        seen.append(result)
+        return result + 1
+
+    net, x = Net().to(place.torch), place.randn(2, 4)
+    compiled = warmed(compile_for(place, net), x)
+    handle = compiled.register_forward_hook(hook)
+    assert torch.allclose(compiled(x), net(x) + 1) and len(seen) == 1
+    handle.remove()
+    through = leads(compiled)
+    before = served(through)
+    assert torch.allclose(compiled(x), net(x)) and len(seen) == 1
+    assert served(through) == before + 1
+
+
+def test_hooks_that_were_there_before(place: Place) -> None:
+    """They run around what is led."""
+    seen: list[Any] = []
+    net, x = Net().to(place.torch), place.randn(2, 4)
+    compiled = compile_for(place, net)
+    compiled.register_forward_pre_hook(lambda module, inputs: seen.append(inputs))
+    warmed(compiled, x)
+    through, count = leads(compiled), len(seen)
+    before = served(through)
+    assert torch.allclose(compiled(x), net(x))
+    assert (served(through), len(seen)) == (before + 1, count + 1)
+
+
+def test_another_forward_on_what_torch_compile_returned(place: Place) -> None:
+    net, x = Net().to(place.torch), place.randn(2, 4)
+    compiled = warmed(compile_for(place, net), x)
+    compiled.forward = lambda x: x - 1
+    assert torch.equal(compiled(x), x - 1)
+
+
+def test_modules_of_other_backends_are_called_as_before(place: Place) -> None:
+    warmed(compile_for(place, Net().to(place.torch)), place.randn(2, 4))
+    seen: list[Any] = []
+    other = torch.compile(net := Net().to(place.torch), backend="eager")
+    other.register_forward_hook(lambda *given: seen.append(given))
+    x = place.randn(2, 4)
+    assert torch.allclose(other(x), net(x)) and len(seen) == 1
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        other()
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_led_module_within_what_is_compiled(place: Place, broken: bool) -> None:
+    net = Net().to(place.torch)
+    compiled = warmed(compile_for(place, net), place.randn(2, 4))
+    assert leads(compiled) is not None
+
+    def around(x: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        if broken:
+            torch._dynamo.graph_break()
+        return compiled(x) + 1
+
+    outer = torch.compile(around, backend="eager")
+    for _ in range(CALLS):
+        x = place.randn(2, 4)
+        assert torch.allclose(outer(x), net(x * 2) + 1)
 
 
 @pytest.mark.parametrize("far", [False, True])

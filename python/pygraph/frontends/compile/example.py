@@ -250,9 +250,9 @@ class Example:
     def _see_module(self, builder: StateBuilder, module: torch.nn.Module) -> None:
         """What runs around its forward, in front of Dynamo's code or behind."""
         name = type(module).__name__
-        hooks = [each for each in vars(module) if each.endswith(modules.HOOKS)]
-        for each in hooks:
-            if vars(module)[each]:
+        hooks = modules.hooks_on(module)
+        for each, table in hooks.items():
+            if table:
                 raise NotFrozen(f"{name} has hooks ({each}), which run beside its graph")
         builder.see_attributes(module, name, hooks)
         builder.see_method(module, "forward")

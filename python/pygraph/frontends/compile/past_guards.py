@@ -21,9 +21,11 @@ from collections.abc import Callable, Sequence
 from types import FrameType, FunctionType
 from typing import Any
 
+import torch
+
 from pygraph import _engine
-from pygraph.frontends.compile.example import Example, Lesson, Likeness, NotFrozen
-from pygraph.torch_private import dynamo
+from pygraph.frontends.compile.example import Example, Lesson, Likeness, NotFrozen, name_of
+from pygraph.torch_private import dynamo, modules
 from pygraph.torch_private.autograd import count_up_versions
 
 log = logging.getLogger(__name__)
@@ -51,11 +53,12 @@ class _Pending:
 class PastGuards(_engine.EngineCalled):
     """What the calls of one callable that torch.compile has returned are led through."""
 
-    def __init__(self, wrapper: FunctionType) -> None:
+    def __init__(self, led: FunctionType | torch.nn.Module) -> None:
+        """`led`: what torch.compile has returned for a function, or for a module."""
         self._calls = _engine.CapturedFunction(self._miss, count_up_versions, dynamo.set_asked)
         super().__init__(self._calls)
-        self._through_dynamo = dynamo.copied(wrapper)
-        self._wrapper = weakref.ref(wrapper)
+        self._led = weakref.ref(led)
+        self._wrapper = dynamo.copied(led) if isinstance(led, FunctionType) else None
         self._pending: list[_Pending] = []
         self.examples: dict[Example, weakref.ref[Any]] = {}  #: and Dynamo's code
         self._misses = 0
@@ -64,6 +67,21 @@ class PastGuards(_engine.EngineCalled):
     @property
     def full(self) -> bool:
         return len(self.examples) + len(self._pending) >= _MOST_EXAMPLES
+
+    def divert(self) -> bool:
+        """Has the calls come. False: this torch's are made otherwise."""
+        led = self._led()
+        if isinstance(led, FunctionType):
+            return dynamo.divert(led, self)
+        return dynamo.divert_module(led, self)
+
+    def _through_dynamo(self, *positional: Any, **named: Any) -> Any:
+        """A call as it was before."""
+        if self._wrapper is not None:
+            return self._wrapper(*positional, **named)
+        call = dynamo.call_of_modules()
+        assert call is not None, "a module's calls are led"
+        return call(self._led(), *positional, **named)
 
     def add(self, example: Example, refused: Refused) -> None:
         """Calls that are served by the example's graph are to be led there."""
@@ -95,11 +113,11 @@ class PastGuards(_engine.EngineCalled):
             else:
                 self._pending.append(pending)
             return seen.value
-        wrapper = self._wrapper()
-        if wrapper is None:  # it has gone while it ran
+        led = self._led()
+        if led is None:  # it has gone while it ran
             return seen.value
         try:
-            lesson = pending.example.learn(wrapper, seen, positional, named)
+            lesson = pending.example.learn(led, seen, positional, named)
             if pending.first is None:
                 pending.first = lesson.likeness
                 self._pending.append(pending)
@@ -143,10 +161,13 @@ class PastGuards(_engine.EngineCalled):
     def _end(self, reason: str) -> None:
         """Calls go where they went before."""
         self.leads = False
-        wrapper = self._wrapper()
-        if wrapper is not None:
-            log.debug("%s goes back to Dynamo: %s", wrapper.__name__, reason)
-            dynamo.lead_back(wrapper, self._through_dynamo)
+        led = self._led()
+        if led is not None:
+            log.debug("%s goes back to Dynamo: %s", name_of(led), reason)
+        if isinstance(led, FunctionType) and self._wrapper is not None:
+            dynamo.lead_back(led, self._wrapper)
+        elif led is not None:
+            dynamo.lead_module_back(led)
         for example in self.examples:
             self._calls.remove(example)
             example.graph.report.past_guards = False
@@ -168,8 +189,10 @@ def lead(frames: Sequence[FrameType], example: Example, refused: Refused) -> Pas
         wrapper = dynamo.wrapper_running(frames)
         if wrapper is None:
             return None
-        through = PastGuards(wrapper)
-        if not dynamo.divert(wrapper, through):
+        module = dynamo.module_calling(wrapper, frames)
+        has_hooks = module is None or any(modules.hooks_on(module).values())
+        through = PastGuards(wrapper if has_hooks else module)
+        if not through.divert():
             return None
         _led[which] = through
     if through.full:
@@ -181,5 +204,5 @@ def lead(frames: Sequence[FrameType], example: Example, refused: Refused) -> Pas
 def leads(compiled: Any) -> PastGuards | None:
     """What leads the calls of something that torch.compile has returned; None: nothing does. For
     tests and benchmarks."""
-    found = dynamo.diverted_to(dynamo.wrapper_of(compiled))
+    found = dynamo.diverted_to(compiled) or dynamo.diverted_to(dynamo.wrapper_of(compiled))
     return found if isinstance(found, PastGuards) else None
