@@ -109,12 +109,15 @@ def child_demo(folder: Path, models: Sequence[str], arguments: Sequence[str]) ->
     time_calls, time_pipeline = measure.time_calls, measure.time_pipeline
     turns: dict[str, dict[str, list[float]]] = {}
 
-    def in_pieces(runner: Any, inputs: Any, count: int, device: Any, samples: Any) -> None:
+    def in_pieces(
+        runner: Any, inputs: Any, count: int, device: Any, samples: Any, first: int = 0
+    ) -> None:
         pieces = PIECES if count >= PIECES else 1  # the calls that settle are in one
-        for _ in range(pieces):
+        each = max(1, count // pieces)
+        for n in range(pieces):
             piece = measure.Samples()
             with turn():
-                time_calls(runner, inputs, max(1, count // pieces), device, piece)
+                time_calls(runner, inputs, each, device, piece, first + n * each)
             samples.latency += piece.latency
             samples.host += piece.host
             samples.calls += piece.calls
@@ -123,9 +126,11 @@ def child_demo(folder: Path, models: Sequence[str], arguments: Sequence[str]) ->
                 own["latency_us"].append(statistics.median(piece.latency))
                 own["host_us"].append(statistics.median(piece.host))
 
-    def in_a_row(runner: Any, inputs: Any, count: int, device: Any, samples: Any) -> None:
+    def in_a_row(
+        runner: Any, inputs: Any, count: int, device: Any, samples: Any, first: int = 0
+    ) -> None:
         with turn():
-            time_pipeline(runner, inputs, count, device, samples)
+            time_pipeline(runner, inputs, count, device, samples, first)
         turns[runner.mode]["pipelined_us"].append(samples.pipelined[-1])
 
     measure.time_calls, measure.time_pipeline = in_pieces, in_a_row

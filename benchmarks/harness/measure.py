@@ -132,11 +132,17 @@ def _sweep() -> None:
 
 
 def time_calls(
-    runner: Runner, inputs: Sequence[Tensors], count: int, device: Device, samples: Samples
+    runner: Runner,
+    inputs: Sequence[Tensors],
+    count: int,
+    device: Device,
+    samples: Samples,
+    first: int = 0,
 ) -> None:
+    """`first`: the place of the inputs that the first call is given."""
     step, before, synchronize = runner.step, runner.before, device.synchronize
     clock = time.perf_counter_ns
-    for call in range(count):
+    for call in range(first, first + count):
         arguments = inputs[call % len(inputs)]
         if before is not None:
             before()
@@ -152,14 +158,19 @@ def time_calls(
 
 
 def time_pipeline(
-    runner: Runner, inputs: Sequence[Tensors], count: int, device: Device, samples: Samples
+    runner: Runner,
+    inputs: Sequence[Tensors],
+    count: int,
+    device: Device,
+    samples: Samples,
+    first: int = 0,
 ) -> None:
     if not count:
         return
     step, before = runner.step, runner.before
     device.synchronize()
     start = time.perf_counter_ns()
-    for call in range(count):
+    for call in range(first, first + count):
         if before is not None:
             before()
         step(*inputs[call % len(inputs)])
@@ -186,18 +197,14 @@ def measure(
             (effort.count(all_us), effort.count_in_a_row(all_us)) if runners else (0, 0)
         )
         for turn in range(effort.rounds):
-            for runner in _from(runners, turn):
+            first = turn % len(runners) if runners else 0
+            place = turn * max(apart, in_a_row)
+            for runner in [*runners[first:], *runners[:first]]:
                 own, settle = samples[runner.mode], Samples()
-                given = _from(runner.inputs or inputs, turn * max(apart, in_a_row))
+                given = runner.inputs or inputs
                 _sweep()
-                time_calls(runner, given, effort.settling, device, settle)
-                time_calls(runner, given, apart, device, own)
-                time_pipeline(runner, given, in_a_row, device, own)
+                time_calls(runner, given, effort.settling, device, settle, place)
+                time_calls(runner, given, apart, device, own, place)
+                time_pipeline(runner, given, in_a_row, device, own, place)
                 own.calls += settle.calls
     return samples
-
-
-def _from(them: Sequence[Any], first: int) -> Sequence[Any]:
-    """All, in turn, from one on."""
-    first %= len(them) or 1
-    return [*them[first:], *them[:first]]
