@@ -215,7 +215,7 @@ _IN_CONTEXT = "call_backend_ctx"
 def wrapper_running(frames: Sequence[FrameType]) -> FunctionType | None:
     """The function that torch.compile has returned, whose call one of `frames` runs; None: it is
     not found. Where its caller has no variable for it, as torch.nn.Module's does, all objects of
-    the process are looked through, which takes a tenth of a second."""
+    the process are looked through, which takes some 50 ms."""
     frame = _frame_of_wrapper(frames)
     if frame is None:
         return None
@@ -271,8 +271,7 @@ def divert(wrapper: FunctionType, through: Callable[..., Any]) -> bool:
 
 def divert_module(module: Any, through: Callable[..., Any]) -> bool:
     """The same of a module that torch.compile has returned: a call does not even enter what torch
-    puts around each, which takes as long as a guarded call of the wrapper. The class looks for that
-    in each of its calls from then on."""
+    puts around the wrapper. The class looks for `through` in each of its calls from then on."""
     call = _calls_of_modules()
     if call is None:
         return False
@@ -307,11 +306,13 @@ def _calls_of_modules() -> FunctionType | None:
 
 
 def _replace(function: FunctionType, source: str, defaults: dict[str, Any]) -> bool:
-    """Gives it the code that is made by `source`, and these named defaults."""
+    """Gives it the code that `source` has within its function, and these named defaults."""
     code = function.__code__
     names: dict[str, Any] = {}
     exec(source.format(free=", ".join(code.co_freevars)), names)
-    replaced = names["made"].replace(
+    within = names["around"].__code__.co_consts
+    made = next(each for each in within if isinstance(each, CodeType))
+    replaced = made.replace(
         co_filename=code.co_filename, co_firstlineno=code.co_firstlineno, co_name=code.co_name
     )
     if replaced.co_freevars != code.co_freevars or function.__kwdefaults__:
@@ -352,7 +353,6 @@ def around({{free}}):
         return {_THROUGH}(*args, **kwargs)
         {{free}}  # so that its cells may stay
     return diverted
-made = next(each for each in around.__code__.co_consts if hasattr(each, "co_freevars"))
 """
 _CALL = "_pygraph_call"
 _DIVERTED_CLASS = f"""
@@ -364,7 +364,6 @@ def around({{free}}):
         return through(*args, **kwargs)
         {{free}}
     return diverted
-made = next(each for each in around.__code__.co_consts if hasattr(each, "co_freevars"))
 """
 
 

@@ -504,9 +504,8 @@ class _Look:
         """What an expression in a guard's text leads to, and what the guard asks of that."""
         self._text = guarded.source.encode()  # the parser counts bytes
         value = self.at(node)
-        owner = value.owner if isinstance(value, _OwnNames) else value
-        if not is_atom(owner) and LAMBDA not in guarded.checks:
-            sight = self._note(owner, node)
+        if not is_atom(value) and LAMBDA not in guarded.checks:
+            sight = self._note(value, node)
             sight.checks |= guarded.checks
             sight.items |= guarded.contained
             if guarded.lacking and not self._given:
@@ -517,14 +516,14 @@ class _Look:
         written = self._written(node)
         if written not in self._led_to:
             value = self._led_to[written] = self._at(node)
-            owner = value.owner if isinstance(value, _OwnNames) else value
-            if not is_atom(owner):
-                self._note(owner, node)
+            if not is_atom(value):
+                self._note(value, node)
         return self._led_to[written]
 
     def _note(self, value: Any, node: ast.expr) -> _Sight:
-        if (sight := self._sights.get(id(value))) is None:
-            sight = self._sights[id(value)] = _Sight(value, self._written(node))
+        owner = value.owner if isinstance(value, _OwnNames) else value
+        if (sight := self._sights.get(id(owner))) is None:
+            sight = self._sights[id(owner)] = _Sight(owner, self._written(node))
         return sight
 
     def _written(self, node: ast.expr) -> str:
@@ -584,7 +583,7 @@ class _Look:
     def _item(self, within: ast.expr, index: ast.expr) -> Any:
         owner, key = self.at(within), ast.literal_eval(index)
         if isinstance(owner, _OwnNames):
-            self._note(owner.owner, within).items.add(key)
+            self._note(owner, within).items.add(key)
             return vars(owner.owner)[key]
         if not isinstance(owner, (dict, list, tuple)):
             raise TypeError

@@ -190,8 +190,8 @@ def lead(frames: Sequence[FrameType], example: Example, refused: Refused) -> Pas
         if wrapper is None:
             return None
         module = dynamo.module_calling(wrapper, frames)
-        has_hooks = module is None or any(modules.hooks_on(module).values())
-        through = PastGuards(wrapper if has_hooks else module)
+        whole = module is not None and not any(modules.hooks_on(module).values())
+        through = PastGuards(module if whole else wrapper)
         if not through.divert():
             return None
         _led[which] = through
