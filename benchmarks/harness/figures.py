@@ -8,9 +8,9 @@ from typing import Any
 Modes = Mapping[str, Any]
 """{mode: record}, of any benchmark."""
 
-NOT_CACHED = ("fxgraph_cache_miss", "fxgraph_cache_bypass")
-"""Inductor's counters of the graphs that it compiled because its cache on disk did not have
-them; in a record's `extra`."""
+NOT_CACHED = ("fxgraph_cache_miss", "fxgraph_cache_bypass", "autograd_cache_miss")
+"""Inductor's and AOTAutograd's counters of graphs that their caches on disk did not have; in a
+record's `extra`."""
 
 
 def right(record: Any) -> bool:

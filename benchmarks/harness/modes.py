@@ -229,9 +229,9 @@ MODES: dict[str, Callable[[Bench], Runner]] = {
 
 COMPILED = ("default", "reduce-overhead", "pygraph", "floor")
 """The modes that run Inductor's kernels, so that their results can be compared bit for bit."""
-CONFIGURATIONS = ("default", "reduce-overhead")
-"""Each of Inductor's that modes compile with, by the first of them: pygraph compiles as
-reduce-overhead does, and the floor is default's."""
+CONFIGURATIONS = ("default", "reduce-overhead", "pygraph")
+"""The modes for which caches on disk are filled, each by itself: AOTAutograd's knows a graph by all
+that it is compiled with, PyGraph's backend included. The floor is default's."""
 ON_CPU = ("eager", "default", "pygraph")
 
 
@@ -299,13 +299,18 @@ def first_call(runner: Runner, bench: Bench, others: frozenset[str] = frozenset(
 
 @contextmanager
 def noting_inductor(extra: dict[str, Any]) -> Iterator[None]:
-    """What Inductor counts meanwhile: its own graphs, such as those that it left out, and the code
-    that its cache did not have."""
-    before = dict(torch._dynamo.utils.counters["inductor"])
+    """What is counted meanwhile: Inductor's own graphs, such as those that it left out, and what
+    caches did not have."""
+
+    def counters() -> dict[str, int]:
+        known = torch._dynamo.utils.counters
+        both = {**known["inductor"], **known["aot_autograd"]}
+        return {n: c for n, c in both.items() if "cudagraph" in n or n in NOT_CACHED}
+
+    before = counters()
     yield
-    for name, count in torch._dynamo.utils.counters["inductor"].items():  # it may be another dict
-        noted = "cudagraph" in name or name in NOT_CACHED
-        if noted and count != before.get(name, 0):
+    for name, count in counters().items():
+        if count != before.get(name, 0):
             extra[name] = extra.get(name, 0) + count - before.get(name, 0)
 
 

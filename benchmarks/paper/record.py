@@ -46,8 +46,8 @@ class Result(Measured):
 
     cold_compile_s: float | None = None
     """Up to the end of the first call, which captures nothing, without those caches unless an
-    earlier run had filled them. Other workloads are compiled at the same time. pygraph compiles as
-    reduce-overhead does."""
+    earlier run had filled them. The other modes and other workloads are compiled at the same time,
+    and may find what one of these has just stored, such as a kernel."""
     first_calls_s: list[float] = field(default_factory=list)
     kernel_us: float | None = None
     """Summed time of kernels, copies and fills of one iteration on the GPU."""

@@ -52,10 +52,10 @@ class Record(Timed):
     of: str | None = None
     """best: the mode whose figures these are."""
     compile_s: float | None = None
-    """Up to the end of the first call; caches on disk are filled by default for all others, and by
-    reduce-overhead for PyGraph's modes."""
+    """Up to the end of the first call; of caches on disk default has filled Inductor's for all
+    others."""
     cold: dict[str, int] = field(default_factory=dict)
-    """Graphs that Inductor compiled because its cache on disk had none, by figures.NOT_CACHED."""
+    """Graphs that a cache on disk did not have, by figures.NOT_CACHED."""
     settled: bool | None = None
     """pygraph's modes: nothing was undecided any more when the clocks began."""
     settling_calls: int | None = None

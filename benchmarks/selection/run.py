@@ -36,9 +36,9 @@ LEAST_CALLS = 16
 """Between two looks at the report."""
 STEADY_PASSES = 3
 LOST_PATIENCE_S, LOST_PATIENCE_CALLS = 2.0, 2000
-SIZES_S = 12.0
-"""Patience with a stream of sizes: a link of 7 ms is followed by three times as long without one,
-and there are up to 120."""
+SIZES_S = 30.0
+"""Patience with a stream of sizes, of which there are up to 120: a link of 7 ms is followed by
+three times as long without one, and the trials of all may take a hundredth of the time."""
 BETWEEN_WAITS = 50
 RECOMPILES = 128
 """Dynamo's limit per function: behind a graph break modes may share functions."""

@@ -213,7 +213,7 @@ def compile_cost(rows: Rows) -> Table:
 
     columns = [NAME, *_by_mode(COMPILED, "compile_s")]
     columns += [over_mode(DEFAULT, ""), over_mode(TORCH, published.COMPILE)]
-    columns += _by_mode(REFERENCES, "cold_compile_s", "no caches")
+    columns += _by_mode(COMPILED, "cold_compile_s", "no caches")
     return made(rows.values(), columns, MEAN, "published")
 
 
