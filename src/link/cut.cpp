@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 namespace pygraph {
 namespace {
@@ -77,23 +78,38 @@ bool one_part_is_enough(std::span<const Tenant> tenants, std::uint32_t nodes, st
 
 std::vector<std::uint32_t> choose_cuts(std::span<const Tenant> tenants, std::uint32_t nodes,
                                        std::size_t slack, std::size_t most) {
-  std::vector<std::uint32_t> cuts;
   if (nodes == 0) {
-    return cuts;
+    return {};
   }
   const std::size_t least = highest(tenants, 0, nodes, [](const Tenant&) { return true; });
-  for (slack = std::max<std::size_t>(slack, 1);; slack *= 2) {
-    const std::size_t limit = least + std::min(slack, ~least);
-    cuts.clear();
+  const auto cuts_with = [&](std::size_t more) {
+    const std::size_t limit = least + std::min(more, ~least);
+    std::vector<std::uint32_t> cuts;
     std::uint32_t end = longest(tenants, 0, nodes, limit);
     while (end < nodes && cuts.size() < most) {
       cuts.push_back(end);
       end = longest(tenants, end, nodes, limit);
     }
-    if (cuts.size() < most) {
-      return cuts;
+    return cuts;
+  };
+  const std::size_t step = std::max<std::size_t>(slack, 1);
+  std::size_t little = 0;
+  std::size_t enough = step;
+  std::vector<std::uint32_t> cuts = cuts_with(enough);
+  while (cuts.size() >= most) {
+    little = std::exchange(enough, 2 * enough);
+    cuts = cuts_with(enough);
+  }
+  while (little != 0 && enough - little > step) {
+    const std::size_t between = little + (enough - little) / 2;
+    if (std::vector<std::uint32_t> found = cuts_with(between); found.size() < most) {
+      cuts = std::move(found);
+      enough = between;
+    } else {
+      little = between;
     }
   }
+  return cuts;
 }
 
 std::uint32_t part_of(std::uint32_t node, std::span<const std::uint32_t> cuts) {

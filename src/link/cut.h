@@ -26,8 +26,9 @@ bool one_part_is_enough(std::span<const Tenant> tenants, std::uint32_t nodes, st
                         std::size_t slack);
 
 /// The nodes at which parts begin, except the first. Greedy: each part is as long as it can be
-/// without needing more than the tenants of any one node and `slack` bytes; more slack is taken if
-/// there would be more than `most` parts. Nodes are numbered in an order in which they may run.
+/// without needing more than the tenants of any one node and `slack` bytes; if there would be more
+/// than `most` parts, more slack is taken, as little as is enough within `slack`. Nodes are
+/// numbered in an order in which they may run.
 std::vector<std::uint32_t> choose_cuts(std::span<const Tenant> tenants, std::uint32_t nodes,
                                        std::size_t slack, std::size_t most = 12);
 

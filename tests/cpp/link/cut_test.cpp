@@ -120,6 +120,9 @@ TEST(ChooseCuts, TooManyPartsTakeMoreSlack) {
     const std::vector<std::uint32_t> few = choose_cuts(tenants, kNodes, 1, most);
     EXPECT_LT(few.size(), most);
     EXPECT_GT(peak(tenants, kNodes, few), bound) << most;
+    // Of a peak that is lower by more than the slack, a part more would be needed: greedily.
+    const std::size_t lower = peak(tenants, kNodes, few) - least(tenants, kNodes) - 2;
+    EXPECT_GE(choose_cuts(tenants, kNodes, lower, kNodes).size(), most) << most;
     if (most > 1) {
       EXPECT_FALSE(few.empty()) << most;
       EXPECT_LT(peak(tenants, kNodes, few), peak(tenants, kNodes, {})) << most;
