@@ -256,12 +256,12 @@ def main(
         rows_here([Row(int(each), streams, mode) for each in threads.split(",")], given, out)
         return
     wanted = [mode for mode in MODES if device == "cuda" or mode != "reduce-overhead"]
+    command = f"python benchmarks/threads.py --out {out.name} --seconds {seconds:g}"
     rows: list[dict[str, Any]] = []
     for own in STREAMS if device == "cuda" else STREAMS[:1]:
         for each in wanted:
             rows += rows_elsewhere([Row(count, own, each) for count in THREADS], given)
-    command = f"python benchmarks/threads.py --out {out.name} --seconds {seconds:g}"
-    record.write(out, {"env": environment(), "command": command, "rows": rows})
+            record.write(out, {"env": environment(), "command": command, "rows": rows})
     good = all(row["correct"] for row in rows if row["mode"] != "reduce-overhead")
     raise typer.Exit(0 if good else 1)
 

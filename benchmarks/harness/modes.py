@@ -26,6 +26,7 @@ from benchmarks.harness.figures import NOT_CACHED
 from benchmarks.harness.isolate import isolated
 from benchmarks.harness.reports import read_report, undecided
 from pygraph.demo.models import chosen
+from pygraph.frontends.compile.backend import backend
 from pygraph.reporting import WARMING, GraphReport
 
 Tensors = tuple[Any, ...]
@@ -132,8 +133,6 @@ def compiling(mode: str, on_gpu: bool = True, **options: Any) -> dict[str, Any]:
     if mode == "reduce-overhead":
         return {"mode": mode}
     if mode.startswith("pygraph"):
-        from pygraph.frontends.compile.backend import backend
-
         # The callable, not its name: that also works where the package is not installed.
         twin = {} if on_gpu else {"device": "twin"}
         return {"backend": backend, "options": twin | options}

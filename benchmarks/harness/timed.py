@@ -56,7 +56,7 @@ class Measured(Timed):
     """check.Verdict."""
     compile_s: float | None = None
     """Up to the steady state, with warm caches on disk, unless `extra` has one of
-    figures.NOT_CACHED."""
+    figures.NOT_CACHED; modules of torch and of PyGraph (0.2 s) are imported before."""
     bytes_copied: float | None = None
     """Per iteration, to bring tensors in place or results out; kernels' own copies left out."""
     fallbacks: list[dict[str, str]] = field(default_factory=list)
