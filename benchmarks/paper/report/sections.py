@@ -91,9 +91,8 @@ def sections(content: Mapping[str, Any]) -> dict[str, list[Block]]:
         "Cost of compiling": [
             "Seconds up to the steady state, as in the paper's figure 13: tracing, Inductor with "
             "warm caches on disk, captures and, for pygraph, proofs. No caches: up to the end of "
-            "the first call, the other mode and other workloads being compiled at the same time. "
-            "pygraph compiles as reduce-overhead does. No ratio: Inductor's cache did not have the "
-            "code of one of the two.",
+            "the first call, other modes and workloads being compiled at the same time. No ratio: "
+            "a cache did not have the code of one of the two.",
             Chart("compile"),
             tables.compile_cost(rows),
         ],

@@ -168,7 +168,8 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def peak_slack(self) -> int:
-        """Bytes by which the peak of a backward's memory may exceed the uncaptured callable's."""
+        """Bytes by which the peak of a backward's memory may exceed the uncaptured callable's. Of
+        what is allocated now: in a capture, phantom memory is part of that."""
 
     @abc.abstractmethod
     def driver_free_bytes(self) -> int:

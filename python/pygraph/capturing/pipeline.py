@@ -76,6 +76,8 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
     # address. Nothing is executed, and nothing but nodes is allocated.
     device.space()  # whose memory is the device's, not this capture's
     free = device.driver_free_bytes()
+    # Before that: torch counts phantom memory as allocated.
+    peak_slack = device.peak_slack() if request.cut else None
     capturing = time.perf_counter()
     a, b = _capture_twice(request, attempt, stand_ins)
     captured = time.perf_counter()
@@ -89,7 +91,9 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
     # Read both graphs, compare them, relocate what moved, lay out the scratch, cut where memory
     # changes hands (src/link/link.cpp has these passes).
     computed = host_numbers.pairs(a.computed, b.computed)
-    linked = _link(a, b, request, attempt, regions, planned, computed=computed)
+    linked = _link(
+        a, b, request, attempt, regions, planned, computed=computed, peak_slack=peak_slack
+    )
     _require_same_nodes(a, linked)
     taken = free - device.driver_free_bytes()
     compared = time.perf_counter()
@@ -262,8 +266,10 @@ def _link(
     regions: Regions,
     planned: outputs.Outputs,
     *,
-    computed: Sequence[tuple[Computed, Computed]] = (),
+    computed: Sequence[tuple[Computed, Computed]],
+    peak_slack: int | None,
 ) -> _engine.Linked:
+    """`peak_slack`: None if the graph is not to be cut into parts."""
     device, phantom = request.device, request.device.space()
     try:
         return _engine.link(
@@ -277,7 +283,7 @@ def _link(
             share_scratch=not attempt.policy.scratch_apart,
             arena_in_pieces=attempt.arena_in_pieces,
             smallest_loan=device.smallest_loan,
-            **({"peak_slack": device.peak_slack()} if request.cut else {}),
+            **({} if peak_slack is None else {"peak_slack": peak_slack}),
             numbers=list(map(host_numbers.of_engine, computed)),
             twin=device.twin,
         )

@@ -16,7 +16,7 @@ from places import Place, assert_bits
 
 import pygraph
 from pygraph import _engine
-from pygraph.capturing import tensors
+from pygraph.capturing import record, tensors
 from pygraph.capturing.twin import Twin
 from pygraph.reporting import GraphReport
 from pygraph.runtime.compiled_graph import CompiledGraph
@@ -139,6 +139,22 @@ def test_memory_peaks_where_the_callables_does(monkeypatch: pytest.MonkeyPatch) 
     assert peak_tensors(whole.dispatcher) >= 2 * LAYERS + 1
     assert in_parts <= uncaptured + 1.5
     assert in_parts < 1.6 * LAYERS
+
+
+def test_what_a_capture_allocates_is_no_memory_that_a_peak_is_judged_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    capture = record.record
+
+    def noted(*given: Any) -> Any:
+        done.append("capture")
+        return capture(*given)
+
+    monkeypatch.setattr(record, "record", noted)
+    monkeypatch.setattr(Twin, "peak_slack", lambda self: done.append("slack") or 1)
+    assert deployed().report.parts > 1
+    assert done == ["slack", "capture", "capture"]
 
 
 def backward_of_a_large_result(arguments: list[Any]) -> list[Any]:
