@@ -82,7 +82,7 @@ def test_a_node_leads_to_the_operator_that_launched_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(_engine, "link", refuse)
     phantom = SimpleNamespace(base=0, reserved_bytes=0)
     device = SimpleNamespace(space=lambda: phantom, smallest_loan=1, twin=True)
-    request: Any = SimpleNamespace(device=device, cut=False)
+    request: Any = SimpleNamespace(device=device)
     attempt: Any = SimpleNamespace(
         policy=SimpleNamespace(scratch_apart=False), arena_in_pieces=False
     )
@@ -90,5 +90,7 @@ def test_a_node_leads_to_the_operator_that_launched_it(monkeypatch: pytest.Monke
     graph: Any = SimpleNamespace(handle=None)
     object.__setattr__(capture, "graph", graph)
     with pytest.raises(CaptureFailed, match="node 3") as failed:
-        pipeline._link(capture, capture, request, attempt, regions, nothing)
+        pipeline._link(
+            capture, capture, request, attempt, regions, nothing, computed=(), peak_slack=None
+        )
     assert failed.value.operator == foo
