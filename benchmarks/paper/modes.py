@@ -120,8 +120,8 @@ def begin(mode: str, bench: Bench) -> Iteration:
 
 
 def compile_cold(mode: str, bench: Bench) -> float:
-    """Fills Inductor's caches by a first call in this mode, which is forgotten; returns its
-    seconds. All modes find the same caches then, whoever is first."""
+    """Fills the caches on disk by a first call in this mode, which is forgotten; returns its
+    seconds. The mode finds them filled then, whoever is first."""
     started = bench.clock()
     found = MODES[mode](bench)
     found.run(bench.inputs[0])

@@ -1,8 +1,8 @@
 """All modes of a workload, from nothing to their steady states, and what each takes of memory.
 
-Inductor's caches are filled first, so that all modes find the same. Then all modes are compiled,
-and only then do they go on until their graphs are captured. Memory is weighed when a mode is in its
-steady state, as growth over what was there before it took any.
+Caches on disk are filled first, by each mode that compile times compare. Then all modes are
+compiled, and only then do they go on until their graphs are captured. Memory is weighed when a mode
+is in its steady state, as growth over what was there before it took any.
 
 The floor is captured early. Torch's graphs keep results of training for ever, and with them the
 nodes of autograd that accumulate gradients, which then do so on the stream on which they were made:
