@@ -71,10 +71,12 @@ _ARITHMETIC: dict[Any, Callable[[Any, Any], Any]] = {
 }
 
 _COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+#: Torch 2.11 writes `__eq__` for `==`.
 _ARITHMETIC |= {
     written: compares
     for compares in _COMPARISONS
-    for written in (compares, getattr(torch, compares.__name__), compares.__name__)
+    for name in (compares.__name__,)
+    for written in (compares, getattr(torch, name), name, f"__{name}__")
 }
 
 #: What operators compute with in fp32.
