@@ -8,7 +8,8 @@ What it matches: `item()` of a tensor, explicit or because a tensor is the bound
 that is done with the number is
 
 - to write a number into a slice that it bounds: becomes a write under a mask, for all elements of
-  the dimension are compared with the bound on the device;
+  the dimension are compared with the bound on the device. What a tensor is behind its last such
+  write, generated code stores, as it would where the graph ended;
 - to add it to a tensor of floating point, to subtract, multiply, divide by it, or compare with it:
   a tensor without dimensions takes its place;
 - to do so with what one operation makes of it (`x * (1 - s.item())`), which is done in fp64, as
@@ -91,8 +92,9 @@ def apply(module: torch.fx.GraphModule, *, generated: bool) -> tuple[list[Applie
     cells = {read: _cell(read) for read in kept}
     computed = dict.fromkeys(user for read in kept for user in read.users if _is_number(user))
     cells |= {number: _compute_number(number, cells) for number in computed}
-    users = dict.fromkeys(user for each in cells for user in each.users if user not in computed)
-    applied = [_change_of(user)(user, cells) for user in users]
+    users = {user for each in cells for user in each.users if user not in computed}
+    in_order = [node for node in module.graph.nodes if node in users]
+    applied = [_change_of(user)(user, cells) for user in in_order]
     for each in (*computed, *kept):
         module.graph.erase_node(each)
     if kept:
@@ -194,9 +196,38 @@ def _write(user: Any, cells: Mapping[Any, Any]) -> Applied:
     behind = _value(view).dim() - sum(isinstance(each, slice) for each in entries[:place]) - 1
     aligned = emit("reshape", mask, (size, *(1,) * behind))
     emit("masked_fill_", view, aligned, value, made=_value(view))
+    _store(user, emit)
     user.graph.erase_node(user)
     return Applied(
         NAME, "a slice whose bound the device knows is written under a mask", emit.source
+    )
+
+
+def _store(write: Any, emit: _Emitter) -> None:
+    """Has Inductor store what is written, behind the last write: it does so for `as_strided`
+    (lowering.py). Else every kernel that reads the tensor would compute the last of the writes
+    again, and grow by that beyond what Inductor computes twice instead of storing it: in front of
+    a softmax, all that goes into it in fp32."""
+    written = write.args[0]
+    readers = [each for each in written.users if write < each and each.op != "output"]
+    if any(each.target is operator.setitem for each in readers) or not _is_whole(written):
+        return
+    tensor = _value(written)
+    stored = emit(torch.as_strided, written, tuple(tensor.shape), tensor.stride())
+    for each in readers:
+        each.replace_input_with(written, stored)
+
+
+def _is_whole(node: Any) -> bool:
+    """Whether a node makes a tensor that has its memory for itself, from its beginning, of sizes
+    that are known; one without gradients, for those of `as_strided` cost more than it saves."""
+    tensor = _value(node)
+    return (
+        node.op != "placeholder"
+        and not tensor.requires_grad
+        and all(type(size) is int for size in tensor.shape)
+        and tensor.is_contiguous()
+        and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
     )
 
 

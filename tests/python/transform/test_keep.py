@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -30,6 +32,7 @@ class Kept:
     def __init__(self, function: Callable[..., Any], generated: bool = True) -> None:
         self.remaining: list[Any] = []
         self.applied: list[Any] = []
+        self.targets: list[Any] = []
 
         def backend(module: torch.fx.GraphModule, _: Any) -> Any:
             before = str(module.graph)
@@ -38,6 +41,7 @@ class Kept:
             assert applied or str(module.graph) == before
             self.applied += applied
             self.remaining += remaining
+            self.targets += [node.target for node in module.graph.nodes]
             return module.forward
 
         self.function = function
@@ -237,6 +241,70 @@ def test_quotients_are_divided(dtype: torch.dtype) -> None:
     x, t = torch.randn(1000, dtype=dtype), torch.tensor(0.7)
     found = Kept(lambda x, t: x / t.item()).fast(x, t)
     assert torch.equal(found, (x.to(computed) / t.to(computed)).to(dtype))
+
+
+def rows_of_ones(bounds: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones(len(bounds), 6)
+    for row in range(len(bounds)):
+        mask[row, bounds[row].item() :] = 0
+    return mask
+
+
+def test_what_is_written_is_stored_behind_the_last_write() -> None:
+    def function(x: torch.Tensor, bounds: torch.Tensor) -> Any:
+        mask = rows_of_ones(bounds)
+        return x * mask, x - mask, mask
+
+    kept = Kept(function)
+    kept.same(torch.randn(3, 6), torch.tensor([2, -1, 9]))
+    targets = kept.targets
+    assert len(kept.applied) == 1 and targets.count("masked_fill_") == 3
+    assert targets.count(torch.as_strided) == 1
+    assert targets[::-1].index(torch.as_strided) < targets[::-1].index("masked_fill_")
+
+
+def test_inductor_stores_what_is_written() -> None:
+    """What it does not store, no memory is made for: each reader computes it."""
+
+    def function(x: torch.Tensor, bounds: torch.Tensor) -> Any:
+        mask = rows_of_ones(bounds).double()
+        mask[0, bounds[0].item() :] = 2
+        return x.masked_fill(mask.lt(1), -torch.inf).softmax(1)
+
+    def backend(module: torch.fx.GraphModule, example: Any) -> Any:
+        assert keep.apply(module, generated=True)[0]
+        return compile_fx(module, example)
+
+    fast = torch.compile(function, backend=backend, fullgraph=True)
+    x, bounds = torch.randn(3, 6), torch.tensor([2, -1, 9])
+    found, codes = run_and_get_code(fast, x, bounds)
+    torch.testing.assert_close(found, function(x, bounds))
+    assert "empty_strided_cpu((3, 6), (6, 1), torch.float64)" in codes[0]
+
+
+def test_what_is_stored_is_written_further() -> None:
+    def function(x: torch.Tensor, bounds: torch.Tensor) -> Any:
+        mask = rows_of_ones(bounds)
+        mask.mul_(2)
+        mask[0] = x[0, 0]
+        return x * mask, mask
+
+    kept = Kept(function)
+    kept.same(torch.randn(3, 6), torch.tensor([2, -1, 9]))
+    assert kept.applied and not kept.remaining
+
+
+@pytest.mark.parametrize("other", ["an argument", "a part", "a gradient"])
+def test_what_is_not_whole_or_has_gradients_is_not_stored(other: str) -> None:
+    def function(x: torch.Tensor, bounds: torch.Tensor) -> Any:
+        whole = {"an argument": x, "a part": torch.ones(4, 6)[1:], "a gradient": x.exp()}
+        mask = whole[other]
+        mask[0, bounds[0].item() :] = 0
+        return x * mask
+
+    kept = Kept(function)
+    kept.same(torch.randn(3, 6).requires_grad_(other == "a gradient"), torch.tensor([2, -1, 9]))
+    assert kept.applied and torch.as_strided not in kept.targets
 
 
 def test_a_number_is_what_it_was_when_it_was_read() -> None:
