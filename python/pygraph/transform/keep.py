@@ -53,6 +53,7 @@ from typing import Any
 
 import torch
 
+from pygraph.capturing.tensors import share_storage
 from pygraph.reporting import Applied
 from pygraph.torch_private import symbols
 from pygraph.transform import reading
@@ -210,7 +211,8 @@ def _store(write: Any, emit: _Emitter) -> None:
     a softmax, all that goes into it in fp32."""
     written = write.args[0]
     readers = [each for each in written.users if write < each and each.op != "output"]
-    if any(each.target is operator.setitem for each in readers) or not _is_whole(written):
+    last = not any(each.target is operator.setitem for each in readers)
+    if not (readers and last and _is_whole(written)):
         return
     tensor = _value(written)
     stored = emit(torch.as_strided, written, tuple(tensor.shape), tensor.stride())
@@ -219,15 +221,20 @@ def _store(write: Any, emit: _Emitter) -> None:
 
 
 def _is_whole(node: Any) -> bool:
-    """Whether a node makes a tensor that has its memory for itself, from its beginning, of sizes
-    that are known; one without gradients, for those of `as_strided` cost more than it saves."""
+    """Whether a tensor is all of a memory that the graph makes, of sizes that are known. An
+    argument may begin elsewhere in its memory in another call, which Dynamo does not guard. And
+    one without gradients, for those of `as_strided` cost more than it saves."""
     tensor = _value(node)
     return (
-        node.op != "placeholder"
-        and not tensor.requires_grad
+        not tensor.requires_grad
         and all(type(size) is int for size in tensor.shape)
         and tensor.is_contiguous()
         and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
+        and not any(
+            share_storage(argument, tensor)
+            for argument in map(_value, reading.placeholders(node.graph))
+            if isinstance(argument, torch.Tensor)
+        )
     )
 
 
