@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -50,6 +51,9 @@ class Cuda(Device):
 
     def __init__(self, index: int) -> None:
         self.index = index
+
+    def current(self) -> AbstractContextManager[Any]:
+        return torch.cuda.device(self.index)
 
     def owns(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.is_cuda

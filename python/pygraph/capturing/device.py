@@ -8,9 +8,11 @@ since torch's allocator reaches phantom memory through C functions of the proces
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -85,6 +87,10 @@ class Device(abc.ABC):
     private_scratch: bool  #: whether a capture can leave its scratch in a pool of its own
     smallest_loan: int  #: bytes of the smallest piece of scratch that may stand in an output
     arena_in_pieces = False  #: from the start, and not only where memory is short
+
+    def current(self) -> AbstractContextManager[Any]:
+        """While on, this thread's driver calls are about this device."""
+        return contextlib.nullcontext()
 
     @abc.abstractmethod
     def owns(self, value: Any) -> bool:

@@ -18,6 +18,7 @@ from pygraph.capturing.device import CaptureFailed, Device, is_strided
 from pygraph.capturing.holdings import Holdings
 from pygraph.capturing.record import Capture
 from pygraph.capturing.request import Request
+from pygraph.operators import collectives
 
 #: How the names of torch's own operators begin. Others may read what they were not given.
 _OF_TORCH = ("aten.", "prims.")
@@ -37,6 +38,20 @@ def explain(holdings: Holdings, words: Sequence[int]) -> tuple[list[torch.Tensor
             owned.append(tensor)
             unknown -= inside
     return owned, sorted(unknown)
+
+
+def unexplained(
+    capture: Capture, words: Sequence[tuple[int, int]], unknown: Sequence[int]
+) -> list[int]:
+    """Those `unknown` addresses that kernels have which are no collectives'. These have a
+    communicator's, whose memory is its library's own. What such memory was told while capturing
+    stands at phantom addresses, with which no proof passes."""
+    elsewhere = {
+        address
+        for address, node in words
+        if node < 0 or not collectives.names_one(capture.operator_of(node) or "")
+    }
+    return [address for address in unknown if address in elsewhere]
 
 
 def without_leftovers(

@@ -56,6 +56,7 @@ class Tried:
     places: int = 0  #: how many differ, of captures that do (CapturesDiffer)
     because: str = ""  #: why only programs that keep offsets are tried next
     setback: Setback | None = None  #: None: nothing else is tried
+    dissent: bool = False  #: ended by what another rank objects
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,6 +31,7 @@ from pygraph.capturing import (
     space,
 )
 from pygraph.capturing.attempts import Attempt, Setback
+from pygraph.capturing.consent import Dissent, Objection
 from pygraph.capturing.device import CaptureFailed, is_strided
 from pygraph.capturing.host_numbers import Computed
 from pygraph.capturing.outcome import Failure, LinkedProgram, Outcome, Tried
@@ -103,6 +104,7 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
     left = foreign.without_leftovers(request, a, linked.foreign_words)
     stays = foreign.require_allowed(request, left)
     owned, unknown = foreign.explain(request.holdings, left)
+    unknown = foreign.unexplained(a, linked.foreign_words, unknown)
 
     # How each argument reaches the graph, and each generator.
     specs = arguments.specifications(
@@ -146,7 +148,7 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
     # Prove. Runs at other addresses, with everything poisoned that must not be read, compute what
     # the callable computes. Phantom memory that the program does not need is given back before.
     del a, b, planned, regions, linked
-    verdict = proof.prove(program, request.reference)
+    verdict = proof.prove(program, request.reference, consent=request.consent)
     if verdict.passed and request.numbers.arguments:
         _prove_with_other_numbers(program, request)
     proven = time.perf_counter()
@@ -173,11 +175,38 @@ def find(request: Request, todo: Sequence[Attempt]) -> Outcome:
     left = tuple(todo)
     tried: list[Tried] = []
     while left:
-        last = _try(request, left[0])
+        last = _together(request, left[0])
         tried.append(last)
         log.debug("%s: %s", last.attempt, last.failure.reason if last.failure else last.verdict)
         left = attempts.remaining(left[1:], last.attempt, last.setback) if last.setback else ()
     return Outcome(tried)
+
+
+def refused(attempt: Attempt, objection: Objection) -> Outcome:
+    """What comes of attempts of which the first is not made."""
+    return Outcome([Tried(attempt, {}, dissent=True, **_objected(objection))])
+
+
+def _together(request: Request, attempt: Attempt) -> Tried:
+    """An attempt that succeeds where it does so on all ranks that the callable's collectives are
+    with; else it has the same setback on all of them."""
+    request.consent.begin(attempt)
+    tried = _try(request, attempt)
+    if tried.linked is not None or tried.dissent:
+        return tried
+    own = Objection(
+        reason=tried.failure.reason if tried.failure else str(tried.verdict),
+        setback=tried.setback,
+        memory_short=tried.failure is not None and tried.failure.memory_short,
+        operator=tried.failure.operator if tried.failure else None,
+    )
+    counts = request.consent.object(own)
+    return tried if counts == own else dataclasses.replace(tried, **_objected(counts))
+
+
+def _objected(objection: Objection) -> dict[str, Any]:
+    failure = Failure(objection.reason, objection.memory_short, objection.operator)
+    return {"failure": failure, "setback": objection.setback}
 
 
 def _try(request: Request, attempt: Attempt) -> Tried:
@@ -189,6 +218,9 @@ def _try(request: Request, attempt: Attempt) -> Tried:
         said = next(iter(str(error).splitlines()), "")
         failure = Failure(f"memory ran out: {said}", memory_short=True)
         setback = Setback.MEMORY_SHORT
+    except Dissent as error:
+        timings = {"link": 1e3 * (time.perf_counter() - started)}
+        return Tried(attempt, timings, dissent=True, **_objected(error.objection))
     except CapturesDiffer as error:
         failure, places, because = _failure(error), error.places, error.because
         setback = Setback.CAPTURES_DIFFER
@@ -296,8 +328,8 @@ def _prove_with_other_numbers(program: _engine.TensorProgram, request: Request) 
     what the callable computes of its numbers where nobody sees it has no formula."""
     others = request.numbers.in_proof(request.arguments)
     try:
-        verdict = proof.prove_with_others(program, request.reference, others)
-    except (torch.OutOfMemoryError, MemoryError, _engine.DriverError):
+        verdict = proof.prove_with_others(program, request.reference, others, request.consent)
+    except (torch.OutOfMemoryError, MemoryError, _engine.DriverError, Dissent):
         raise
     except Exception as error:
         raise CaptureFailed(f"with other numbers it raises {error!r}") from error

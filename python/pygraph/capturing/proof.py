@@ -25,6 +25,7 @@ import torch
 
 from pygraph import _engine
 from pygraph.capturing import tensors
+from pygraph.capturing.consent import ALONE, Consent
 from pygraph.capturing.device import Device
 from pygraph.capturing.distance import distances
 from pygraph.capturing.host_numbers import Number
@@ -141,7 +142,13 @@ class Repeats:
     """Further runs of the callable, made when somebody wants to know how far they are from the
     first one. All runs of the graph are judged by the same."""
 
-    def __init__(self, reference: Reference, unwritten: Collection[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        reference: Reference,
+        unwritten: Collection[int] = frozenset(),
+        consent: Consent = ALONE,
+    ) -> None:
+        self.consent = consent
         self.expected = [*reference.expected, *reference.after.values()]
         #: The results that anything is asked of. The others hold what their memory held before.
         self.asked = [index for index in range(len(self.expected)) if index not in unwritten]
@@ -155,6 +162,7 @@ class Repeats:
             if self._made % 2:  # as close behind each other as in a graph: so do atomics vary
                 self.reference.device.delay()
             self._made += 1
+            self.consent.before_run()
             self._note(self.reference.again())
         return self._spread
 
@@ -175,14 +183,18 @@ class Repeats:
 
 
 def prove(
-    program: _engine.TensorProgram, reference: Reference, captured: CapturedMemory | None = None
+    program: _engine.TensorProgram,
+    reference: Reference,
+    captured: CapturedMemory | None = None,
+    consent: Consent = ALONE,
 ) -> Verdict:
     """Runs the graph and compares. `captured`: the memory that it was captured with, where that is
-    not phantom."""
+    not phantom. All ranks that give their `consent` prove at the same time; raises Dissent where
+    this one passes and another one does not."""
     captured = captured or _Phantom(reference.device)
     fronts = dict(enumerate(program.fronts))
     copies = functools.partial(tensors.moved, _movable(reference, fronts), fronts)
-    repeats = Repeats(reference, program.unwritten)
+    repeats = Repeats(reference, program.unwritten, consent)
     all_ms: list[float] = []
 
     def judge(run: Run) -> Verdict:
@@ -193,6 +205,8 @@ def prove(
 
     try:
         verdict = in_turn(judge)
+        if verdict.passed:
+            consent.settle(reference.again)
     finally:
         reference.finish()
     return dataclasses.replace(verdict, runs_ms=sum(all_ms), fastest_ms=min(all_ms))
@@ -216,12 +230,16 @@ def in_turn(judge: Callable[[Run], Verdict]) -> Verdict:
 
 
 def prove_with_others(
-    program: _engine.TensorProgram, reference: Reference, numbers: Mapping[int, Number]
+    program: _engine.TensorProgram,
+    reference: Reference,
+    numbers: Mapping[int, Number],
+    consent: Consent = ALONE,
 ) -> Verdict:
     """The same for a call with other `numbers` among its arguments, from the same state."""
     arguments = [numbers.get(n, each) for n, each in enumerate(reference.arguments)]
     reference.rewind()
     try:
+        consent.before_run()
         other = take(
             reference.function,
             arguments,
@@ -231,7 +249,7 @@ def prove_with_others(
             watched=range(len(arguments)),
         )
         if other.mutated == reference.mutated:
-            return prove(program, other)
+            return prove(program, other, consent=consent)
         other.rewind()
         return failed("the uncaptured callable writes other arguments")
     finally:
@@ -247,7 +265,7 @@ def _judge(
 ) -> tuple[Verdict, float]:
     """The verdict on one run, and what the run took in milliseconds; 0 if it came to no end."""
     try:
-        found, took = _run_graph(program, repeats.reference, copies, run, captured)
+        found, took = _run_graph(program, repeats, copies, run, captured)
     except _GraphFailedError as error:
         return failed(str(error)), 0.0
     if not captured.intact(run.poison):
@@ -313,13 +331,14 @@ def _movable(reference: Reference, fronts: tensors.Fronts) -> list[tensors.Group
 
 def _run_graph(
     program: _engine.TensorProgram,
-    reference: Reference,
+    repeats: Repeats,
     copies: Callable[[], Mapping[int, torch.Tensor]],
     run: Run,
     captured: CapturedMemory,
 ) -> tuple[list[Any], float]:
     """The graph's results and the arguments it wrote, copied, and the milliseconds that it took.
     `copies` makes the arguments that a run is given elsewhere. Raises _GraphFailedError."""
+    reference = repeats.reference
     device = reference.device
     reference.rewind()
     inputs = list(reference.arguments)
@@ -328,11 +347,14 @@ def _run_graph(
             inputs[index] = copy
     captured.poison(run.poison)
     device.synchronize()
+    repeats.consent.before_run()
     started = time.perf_counter()
     try:
         results = cast(Sequence[Any], program.run(inputs, run.poison, run.displace))
         device.synchronize()
     except (_engine.DriverError, torch.OutOfMemoryError):
+        # Nothing was launched: both come before. Other ranks are in their run by now.
+        repeats.consent.make_up(reference.again)
         raise
     except RuntimeError as error:  # a kernel stumbled over what it read
         raise _GraphFailedError(f"the graph did not run to its end: {error}") from error

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pygraph._engine import Formula
+from pygraph.capturing.consent import ALONE, Consent
 from pygraph.capturing.device import Device, Function
 from pygraph.capturing.holdings import Holdings
 from pygraph.capturing.host_numbers import HostNumbers
@@ -34,6 +35,7 @@ class Request:
     #: bytes that other calls' arguments are known to be aligned to, by index, where it may be less
     alignments: Mapping[int, int] = dataclasses.field(default_factory=dict)
     numbers: HostNumbers = dataclasses.field(default_factory=HostNumbers)
+    consent: Consent = ALONE  #: of the ranks that its collectives are with
 
     @property
     def device(self) -> Device:

@@ -1,9 +1,10 @@
-"""Operators that must not even be tried in a capture.
+"""Operators that must not even be tried in a capture, and those that need other ranks.
 
 A capture that fails is rolled back, but what a library does to its own state is beyond reach, in
 every later call of the process. So the first call of a callable, which runs for real, is watched
 for operators that are known to leave their library unusable. A seed on the host is watched for in
-the capture: uncaptured, some operators rightly have it there.
+the capture: uncaptured, some operators rightly have it there. Collectives are noted, with the
+groups that they are of: what has them is linked by all ranks or by none (consent.py).
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from typing import Any
 import torch
 
 from pygraph.capturing.device import CaptureFailed, Device
-from pygraph.operators import obstacles
+from pygraph.operators import collectives, obstacles
 from pygraph.torch_private.dispatch import UnseenByDynamo
 
 
 class Watch(UnseenByDynamo):
-    """While on, notes the first such operator that works on the device."""
+    """While on, notes the first such operator that works on the device, and all collectives."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
         self.found: str | None = None
+        #: With what each was given for its group.
+        self.collectives: list[tuple[str, Any]] = []
         self._device = device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -31,6 +34,8 @@ class Watch(UnseenByDynamo):
         if self.found is None:
             kind = obstacles.of_call(func, args, kwargs, on_host=self._on_host)
             self.found = str(func) if kind == "library state" else None
+        if collectives.is_collective(func):
+            self.collectives.append((str(func), collectives.group_of(func, args, kwargs)))
         return func(*args, **kwargs)
 
     def _on_host(self, tensor: torch.Tensor) -> bool:

@@ -310,8 +310,22 @@ STORAGE_OFFSET = "storage_offset"
 DROPOUT = "dropout_p"
 #: Where one of these is 0 or False, an operator that is tagged as random draws nothing.
 DRAWS_IF = frozenset((DROPOUT, "train", "training"))
-#: Namespaces of collective operations (torch/distributed/_functional_collectives.py).
-COLLECTIVES = frozenset(("_c10d_functional", "c10d_functional", "c10d"))
+#: Namespaces of collective operations (torch/distributed/_functional_collectives.py, csrc/distributed
+#: of torch: c10d/Functional.cpp, c10d/Ops.cpp, c10d/symm_mem; torch/distributed/tensor).
+COLLECTIVES = frozenset(
+    (
+        "_c10d_functional",
+        "_c10d_functional_autograd",
+        "_dtensor",
+        "c10d",
+        "c10d_functional",
+        "symm_mem",
+    )
+)
+#: What is in them and keeps no rank waiting.
+NO_COLLECTIVES = frozenset(
+    ("_wrap_tensor_autograd", "check_for_nan", "memset32_", "stream_write_value32_", "wait_tensor")
+)
 
 Obstacle = Literal[
     "library state",

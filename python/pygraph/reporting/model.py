@@ -211,6 +211,10 @@ class GraphReport:
     relinks: int = 0
     """Programs dropped because something that had to stay in place moved."""
 
+    collectives: str | None = None
+    """Its collective operators, and the groups of ranks that they are of. All ranks have a program
+    for it, or none."""
+
     calls: int = 0
     """Calls of the compiled callable, with a graph and without."""
     replays: int = 0

@@ -22,14 +22,16 @@ import torch
 
 from pygraph import _engine
 from pygraph.capturing import pipeline, proof, reference, unsafe
-from pygraph.capturing.attempts import attempts, ladder
+from pygraph.capturing.attempts import Attempt, attempts, ladder
+from pygraph.capturing.consent import ALONE, Dissent, Objection
 from pygraph.capturing.cuda import device_of
 from pygraph.capturing.device import Device, capture_lock
 from pygraph.capturing.holdings import Holdings
 from pygraph.capturing.host_numbers import HostNumbers
 from pygraph.capturing.outcome import Failure, LinkedProgram, Outcome
 from pygraph.capturing.request import Request
-from pygraph.decide import cost_model
+from pygraph.decide import agreement, cost_model
+from pygraph.decide.agreement import Collectives
 from pygraph.decide.selection import Select
 from pygraph.decide.signatures import Signature, SignatureRules, Signatures
 from pygraph.reporting import FALLBACK, GRAPHED, PARTLY, REPLACED, WARMING, GraphReport
@@ -83,6 +85,7 @@ class CompiledGraph:
         on_culprit: OnCulprit | None = None,
         watched: Collection[int] = (),
         seen: bool = False,
+        collectives: Collectives = agreement.NONE,
         together: Callable[[], Collection[int]] | None = None,
         numbers: HostNumbers | None = None,
         select: Select = "always",
@@ -95,7 +98,7 @@ class CompiledGraph:
         `crossing`: arguments and results that callers have on the host, and the function has not.
         `refusal`: the error that is raised where a call runs without a graph for good; None: it
         runs. `watched`: constants that the function may write. `seen`: its first call is behind
-        it, in which no operator was found that must not be captured. `together`: results that die
+        it, in which no operator was found that must not be captured, and these `collectives`. `together`: results that die
         at about the same time, asked after a call; None: a backward's gradients. `numbers`: Python
         numbers among the arguments, of which each call may have others. `select`: how it is decided
         whether proven programs serve; where graphs are required or proven again, they do."""
@@ -136,6 +139,8 @@ class CompiledGraph:
         self._threads = CallLock()
         self._held = 0
         self._watched = seen  #: the callable's first call has been seen
+        self.collectives = agreement.NONE
+        self._session: agreement.Session | None = None  #: while its ranks agree
         self._off = False  #: no program will ever be made again
         self._abandoned: str | None = None  #: why, in a forked child
         self._paranoid = paranoid
@@ -155,6 +160,7 @@ class CompiledGraph:
         if self._selecting.select == "never":
             self._off = True
             self.report.state, self.report.reason = FALLBACK, "the option 'select' is \"never\""
+        self._note_collectives(collectives)
 
     @property
     def direct_calls_allowed(self) -> bool:
@@ -230,6 +236,11 @@ class CompiledGraph:
         self._off = True
         self._give_up(reason)
 
+    def end(self, reason: str) -> None:
+        """release() where its end is in order, and nobody need be told."""
+        self.release()
+        self.report.state, self.report.reason = FALLBACK, reason
+
     def replace(self, reason: str) -> None:
         """release() where the callable was compiled once more: others serve its calls."""
         self.release()
@@ -283,6 +294,8 @@ class CompiledGraph:
 
     def _serve(self, arguments: list[Any]) -> Any:
         signature = self._signature(arguments)
+        if self.collectives:
+            return self._serve_with_others(signature, arguments)
         if signature.program is not None and self._member.has_moved(signature.program, arguments):
             self._replace(signature)
             signature.postpone()
@@ -304,6 +317,27 @@ class CompiledGraph:
             return self.fallback(arguments)
         return self._link(signature, arguments)
 
+    def _serve_with_others(self, signature: Signature, arguments: list[Any]) -> Any:
+        """The same where there are collectives: which call is linked follows from calls alone, that
+        all ranks make, and from no clock, memory or address of this rank's."""
+        self._bypass.sync(signature, arguments)
+        waits = signature.settled or signature.calls <= signature.warm_up_calls
+        if waits or self._selecting.hopeless or self.device.busy() or not self._has_place(signature):
+            if signature.settled and signature.program is None:
+                self._require_program(signature)
+            return self.fallback(arguments)
+        return self._link(signature, arguments)
+
+    def _has_place(self, signature: Signature) -> bool:
+        now, oldest = self.dispatcher.calls, self.dispatcher.oldest_used
+        return not self._signatures.full or signature.deserves_place(now, oldest)
+
+    def _note_collectives(self, collectives: Collectives) -> None:
+        if collectives:
+            self.collectives = collectives
+            self.report.collectives = str(collectives)
+            agreement.note(collectives)
+
     def _signature(self, arguments: list[Any]) -> Signature:
         elsewhere = self.fallback.on_host | self.fallback.crossing.staged
         elsewhere |= frozenset(self._numbers.arguments)
@@ -320,7 +354,7 @@ class CompiledGraph:
                 return self._deploy(signature, kept)
             finally:
                 self._alignment.after_link(signature, before)
-                if self._compile_again is None:
+                if self._compile_again is None and not self.collectives:
                     self._bypass.after_link(signature, kept)
 
     @contextlib.contextmanager
@@ -353,6 +387,7 @@ class CompiledGraph:
         self._member.note(arguments)
         with unsafe.Watch(self.device) as watch:
             result = self.fallback(arguments)
+        self._note_collectives(agreement.found(watch.collectives))
         if watch.reason is not None:
             self._note_culprit(watch.found)
             self.give_up(watch.reason)
@@ -373,10 +408,13 @@ class CompiledGraph:
         """Whether there is memory for a proof; where not, the signature waits."""
         shortage = self._shortage(arguments)
         if shortage is not None:
-            signature.postpone()
-            signature.against = shortage
-            self.report.reason = f"{shortage}; tried again later"
+            self._put_off(signature, shortage)
         return shortage is None
+
+    def _put_off(self, signature: Signature, shortage: str) -> None:
+        signature.postpone()
+        signature.against = shortage
+        self.report.reason = f"{shortage}; tried again later"
 
     def _has_room(self, arguments: Sequence[Any]) -> bool:
         return not self.device.busy() and self._shortage(arguments) is None
@@ -390,6 +428,9 @@ class CompiledGraph:
         """Runs the callable once for the caller, and then tries to get a proven program."""
         self._member.note(arguments)
         started = time.perf_counter()
+        shortage = self._shortage(arguments) if self.collectives else None
+        if shortage is not None:
+            return self._decline(signature, arguments, shortage)
         run = self._run_for_real(arguments)
         saved = self._member.saves_on_host(run, self.fallback.crossing.fetched)
         if saved.later:
@@ -423,6 +464,16 @@ class CompiledGraph:
         self._require_program(signature)
         return run.outputs
 
+    def _decline(self, signature: Signature, arguments: list[Any], shortage: str) -> Any:
+        """Serves a call that other ranks link, and this one has no memory to."""
+        outputs = self.fallback(list(arguments))
+        self._put_off(signature, shortage)
+        with contextlib.suppress(Dissent):
+            session = agreement.open_session(self.collectives)
+            if session is not None:
+                session.object(Objection(shortage, memory_short=True))
+        return outputs
+
     def _select(
         self,
         signature: Signature,
@@ -431,6 +482,10 @@ class CompiledGraph:
         outcome: Outcome,
     ) -> None:
         figures = linked.figures
+        callable_s, graph_s = run.seconds, _seconds_per_run(outcome)
+        if self._session is not None:
+            slowest = self._session.slowest([callable_s, graph_s])
+            callable_s, graph_s = slowest if slowest is not None else (0.0, 0.0)
         changing = sum(torch.is_tensor(run.arguments[i]) for i in self._changing(run.arguments))
         results = sum(map(torch.is_tensor, run.outputs))
         contents = cost_model.Contents(
@@ -444,8 +499,9 @@ class CompiledGraph:
             self._signatures.sizes(run.arguments),
             run.arguments,
             contents,
-            callable_s=run.seconds,
-            graph_s=_seconds_per_run(outcome),
+            callable_s=callable_s,
+            graph_s=graph_s,
+            by_rule=bool(self.collectives),
         )
 
     def _find_program(self, run: reference.Reference) -> Outcome:
@@ -463,7 +519,8 @@ class CompiledGraph:
             gradients=self._results_together(len(run.outputs)),
             given=self._member.given(run.arguments),
             held=self._member.held(run.arguments),
-            cut=self._member.role is not Role.INFERENCE,
+            # Memory that runs out between parts would leave other ranks in a collective.
+            cut=self._member.role is not Role.INFERENCE and not self.collectives,
             alignments=dict(self._alignment.least),
             numbers=self._numbers,
         )
@@ -472,7 +529,7 @@ class CompiledGraph:
             always_in_pieces=self.device.arena_in_pieces,
             least_aligned=bool(request.alignments),
         )
-        outcome = pipeline.find(request, todo)
+        outcome = self._find(request, todo)
         for step, took in outcome.timings_ms.items():
             self._add_time(step, took)
         if outcome.verdict is not None:
@@ -482,6 +539,17 @@ class CompiledGraph:
         if outcome.failure is not None and not outcome.failure.memory_short:
             self._note_failure(outcome.failure)
         return outcome
+
+    def _find(self, request: Request, todo: Sequence[Attempt]) -> Outcome:
+        self._session = None
+        try:
+            if self.collectives:
+                self._session = agreement.open_session(self.collectives)
+        except Dissent as dissent:
+            return pipeline.refused(todo[0], dissent.objection)
+        consent = self._session or ALONE
+        with self.device.current():
+            return pipeline.find(dataclasses.replace(request, consent=consent), todo)
 
     def _results_together(self, count: int) -> frozenset[int]:
         own = self._member.gradients(count)
@@ -505,13 +573,16 @@ class CompiledGraph:
         arguments.clear()
         signature = self._signature(kept)
         program = signature.program
+        if self.collectives:  # runs that other ranks would have to make, too
+            return self.dispatcher(kept)
         if program is None or self._held or not program.accepts(kept) or not self._has_room(kept):
             return self.dispatcher(kept)
         counted = {name: getattr(program, name) for name in _COUNTERS}
         with self._threads.calling(), self._alone(), capture_lock:
             run = self._run_for_real(kept)
             try:
-                verdict = proof.prove(program, run)
+                with self.device.current():
+                    verdict = proof.prove(program, run)
             except (torch.OutOfMemoryError, MemoryError):
                 return run.outputs
             except Exception as error:

@@ -41,7 +41,8 @@ def of_gpu(index: int) -> Costs:
     found = _read(file, identity)
     if found is None:
         try:
-            found = Costs(**_engine.measure_machine())
+            with torch.cuda.device(index):
+                found = Costs(**_engine.measure_machine())
         except _engine.DriverError as error:
             note(f"driver calls could not be measured, an H100's costs are assumed: {error}")
             return REFERENCE

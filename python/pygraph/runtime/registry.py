@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
+from pygraph.decide import agreement
 from pygraph.decide.budget import BUDGET
 from pygraph.decide.culprits import CULPRITS
 from pygraph.reporting import FALLBACK, GraphReport, Report
@@ -134,7 +135,16 @@ def _in_forked_child() -> None:
         graph.abandon(devices.FORKED)
 
 
+def _when_a_group_ends(group: Any) -> None:
+    """Its communicators wait for the graphs that have its collectives (NCCL, commReclaim), and a
+    graph must not be launched without them."""
+    for graph in list(_graphs):
+        if any(each is group for each in graph.collectives.groups):
+            graph.end("the process group of its collectives has ended")
+
+
 atexit.register(_at_exit)
+agreement.when_a_group_ends(_when_a_group_ends)
 os.register_at_fork(after_in_child=_in_forked_child)
 
 

@@ -77,12 +77,15 @@ class Selecting:
         *,
         callable_s: float,
         graph_s: float,
+        by_rule: bool = False,
     ) -> None:
         """`program` has been proven for `arguments`: both ways took so long until the device was
-        idle."""
+        idle. `by_rule`: what is not clear from that the model decides, and no clock of this process
+        alone."""
         self._state = self._report.state
         of = "x".join(map(str, sizes))
-        if self.select == "model":
+        won = selection.won_when_proven(callable_s, graph_s)
+        if self.select == "model" or (self.select == "measure" and by_rule and not won):
             with_us = cost_model.with_graph(contents)
             without_us = cost_model.without_graph(contents)
             pays = with_us <= without_us
@@ -90,8 +93,7 @@ class Selecting:
             if not pays:
                 self._dispatcher.rest(program)
         elif self.select == "measure":
-            copied = self._worth_copying(program, arguments)
-            won = selection.won_when_proven(callable_s, graph_s)
+            copied = [] if by_rule else self._worth_copying(program, arguments)
             if won:
                 times = {"device": 1e6 * graph_s}, {"device": 1e6 * callable_s}
                 self._note(Selected(of, True, "proof", 1, *times))

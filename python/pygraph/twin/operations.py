@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
+from pygraph.operators import collectives
 from pygraph.torch_private.tensors import object_of
 from pygraph.twin import layouts
 from pygraph.twin.layouts import TensorLayout
@@ -217,6 +218,8 @@ class Operation:
             args = [_fill(value, values) for value in self._args]
             kwargs = {name: _fill(value, values) for name, value in self._kwargs.items()}
             found = self._func(*args, **kwargs)
+            if collectives.is_collective(self._func):
+                _wait_for(found)
             many = len(self.results) > 1
             for word, place, index, layout, nbytes in self._out:
                 result = found[index] if many else found
@@ -228,6 +231,12 @@ class Operation:
                         f"captured with {layout.dtype} {layout.size}"
                     )
                 layouts.at_address(values[word], layout, nbytes).copy_(result)
+
+
+def _wait_for(found: Any) -> None:
+    """A collective's results are there when it is done."""
+    for each in found if isinstance(found, (list, tuple)) else [found]:
+        torch.ops._c10d_functional.wait_tensor(each)
 
 
 def _static(value: Any) -> Any:

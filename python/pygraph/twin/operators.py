@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pygraph.operators import collectives
 from pygraph.operators.known import given, known, parameters
 from pygraph.operators.table import STORAGE_OFFSET, Property
 from pygraph.torch_private.dispatch import has_kernel
@@ -113,6 +114,8 @@ def _treatment(func: Any, schema: Any, returned: list[str | None]) -> Treatment:
     for that, treatment in _TREATMENTS.items():
         if known(func, that):
             return treatment
+    if collectives.waits(func):  # as each collective of the twin's does itself
+        return Treatment.REAL
     # One that is composite and has a kernel besides runs the kernel, whose bits may be others.
     if has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CPU"):
         return Treatment.COMPOSITE
@@ -132,6 +135,8 @@ def _refusal(func: Any, schema: Any, treatment: Treatment) -> str:
         return "changes the size of its memory"
     if treatment is not Treatment.KERNEL:
         return ""
+    if collectives.is_collective(func) and func.namespace != "_c10d_functional":
+        return "is a collective that the twin does not run; it runs those of _c10d_functional"
     if torch.Tag.data_dependent_output in func.tags:
         return "reads values out of a tensor"
     if torch.Tag.maybe_aliasing_or_mutating in func.tags:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from pygraph.operators import collectives
 from pygraph.torch_private import fake_tensors
 from pygraph.torch_private.dispatch import schema as schema_of
 from pygraph.twin import layouts
@@ -62,7 +63,8 @@ def predict(func: Any, substitute: Substitute, written: Sequence[int]) -> Predic
         raise
     except Exception:  # no fake kernel, or wrong arguments: the trial tells
         fake = None
-    if fake is not None and not _strides_are_open(fake):
+    # A trial of a collective would wait for one of another rank's.
+    if fake is not None and (not _strides_are_open(fake) or collectives.is_collective(func)):
         return fake
     generator = torch.random.default_generator
     before = generator.get_state()

@@ -16,6 +16,7 @@ import torch
 
 from pygraph._engine import OutputKind
 from pygraph.capturing.device import Device
+from pygraph.decide.agreement import Collectives
 from pygraph.decide.signatures import SignatureRules
 from pygraph.frontends.callable.kept import KeptGraph
 from pygraph.frontends.callable.lifting import Substitution
@@ -33,9 +34,9 @@ _KINDS = 8
 Gradients = list[torch.Tensor | None]
 
 
-#: Calls a backward and looks at what it does. Returns what that returns, and whether it was looked
-#: at.
-Watch = Callable[[Callable[[], Gradients]], tuple[Gradients, bool]]
+#: Calls a backward and looks at what it does. Returns what that returns, and the collectives that
+#: were seen; None: it was not looked at.
+Watch = Callable[[Callable[[], Gradients]], tuple[Gradients, Collectives | None]]
 #: Told why later calls shall not need backwards.
 Refuse = Callable[[str], None]
 
@@ -107,9 +108,9 @@ class Backward:
         if kind is None or kind.as_it_is or self._device.busy():
             return step(arguments)
         if kind.graph is None:
-            found, watched = self._watch(functools.partial(step, arguments))
-            if watched and not kind.as_it_is:
-                kind.graph = self._make_graph(step)
+            found, collectives = self._watch(functools.partial(step, arguments))
+            if collectives is not None and not kind.as_it_is:
+                kind.graph = self._make_graph(step, collectives)
             return found
         results: Any = kind.graph.dispatcher(arguments)
         if kind.graph.report.state == FALLBACK and not kind.as_it_is:
@@ -129,13 +130,16 @@ class Backward:
         self._kinds.append(_Kind(which, modes.same_modes()))
         return self._kinds[-1]
 
-    def _make_graph(self, step: Callable[[list[Any]], Gradients]) -> CompiledGraph:
+    def _make_graph(
+        self, step: Callable[[list[Any]], Gradients], collectives: Collectives
+    ) -> CompiledGraph:
         graph = CompiledGraph(
             step,
             name=registry.next_name(f"backward of {self._name}"),
             constants=self._stays,
             watched=self._stays,
             seen=True,
+            collectives=collectives,
             device=self._device,
             sizes=SignatureRules(capture_at=1, at_once=1),
             together=lambda: range(len(self._kept.leaves)),

@@ -24,6 +24,8 @@ from pygraph._engine import OutputKind
 from pygraph.capturing.device import Device
 from pygraph.capturing.holdings import Holdings
 from pygraph.capturing.host_numbers import HostNumbers
+from pygraph.decide import agreement
+from pygraph.decide.agreement import Collectives
 from pygraph.decide.signatures import EAGER, SignatureRules
 from pygraph.frontends.callable.backward import Backward, Gradients, Pending
 from pygraph.frontends.callable.comparing import Comparing
@@ -95,6 +97,7 @@ class Entry:
         self.watched = False  #: a call of it has been
         self.changes = 0  #: calls of it that changed what they read
         self.reason: str | None = None  #: why it gets no program
+        self.collectives = agreement.NONE
         self.chosen: set[int] = set()  #: leaves that are arguments of its graph
         #: leaves that calls get other tensors for: gradients, and what they rebind
         self.moving: set[int] = set()
@@ -323,6 +326,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
         )
         entry.counted = counted_up(tree.leaves, versions)
         entry.written = self._watched.written_among(tree.leaves)
+        entry.collectives = agreement.found(self._watched.collectives)
         if problem is None and made.waits():
             entry.waits = True
             self._note_second_derivatives(entry, made)
@@ -355,7 +359,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
         graph, step = entry.graph, entry.step
         assert graph is not None and step is not None
         arguments = step.begin(call, lifted)
-        compared = self._comparing if entry.installed else None
+        compared = self._comparing if entry.installed and not graph.collectives else None
         try:
             if compared is None:
                 results = cast(Sequence[Any], graph.dispatcher(arguments))
@@ -417,6 +421,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
             mutated=[n for n, each in enumerate(lifted) if entry.written & {*each.leaves}],
             watched=range(len(lifted)),
             seen=True,
+            collectives=entry.collectives,
             device=device,
             sizes=SignatureRules(capture_at=1, at_once=len(self._entries) <= EAGER),
             together=entry.step.gradients,
@@ -488,16 +493,18 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
 
     def _watch_backward(
         self, entry: Entry, backward: Callable[[], Gradients]
-    ) -> tuple[Gradients, bool]:
+    ) -> tuple[Gradients, Collectives | None]:
         # What others link or watch meanwhile goes first.
         if not self._lock.acquire(blocking=False):
-            return backward(), False
+            return backward(), None
         try:
-            return self._look_at_backward(entry, backward), True
+            return self._look_at_backward(entry, backward)
         finally:
             self._lock.release()
 
-    def _look_at_backward(self, entry: Entry, backward: Callable[[], Gradients]) -> Gradients:
+    def _look_at_backward(
+        self, entry: Entry, backward: Callable[[], Gradients]
+    ) -> tuple[Gradients, Collectives]:
         """Runs a backward of a call of `entry` as it is, and looks at what it does."""
         device, watched, scope = self._device, Watched(), self._scope
         assert device is not None
@@ -506,7 +513,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
             before = describe([], {})
         except NotDescribed as error:
             self._refuse_backward(entry, str(error))
-            return backward()
+            return backward(), agreement.NONE
 
         def watch() -> Gradients:
             with watching(watched, device):
@@ -524,7 +531,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
             self._refuse_backward(entry, reason)
         elif self._scope != scope and entry in self._entries:
             self._replace([entry], "its backward's code reads more than was known")
-        return cast(Gradients, made.value)
+        return cast(Gradients, made.value), agreement.found(watched.collectives)
 
     def _note_second_derivatives(self, entry: Entry, made: FinishedRun) -> None:
         """Has later calls run as they are where the gradients of this one are differentiated."""

@@ -72,6 +72,8 @@ class Watched:
     #: the operator
     used_on_host: dict[int, str] = dataclasses.field(default_factory=dict)
     not_repeated: set[str] = dataclasses.field(default_factory=set)
+    #: collectives of the last call, each with what it was given for its group
+    collectives: list[tuple[str, Any]] = dataclasses.field(default_factory=list)
     #: Why the callable must not be captured.
     reason: str | None = None
     operator: str | None = None
@@ -244,6 +246,7 @@ def watching(watched: Watched, device: Device) -> Iterator[None]:
     with backwards_here(), casts_anew(), nothing_collected(), _profiled(watched), mode:
         yield
     watched.operator, watched.reason = mode.found, mode.reason
+    watched.collectives = mode.collectives
     if random_states_of_python() != before:
         watched.reason = "it draws from Python's or NumPy's random numbers, which a graph does not"
 

@@ -1,0 +1,37 @@
+"""Which operators are collectives, and of which groups of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pygraph.operators.known import given, parameters
+from pygraph.operators.table import COLLECTIVES, NO_COLLECTIVES
+from pygraph.torch_private.dispatch import OpOverload
+
+#: The parameters that name a group, in torch's schemas: its name, or the group itself.
+_GROUPS = ("group_name", "process_group")
+
+
+def is_collective(target: Any) -> bool:
+    """Whether ranks wait for each other in an operator, or in the kernels that it launches."""
+    if not isinstance(target, OpOverload) or target.namespace not in COLLECTIVES:
+        return False
+    return target.overloadpacket.__name__ not in NO_COLLECTIVES
+
+
+def names_one(operator: str) -> bool:
+    """Whether an operator of this name, "c10d.allreduce_.default", is in a namespace of them."""
+    return operator.partition(".")[0] in COLLECTIVES
+
+
+def waits(target: Any) -> bool:
+    """Whether an operator makes a stream wait for a collective, and returns what it is given."""
+    name = getattr(getattr(target, "overloadpacket", None), "__name__", "")
+    return name == "wait_tensor" and target.namespace in COLLECTIVES
+
+
+def group_of(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a collective's call gives for its group; None where its schema has none."""
+    name = next((each for each in _GROUPS if each in parameters(target)), None)
+    return None if name is None else given(target, name, args, kwargs)

@@ -1,0 +1,81 @@
+"""Runs scenarios on two ranks, each a process: on two GPUs with NCCL where there are two, else on
+the twin with gloo."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).parents[2]
+RANKS = 2
+#: Of the groups that scenarios make, in seconds.
+TIME_OUT_S = 20
+ON_GPUS = torch.cuda.device_count() >= RANKS
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """What became of one rank."""
+
+    results: dict[str, Any]  #: by scenario; what raised has {"error": ...}
+    status: int
+    seconds: float
+    log: str
+
+
+def launch(scenarios: Sequence[str], limit_s: float = 240.0, **more: str) -> list[Ended]:
+    """Runs the scenarios (functions of scenarios.py) one after the other, on all ranks. `more` is
+    put in the environment. What does not end in time is ended, with status -9."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.monotonic()
+        running = [_start(rank, port, Path(folder), scenarios, more) for rank in range(RANKS)]
+        took = [0.0] * RANKS
+        while any(process.poll() is None for process in running):
+            for rank, process in enumerate(running):
+                if process.poll() is None:
+                    took[rank] = time.monotonic() - started
+            if time.monotonic() - started > limit_s:
+                for process in running:
+                    process.kill()
+            time.sleep(0.05)
+        return [
+            _ended(Path(folder), rank, process.wait(), took[rank])
+            for rank, process in enumerate(running)
+        ]
+
+
+def _start(
+    rank: int, port: int, folder: Path, scenarios: Sequence[str], more: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    environment = os.environ | {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(RANKS),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+        "OUT": str(folder / f"{rank}.json"),
+        **more,
+    }
+    with (folder / f"{rank}.log").open("w") as log:
+        command = [sys.executable, "-m", "tests.ranks.worker", *scenarios]
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+
+
+def _ended(folder: Path, rank: int, status: int, seconds: float) -> Ended:
+    out = folder / f"{rank}.json"
+    results = json.loads(out.read_text()) if out.exists() else {}
+    return Ended(results, status, seconds, (folder / f"{rank}.log").read_text()[-6000:])
