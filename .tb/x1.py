@@ -69,7 +69,15 @@ elif which == "destroy2":
     os._exit(0)
 elif which == "fsdp":
     from torch.distributed.fsdp import fully_shard, MixedPrecisionPolicy
-    layer = lambda: torch.nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True, norm_first=True)
+    class layer(torch.nn.Module):
+        def __init__(s):
+            super().__init__(); d=512
+            s.n1=torch.nn.LayerNorm(d); s.n2=torch.nn.LayerNorm(d); s.qkv=torch.nn.Linear(d,3*d); s.o=torch.nn.Linear(d,d); s.a=torch.nn.Linear(d,4*d); s.b=torch.nn.Linear(4*d,d)
+        def forward(s,x):
+            B,T,D=x.shape
+            q,k,v=s.qkv(s.n1(x)).view(B,T,3,8,D//8).permute(2,0,3,1,4).unbind(0)
+            x=x+s.o(torch.nn.functional.scaled_dot_product_attention(q,k,v,is_causal=True).transpose(1,2).reshape(B,T,D))
+            return x+s.b(torch.nn.functional.gelu(s.a(s.n2(x))))
     torch.manual_seed(0)
     m = torch.nn.Sequential(*[layer() for _ in range(6)]).cuda()
     for b in m:

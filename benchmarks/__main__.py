@@ -1,9 +1,9 @@
 """The laboratory's commands: python -m benchmarks COMMAND, and those are demo, bench, training,
-patterns, callables, selection, engine and regress.
+patterns, callables, selection, gpus, engine and regress.
 
 `./run demo`, `./run bench`, `./run bench-training`, `./run bench-patterns`,
-`./run bench-callables`, `./run bench-selection`, `./run bench-engine-record` and `./run regress`
-set everything up and call them.
+`./run bench-callables`, `./run bench-selection`, `./run bench-gpus`,
+`./run bench-engine-record` and `./run regress` set everything up and call them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from benchmarks.callables import command as callables
 from benchmarks.engine import command as engine
 from benchmarks.first_light import demo as first_light
 from benchmarks.first_light import regress
+from benchmarks.gpus import command as gpus
 from benchmarks.harness import modes as ways
 from benchmarks.paper import command as paper
 from benchmarks.patterns import command as patterns
@@ -35,6 +36,7 @@ app.command("training")(training.main)
 app.command("patterns")(patterns.main)
 app.command("callables")(callables.main)
 app.command("selection")(selection.main)
+app.command("gpus")(gpus.main)
 app.command("engine")(engine.main)
 app.command("regress")(regress.main)
 app.command("bench")(paper.main)

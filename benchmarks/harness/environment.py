@@ -25,6 +25,7 @@ COMMANDS = {
     "patterns": "bench-patterns",
     "callables": "bench-callables",
     "selection": "bench-selection",
+    "gpus": "bench-gpus",
 }
 """Of this package, as `./run` has them."""
 LIBRARIES = ("triton", "transformers", "torchvision", "timm")

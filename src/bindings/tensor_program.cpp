@@ -53,6 +53,7 @@ void bind_arguments(nb::module_& module) {
       .value("NUMBER", ArgumentSpec::Kind::kNumber)
       .value("GENERATOR", ArgumentSpec::Kind::kGenerator)
       .value("HOST_NUMBER", ArgumentSpec::Kind::kHostNumber)
+      .value("OBJECT", ArgumentSpec::Kind::kObject)
       .value("IGNORED", ArgumentSpec::Kind::kIgnored);
   nb::class_<ArgumentSpec>(module, "ArgumentSpec", "See tensor_program.h.")
       .def(

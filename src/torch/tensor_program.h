@@ -40,6 +40,7 @@ struct ArgumentSpec {
     kGenerator,   ///< a random generator of the device: the same object as argument number `value`,
                   ///< itself or an earlier one, and as no other; negative: the default generator
     kHostNumber,  ///< a Python number of any value: exactly a float, or exactly an int of 64 bits
+    kObject,      ///< the very object at address `value`, which its owner keeps alive
     kIgnored,     ///< nothing in the graph depends on it
   };
   Kind kind = Kind::kIgnored;
@@ -47,8 +48,8 @@ struct ArgumentSpec {
   std::uint64_t alignment_mask = 0;  ///< bits that must be 0 in a new address (kPatched)
   std::uint64_t address = 0;         ///< kCopied: the static buffer; kFixed; guarded
   std::uint64_t bytes = 0;           ///< from the tensor's first element to behind its last
-  std::int64_t value = 0;            ///< kInteger; kGenerator; kNumber: `bytes` of it, at most 8,
-                                     ///< zeros behind
+  std::int64_t value = 0;            ///< kInteger; kGenerator; kObject; kNumber: `bytes` of it, at
+                                     ///< most 8, zeros behind
   std::int32_t dtype = -1;           ///< kNumber
   bool floating = false;             ///< kHostNumber: a float, not an int
   bool mutated = false;              ///< the graph writes it: a copy must be copied back

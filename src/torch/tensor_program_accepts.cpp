@@ -77,6 +77,10 @@ bool TensorProgram::accepts(const Arguments& arguments) const noexcept {
       if (!is_tensor(argument) || !is_number(api, argument, spec)) {
         return false;
       }
+    } else if (spec.kind == ArgumentSpec::Kind::kObject) {
+      if (reinterpret_cast<std::intptr_t>(argument) != spec.value) {
+        return false;
+      }
     } else if (spec.kind == ArgumentSpec::Kind::kHostNumber) {
       const std::optional<NumberValue> number = python_number(argument);
       if (!number.has_value() || std::holds_alternative<double>(*number) != spec.floating) {

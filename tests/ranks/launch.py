@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import torch
 ROOT = Path(__file__).parents[2]
 RANKS = 2
 #: Of the groups that scenarios make, in seconds.
-TIME_OUT_S = 20
+TIME_OUT_S = float(os.environ.get("TIME_OUT_S", "20"))
 ON_GPUS = torch.cuda.device_count() >= RANKS
 
 
@@ -34,14 +35,17 @@ class Ended:
     log: str
 
 
-def launch(scenarios: Sequence[str], limit_s: float = 240.0, **more: str) -> list[Ended]:
-    """Runs the scenarios (functions of scenarios.py) one after the other, on all ranks. `more` is
-    put in the environment. What does not end in time is ended, with status -9."""
+def launch(
+    scenarios: Sequence[str], limit_s: float = 240.0, time_out_s: float = TIME_OUT_S
+) -> list[Ended]:
+    """Runs the scenarios (functions of scenarios.py) one after the other, on all ranks.
+    What does not end in time is ended, with status -6."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         started = time.monotonic()
+        more = {"TIME_OUT_S": str(time_out_s)}
         running = [_start(rank, port, Path(folder), scenarios, more) for rank in range(RANKS)]
         took = [0.0] * RANKS
         while any(process.poll() is None for process in running):
@@ -50,7 +54,8 @@ def launch(scenarios: Sequence[str], limit_s: float = 240.0, **more: str) -> lis
                     took[rank] = time.monotonic() - started
             if time.monotonic() - started > limit_s:
                 for process in running:
-                    process.kill()
+                    process.send_signal(signal.SIGABRT)  # says where it stands
+                    process.kill() if time.monotonic() - started > limit_s + 5 else None
             time.sleep(0.05)
         return [
             _ended(Path(folder), rank, process.wait(), took[rank])
@@ -67,6 +72,8 @@ def _start(
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
+        "PYTHONFAULTHANDLER": "1",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
         "OUT": str(folder / f"{rank}.json"),
         **more,
     }
@@ -78,4 +85,4 @@ def _start(
 def _ended(folder: Path, rank: int, status: int, seconds: float) -> Ended:
     out = folder / f"{rank}.json"
     results = json.loads(out.read_text()) if out.exists() else {}
-    return Ended(results, status, seconds, (folder / f"{rank}.log").read_text()[-6000:])
+    return Ended(results, status, seconds, (folder / f"{rank}.log").read_text()[-12000:])

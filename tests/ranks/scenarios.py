@@ -269,7 +269,6 @@ def more_repeats() -> dict[str, Any]:
 def other_times() -> dict[str, Any]:
     """The ranks come to calls that they link at different times."""
 
-
     class Uneven(Parallel):
         def function(self, x: torch.Tensor) -> torch.Tensor:
             return functional.all_reduce(x.sum(0), "sum", self.group) + x

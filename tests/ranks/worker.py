@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.ranks import scenarios
+from tests.ranks import scenarios, training  # noqa: F401
 from tests.ranks.launch import ON_GPUS, TIME_OUT_S
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     if ON_GPUS:
         torch.cuda.set_device(rank)
         where["device_id"] = torch.device("cuda", rank)
-    time_out = datetime.timedelta(seconds=float(os.environ.get("TIME_OUT_S", TIME_OUT_S)))
+    time_out = datetime.timedelta(seconds=TIME_OUT_S)
     dist.init_process_group("nccl" if ON_GPUS else "gloo", timeout=time_out, **where)
     found: dict[str, Any] = {}
     out = Path(os.environ["OUT"])

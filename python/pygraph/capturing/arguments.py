@@ -14,6 +14,7 @@ from pygraph.capturing.device import CaptureFailed
 from pygraph.capturing.record import Capture
 from pygraph.capturing.regions import Regions
 from pygraph.capturing.request import Request
+from pygraph.torch_private.distributed import is_handle
 
 
 def require_served(request: Request) -> None:
@@ -23,7 +24,7 @@ def require_served(request: Request) -> None:
     for index, argument in enumerate(request.arguments):
         known = argument is None or isinstance(argument, (int, torch.Tensor))
         known = known or generators.is_generator(argument, device)
-        known = known or index in request.numbers.arguments
+        known = known or index in request.numbers.arguments or is_handle(argument)
         if not known or isinstance(argument, bool):
             raise CaptureFailed(
                 f"argument {index} is a {type(argument).__name__}; "
@@ -72,6 +73,9 @@ def specifications(
             continue
         if isinstance(argument, torch.Generator):
             specs.append(generators.argument_spec(request.arguments, index, request.device))
+            continue
+        if is_handle(argument):
+            specs.append(_engine.ArgumentSpec(kind=kinds.OBJECT, value=id(argument)))
             continue
         fields: dict[str, Any] = {}
         if isinstance(argument, torch.Tensor):

@@ -18,7 +18,6 @@ from typing import Protocol
 from pygraph.capturing.attempts import Attempt, Setback
 from pygraph.capturing.device import CaptureFailed
 
-
 #: Makes a run of the callable, from the same state, whose results nobody needs.
 Favour = Callable[[], object]
 
@@ -55,7 +54,7 @@ class Consent(Protocol):
         """No further run is needed; makes those that others need by `favour`."""
 
     def make_up(self, favour: Favour) -> None:
-        """Waits for nobody: makes the run that was announced by `favour`, where it did not begin."""
+        """Waits for nobody: makes a run that was announced by `favour`, where it did not begin."""
 
     def object(self, objection: Objection) -> Objection:
         """There is no program here. Which objection counts, for all ranks alike."""

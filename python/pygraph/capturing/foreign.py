@@ -46,12 +46,12 @@ def unexplained(
     """Those `unknown` addresses that kernels have which are no collectives'. These have a
     communicator's, whose memory is its library's own. What such memory was told while capturing
     stands at phantom addresses, with which no proof passes."""
-    elsewhere = {
-        address
-        for address, node in words
-        if node < 0 or not collectives.names_one(capture.operator_of(node) or "")
-    }
-    return [address for address in unknown if address in elsewhere]
+    places: dict[bool, set[int]] = {False: set(), True: set()}
+    for address, node in words if unknown else ():
+        operator = capture.operator_of(node) if node >= 0 else None
+        places[collectives.names_one(operator or "")].add(address)
+    communicators = places[True] - places[False]
+    return [address for address in unknown if address not in communicators]
 
 
 def without_leftovers(

@@ -45,8 +45,7 @@ class _KeepResults(UnseenByDynamo):
         self.unwritten: list[int] = []  #: addresses of results that nobody writes (attention.py)
         self._count = count_nodes
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         require_seeds_on_device(func, args, kwargs)
         apart = separate.calls_of(func, args, kwargs)
         if apart:

@@ -31,6 +31,7 @@ from pygraph.capturing import numbers, tensors, views
 from pygraph.capturing.device import CaptureFailed, Device, Segment, is_strided
 from pygraph.capturing.record import Capture
 from pygraph.capturing.segments import SegmentIndex
+from pygraph.torch_private.distributed import is_handle
 from pygraph.torch_private.tensors import object_of
 
 #: Memory of a shared cell that an output may keep alive beyond its own: this many bytes, or this
@@ -230,7 +231,8 @@ class _Planner:
     def _result(self, position: int) -> _engine.ResultSpec:
         output = self._capture.outputs[position]
         if not isinstance(output, torch.Tensor):
-            if output is not None and not isinstance(output, (int, float, bool)):
+            same = is_handle(output) and output is self._reference[position]
+            if output is not None and not isinstance(output, (int, float, bool)) and not same:
                 raise CaptureFailed(f"output {position} is a {type(output).__name__}")
             return _engine.ResultSpec(kind=_engine.ResultKind.CONSTANT, object=output)
         if not self._is_first(position):

@@ -38,6 +38,7 @@ from pygraph.capturing.outcome import Failure, LinkedProgram, Outcome, Tried
 from pygraph.capturing.record import Capture
 from pygraph.capturing.regions import Regions, name_regions
 from pygraph.capturing.request import Request
+from pygraph.torch_private.distributed import is_handle
 
 log = logging.getLogger(__name__)
 
@@ -384,6 +385,7 @@ def _unwritten(
 def _captured_memory(request: Request, attempt: Attempt, a: Capture) -> list[Any]:
     """What the capture made and the program needs for as long as it lives."""
     kept: list[Any] = [a.inputs[i] for i in numbers.among(request.arguments, request.device)]
+    kept += filter(is_handle, request.arguments)
     if request.device.twin:  # constants that only the capture holds; a GPU's are phantom buffers
         kept += a.keep
     if attempt.policy.private_scratch:

@@ -29,8 +29,7 @@ class Watch(UnseenByDynamo):
         self.collectives: list[tuple[str, Any]] = []
         self._device = device
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if self.found is None:
             kind = obstacles.of_call(func, args, kwargs, on_host=self._on_host)
             self.found = str(func) if kind == "library state" else None

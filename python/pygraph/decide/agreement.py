@@ -13,8 +13,8 @@ nothing for half of the group's time-out gives a round up, which leaves the othe
 collective that comes next; from then on the group has no further graphs.
 
 Ranks need not run the same code. One that runs nothing of PyGraph's with a group has never greeted
-it: nobody waits for it. And the first round is short, in which those who link meet: a call is linked
-behind a run of it, whose collectives have brought all ranks there at the same time.
+it: nobody waits for it. And the first round is short, in which those who link meet: a call is
+linked behind a run of it, whose collectives have brought all ranks there at the same time.
 
 Threads: a session belongs to the thread that links, which is alone (runtime/call_lock.py).
 """
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import hashlib
 import itertools
 import json
@@ -81,6 +82,7 @@ def found(seen: Sequence[tuple[str, Any]]) -> Collectives:
             groups[id(group)] = group
     return Collectives(tuple(name for name, _ in seen), tuple(groups.values()), unknown)
 
+
 _groups: dict[int, _Group] = {}
 _ends: list[Callable[[Any], None]] = []
 #: By name, how many groups have ended: a later one of that name must not read what they have said.
@@ -114,8 +116,8 @@ class _Group:
                 self._store.set(f"{self._prefix}/here/{self.rank}", "1")
 
     def look_around(self) -> None:
-        """Finds out whether there can be an agreement: nobody has given up, and all have greeted, as
-        those did whose collectives have matched ours."""
+        """Finds out whether there can be an agreement: nobody has given up, and all have greeted,
+        as those did whose collectives have matched ours."""
         with self._losing():
             if self._store.check([f"{self._prefix}/lost"]):
                 self.lost = self._store.get(f"{self._prefix}/lost").decode()
@@ -137,24 +139,21 @@ class _Group:
         place = self._place(session, number, "end")
         return bool(self._store.compare_set(place, "", _VOID).decode() == _VOID)
 
-    def exchange(
-        self, session: int, number: int, message: str, limit_s: float
-    ) -> list[str] | None:
+    def exchange(self, session: int, number: int, message: str, limit_s: float) -> list[str] | None:
         """What all ranks say in a round, in their order; None if it is void."""
         places = [self._place(session, number, rank) for rank in range(len(self.ranks))]
+        said: list[str] | None = None
         with self._losing():
             self._store.set(places[self.rank], message)
             if not self._wait(places, limit_s) and self.void(session, number):
                 self.lose(f"a rank of group {self.name!r} was not heard of for {limit_s:g} s")
                 return None
             end = self._place(session, number, "end")
-            if self._store.compare_set(end, "", _COMPLETE).decode() != _COMPLETE:
-                return None
-            said = [self._store.get(place).decode() for place in places]
-            if number:  # whose messages all have read
-                self._store.delete_key(self._place(session, number - 1, self.rank))
-            return said
-        return None
+            if self._store.compare_set(end, "", _COMPLETE).decode() == _COMPLETE:
+                said = [self._store.get(place).decode() for place in places]
+                if number:  # the round before, which all have read
+                    self._store.delete_key(self._place(session, number - 1, self.rank))
+        return said
 
     def _wait(self, places: list[str], limit_s: float) -> bool:
         """Not by the store's own wait, which does not hear of the interpreter's signals."""
@@ -182,8 +181,8 @@ class _Group:
 
 
 class Session:
-    """The agreement on one graph (consent.Consent), once all ranks link. Raises Dissent where they do
-    not."""
+    """The agreement on one graph (consent.Consent), once all ranks link. Raises Dissent where they
+    do not."""
 
     def __init__(self, group: _Group, about: str) -> None:
         self._group = group
@@ -251,8 +250,16 @@ class Session:
             return None
         number, limit_s = next(self._rounds), limit_s or self._group.limit_s
         said = self._group.exchange(self._number, number, json.dumps(message), limit_s)
-        log.debug("group %r: session %d, round %d: %s", self._group.name, self._number, number, said)
+        log.debug(
+            "group %r: session %d, round %d: %s", self._group.name, self._number, number, said
+        )
         return None if said is None else [json.loads(each) for each in said]
+
+
+def among_ranks() -> bool:
+    """Whether this process is one of several ranks: its clocks then say how long others take, too,
+    and what one rank gains or loses by a choice, all do."""
+    return distributed.in_use() and len(distributed.ranks_of(distributed.world())) > 1
 
 
 def note(collectives: Collectives) -> None:
@@ -303,5 +310,6 @@ def _end(group: Any) -> None:
     _ended[distributed.name_of(group)] += 1
     for tell in _ends:
         tell(group)
+    gc.collect()  # captures that failed may be in a cycle with the error that says why
     with _lock:
         _groups.pop(id(group), None)

@@ -26,9 +26,11 @@ def names_one(operator: str) -> bool:
 
 
 def waits(target: Any) -> bool:
-    """Whether an operator makes a stream wait for a collective, and returns what it is given."""
-    name = getattr(getattr(target, "overloadpacket", None), "__name__", "")
-    return name == "wait_tensor" and target.namespace in COLLECTIVES
+    """Whether an operator only waits for a collective, and returns what it is given, or what will
+    wait when it is used."""
+    if not isinstance(target, OpOverload) or target.namespace not in COLLECTIVES:
+        return False
+    return target.overloadpacket.__name__ in ("_wrap_tensor_autograd", "wait_tensor")
 
 
 def group_of(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

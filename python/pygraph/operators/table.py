@@ -310,8 +310,8 @@ STORAGE_OFFSET = "storage_offset"
 DROPOUT = "dropout_p"
 #: Where one of these is 0 or False, an operator that is tagged as random draws nothing.
 DRAWS_IF = frozenset((DROPOUT, "train", "training"))
-#: Namespaces of collective operations (torch/distributed/_functional_collectives.py, csrc/distributed
-#: of torch: c10d/Functional.cpp, c10d/Ops.cpp, c10d/symm_mem; torch/distributed/tensor).
+#: Namespaces of collective operations (torch/distributed/_functional_collectives.py;
+#: torch/csrc/distributed/c10d: Functional.cpp, Ops.cpp, symm_mem; torch/distributed/tensor).
 COLLECTIVES = frozenset(
     (
         "_c10d_functional",

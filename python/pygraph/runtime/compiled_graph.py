@@ -98,10 +98,11 @@ class CompiledGraph:
         `crossing`: arguments and results that callers have on the host, and the function has not.
         `refusal`: the error that is raised where a call runs without a graph for good; None: it
         runs. `watched`: constants that the function may write. `seen`: its first call is behind
-        it, in which no operator was found that must not be captured, and these `collectives`. `together`: results that die
-        at about the same time, asked after a call; None: a backward's gradients. `numbers`: Python
-        numbers among the arguments, of which each call may have others. `select`: how it is decided
-        whether proven programs serve; where graphs are required or proven again, they do."""
+        it, in which no operator was found that must not be captured, and these `collectives`.
+        `together`: results that die at about the same time, asked after a call; None: a backward's
+        gradients. `numbers`: Python numbers among the arguments, of which each call may have
+        others. `select`: how it is decided whether proven programs serve; where graphs are required
+        or proven again, they do."""
         self._numbers = numbers or HostNumbers()
         self.constants = frozenset(constants) - crossing.staged
         self.mutated = frozenset(mutated)
@@ -322,7 +323,12 @@ class CompiledGraph:
         all ranks make, and from no clock, memory or address of this rank's."""
         self._bypass.sync(signature, arguments)
         waits = signature.settled or signature.calls <= signature.warm_up_calls
-        if waits or self._selecting.hopeless or self.device.busy() or not self._has_place(signature):
+        if (
+            waits
+            or self._selecting.hopeless
+            or self.device.busy()
+            or not self._has_place(signature)
+        ):
             if signature.settled and signature.program is None:
                 self._require_program(signature)
             return self.fallback(arguments)
@@ -483,9 +489,11 @@ class CompiledGraph:
     ) -> None:
         figures = linked.figures
         callable_s, graph_s = run.seconds, _seconds_per_run(outcome)
-        if self._session is not None:
-            slowest = self._session.slowest([callable_s, graph_s])
-            callable_s, graph_s = slowest if slowest is not None else (0.0, 0.0)
+        by_rule = agreement.among_ranks()
+        if by_rule:  # what waits for other ranks in this process is in its times
+            session = self._session
+            slowest = None if session is None else session.slowest([callable_s, graph_s])
+            callable_s, graph_s = (0.0, 0.0) if slowest is None else slowest
         changing = sum(torch.is_tensor(run.arguments[i]) for i in self._changing(run.arguments))
         results = sum(map(torch.is_tensor, run.outputs))
         contents = cost_model.Contents(
@@ -501,7 +509,7 @@ class CompiledGraph:
             contents,
             callable_s=callable_s,
             graph_s=graph_s,
-            by_rule=bool(self.collectives),
+            by_rule=by_rule,
         )
 
     def _find_program(self, run: reference.Reference) -> Outcome:

@@ -30,7 +30,8 @@ from pygraph.runtime.notes import note
 
 def costs(device: Device) -> Costs:
     """Of this machine. Where they cannot be measured, as on the twin, the reference's."""
-    return REFERENCE if device.twin else of_gpu(device.index)
+    with device.current():
+        return REFERENCE if device.twin else of_gpu(device.index)
 
 
 @functools.cache
@@ -41,8 +42,7 @@ def of_gpu(index: int) -> Costs:
     found = _read(file, identity)
     if found is None:
         try:
-            with torch.cuda.device(index):
-                found = Costs(**_engine.measure_machine())
+            found = Costs(**_engine.measure_machine())
         except _engine.DriverError as error:
             note(f"driver calls could not be measured, an H100's costs are assumed: {error}")
             return REFERENCE

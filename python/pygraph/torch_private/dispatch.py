@@ -23,6 +23,9 @@ schema = attribute("_schema", torch.ops.aten.add.Tensor)
 overload_name = attribute("_overloadname", torch.ops.aten.add.Tensor)
 _opname = attribute("_opname", torch.ops.aten.add.Tensor)
 
+PLAIN = torch.Tensor.__torch_dispatch__
+"""That of tensors that are not made of others."""
+
 LOOK_UP = "torch/_library/simple_registry.py"
 """The file in which torch looks up what a mode does with an operator, and makes an entry for one
 that it has not met before in the process."""
@@ -35,13 +38,23 @@ tree_unflatten = bound("torch.utils._pytree:tree_unflatten")
 
 class UnseenByDynamo(TorchDispatchMode):  # type: ignore[misc, valid-type]
     """A mode under which code that Dynamo has compiled runs as without; under others frames that it
-    has not seen yet are left alone (torch/_dynamo/convert_frame.py)."""
+    has not seen yet are left alone (torch/_dynamo/convert_frame.py). Of a kind of tensors that is
+    made of others it sees the operators on those."""
 
     supports_higher_order_operators = True
 
     @classmethod
     def is_infra_mode(cls) -> bool:
         return True
+
+    def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Is called in place of an operator, whose result it returns."""
+        raise NotImplementedError
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(kind.__torch_dispatch__ is not PLAIN for kind in types):
+            return NotImplemented
+        return self.see(func, args, kwargs or {})
 
 
 def schema_if_any(target: Any) -> Any:

@@ -13,12 +13,23 @@ from typing import Any
 
 import torch
 
-from pygraph.torch_private.names import private
+from pygraph.torch_private.names import attribute, private
 from pygraph.torch_private.replacing import surround
 
 _MODULE = "torch.distributed.distributed_c10d"
+_TRACED = "torch._library.fake_class_registry:FakeScriptObject"
 #: Ends a group: orderly, or at once.
 _ENDS = ("shutdown", "abort")
+
+
+def is_handle(value: Any) -> bool:
+    """Whether it names ranks and holds no data: a mesh or a group, which graphs are given from
+    torch 2.13 on, or what stands for one while they are traced."""
+    if not in_use():
+        return False
+    places = (f"{_MODULE}:ProcessGroup", "torch.distributed.device_mesh:DeviceMesh", _TRACED)
+    return isinstance(value, tuple(map(private, places)))
+
 
 def in_use() -> bool:
     """Whether this process has groups."""
@@ -70,10 +81,15 @@ def store_of(group: Any) -> Any:
 
 def time_out(group: Any) -> datetime.timedelta:
     """After which the group gives a collective up."""
-    kinds = group._device_types
-    options = (getattr(group._get_backend(kind), "options", None) for kind in kinds)
-    found = [each._timeout for each in options if each is not None]
-    return min(found, default=private("torch.distributed.constants:default_pg_timeout"))
+    kinds = attribute("_device_types", group)(group)
+    backend = attribute("_get_backend", group)(group)
+    options = [backend(kind).options for kind in kinds]
+    return min(attribute("_timeout", each)(each) for each in options)
+
+
+def wait(tensor: torch.Tensor) -> None:
+    """Waits for the collective whose result it is."""
+    private("torch.distributed._functional_collectives:wait_tensor")(tensor)
 
 
 def watch_ends(tell: Callable[[Any], None]) -> None:

@@ -16,6 +16,7 @@ import torch
 
 from pygraph import _engine
 from pygraph.operators import collectives
+from pygraph.torch_private import distributed
 from pygraph.torch_private.tensors import object_of
 from pygraph.twin import layouts
 from pygraph.twin.layouts import TensorLayout
@@ -236,7 +237,7 @@ class Operation:
 def _wait_for(found: Any) -> None:
     """A collective's results are there when it is done."""
     for each in found if isinstance(found, (list, tuple)) else [found]:
-        torch.ops._c10d_functional.wait_tensor(each)
+        distributed.wait(each)
 
 
 def _static(value: Any) -> Any:

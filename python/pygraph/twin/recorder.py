@@ -144,8 +144,7 @@ class _Recorder(UnseenByDynamo):
             if isinstance(value, torch.Tensor)
         )
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if generator_state.is_higher_order(func):
             return self._higher_order(func, args, kwargs)
         operator = operator_of(func)
@@ -164,7 +163,7 @@ class _Recorder(UnseenByDynamo):
 
     def _higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
         def with_operator(inner: Any, args: Any, kwargs: Any) -> Any:
-            return self.__torch_dispatch__(inner, (), args, kwargs)
+            return self.see(inner, args, kwargs)
 
         result = generator_state.record(func, args, kwargs, with_operator)
         if result is NotImplemented:

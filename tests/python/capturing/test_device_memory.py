@@ -78,7 +78,7 @@ def test_an_arena_that_does_not_fit_comes_in_pieces(
     graph = place.graphed(keep_all)
     prove, tries = proof.prove, []
 
-    def short_of_memory_once(*arguments: Any) -> str:
+    def short_of_memory_once(*arguments: Any, **_: Any) -> str:
         tries.append(arguments)
         if len(tries) == 1:
             raise torch.OutOfMemoryError("no piece of so many bytes")
@@ -124,7 +124,7 @@ def test_linking_waits_for_memory(place: Place, monkeypatch: pytest.MonkeyPatch)
 def test_memory_that_runs_out_while_linking(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = place.graphed(lambda arguments: [arguments[0] + 1])
 
-    def fail(*_: Any) -> str:
+    def fail(*_: Any, **__: Any) -> str:
         raise torch.OutOfMemoryError("no memory for the proof")
 
     monkeypatch.setattr(proof, "prove", fail)
@@ -149,7 +149,7 @@ def test_paranoia_needs_memory(place: Place, monkeypatch: pytest.MonkeyPatch) ->
         report = graph.refresh_report()
         return report.proofs, report.replays, report.state
 
-    def fail(*_: Any) -> str:
+    def fail(*_: Any, **__: Any) -> str:
         raise torch.OutOfMemoryError("no memory for the proof")
 
     proofs, replays, _ = calls(3)  # the first proof, and another at call 3

@@ -74,7 +74,7 @@ def test_what_unknown_memory_may_lead_to_is_proven(
     exempt: list[list[int]] = []
     prove = proof.prove
 
-    def noting(program: Any, run: reference.Reference) -> proof.Verdict:
+    def noting(program: Any, run: reference.Reference, **_: Any) -> proof.Verdict:
         exempt.append(list(program.unwritten))
         return prove(program, run)
 

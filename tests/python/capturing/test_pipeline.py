@@ -39,7 +39,7 @@ def test_no_capture_is_left_when_the_proof_begins(
     left: list[int] = []
     prove = proof.prove
 
-    def noting(*args: Any) -> proof.Verdict:
+    def noting(*args: Any, **_: Any) -> proof.Verdict:
         left.append(sum(type(each) is Capture for each in gc.get_objects()))
         return prove(*args)
 
@@ -56,7 +56,7 @@ def test_every_step_is_timed(place: Place) -> None:
 
 
 def test_memory_that_runs_out_without_a_word(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def short(*args: Any) -> proof.Verdict:
+    def short(*args: Any, **_: Any) -> proof.Verdict:
         raise MemoryError
 
     monkeypatch.setattr(proof, "prove", short)

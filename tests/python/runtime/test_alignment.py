@@ -146,7 +146,7 @@ def test_a_link_that_fails_leaves_the_program(
     graph = place.graphed(function)
     serve(graph, place, 0, 0)
     with monkeypatch.context() as broken:
-        broken.setattr(proof, "prove", lambda *_: proof.failed("as it happens"))
+        broken.setattr(proof, "prove", lambda *_, **__: proof.failed("as it happens"))
         serve(graph, place, 32)
     serve(graph, place, 32, 0, 32)
     assert counted(graph) == (3, 2, 0) and graph.report.state == "graphed"
@@ -188,7 +188,7 @@ def test_what_cannot_be_linked_with_that_is_linked_without(
         seen.append(len(request.alignments) if attempt.least_aligned else 0)
         return link(request, attempt)
 
-    def refuse_learned(*args: Any) -> proof.Verdict:
+    def refuse_learned(*args: Any, **_: Any) -> proof.Verdict:
         return proof.failed("rounding") if seen[-1] else prove(*args)
 
     def serve_sized(size: int, offset: int, count: int) -> None:

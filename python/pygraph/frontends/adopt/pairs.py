@@ -13,8 +13,7 @@ from pygraph.capturing import tensors
 from pygraph.capturing.device import is_strided
 from pygraph.frontends.adopt.not_movable import NotMovable
 from pygraph.frontends.adopt.ranges import Range
-
-_PLAIN = torch.Tensor.__torch_dispatch__
+from pygraph.torch_private.dispatch import PLAIN
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,7 +99,7 @@ def _pair(name: str, given: Any) -> Pair:
 
 def not_plain(tensor: torch.Tensor) -> str | None:
     """What a tensor is, if an address, sizes and strides do not describe it."""
-    if type(tensor).__torch_dispatch__ is not _PLAIN:
+    if type(tensor).__torch_dispatch__ is not PLAIN:
         return f"a {type(tensor).__name__}"
     return None if is_strided(tensor) else tensors.describe(tensor)
 

@@ -217,7 +217,7 @@ class Substitution(UnseenByDynamo):
             )
         return _view(tensor, stand_in, offset).clone()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         given: dict[int, tuple[Any, Any]] = {}
 
         def replaced(value: Any) -> Any:
@@ -230,7 +230,7 @@ class Substitution(UnseenByDynamo):
                 given[id(other)] = other, value
             return other
 
-        result = func(*tree_map(replaced, args), **tree_map(replaced, kwargs or {}))
+        result = func(*tree_map(replaced, args), **tree_map(replaced, kwargs))
         if not given:
             return result
 

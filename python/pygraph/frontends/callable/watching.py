@@ -212,7 +212,7 @@ class _Operators(Watch):
         super().__init__(device)
         self._watched = watched
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         on_host = []
         for each in tree_leaves((args, kwargs)):
             if isinstance(each, torch.Tensor) and each.layout == torch.strided:
@@ -223,11 +223,11 @@ class _Operators(Watch):
             elif isinstance(each, torch.Generator):
                 self._watched.touched.add(object_of(each))
         if isinstance(func, OpOverload):
-            written = known.written(func, args, kwargs or {})
+            written = known.written(func, args, kwargs)
             self._watched.written += [Written.of(each) for each in written if is_strided(each)]
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+        result = super().see(func, args, kwargs)
         if on_host and not func.is_view:
-            kind = obstacles.of_call(func, args, kwargs or {}, result, self._on_host)
+            kind = obstacles.of_call(func, args, kwargs, result, self._on_host)
             if kind != "host to device":
                 self._watched.used_on_host |= dict.fromkeys(on_host, str(func))
         return result

@@ -1,0 +1,1 @@
+"""Models on several GPUs: tensor parallel inference, and training with DDP and FSDP2."""

@@ -1,0 +1,149 @@
+"""What is measured on several GPUs.
+
+The paper's tensor parallel workloads are XLNET-I 128, DALLE2 2, ST 1 and VM 1 (arXiv 2503.19779,
+section 6). Torch's own plans do not split these models, so a stack of blocks with the same batch
+takes the place of each; the record says of which.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.gpus.models import Gpt, Llama, blocks_of, tensor_parallel
+from benchmarks.harness.isolate import isolated
+from benchmarks.harness.modes import compiling
+
+Step = Callable[..., Any]
+INPUTS = 8
+POSITIONS = 512
+
+
+@dataclasses.dataclass
+class Program:
+    """One mode of a workload, on one rank."""
+
+    step: Step
+    """From inputs to a result that every rank has: an output, or a loss."""
+    model: Any
+    optimizer: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """A model, how it is split, and what it is called with."""
+
+    name: str
+    batch: int
+    parallel: str
+    """"tensor", "ddp" or "fsdp2"."""
+    make: Callable[[bool, int], Any]
+    """The model, from whether it is tiny and how many ranks split it."""
+    length: int
+    width: int
+    decode: bool = False
+    stands_for: str | None = None
+
+    @property
+    def trains(self) -> bool:
+        return self.parallel != "tensor"
+
+    def inputs(self, device: torch.device, tiny: bool) -> list[tuple[Any, ...]]:
+        """Of tensor parallel ranks the same, of others each its own."""
+        seed = torch.Generator().manual_seed(dist.get_rank() if self.trains else 0)
+        width, length = (64, min(self.length, 8)) if tiny else (self.width, self.length)
+        dtype = torch.bfloat16 if device.type == "cuda" and not self.trains else torch.float32
+        found: list[tuple[Any, ...]] = []
+        for number in range(INPUTS):
+            x = torch.randn(self.batch, length, width, generator=seed).to(device, dtype)
+            position = torch.tensor([7 + number], device=device)
+            found.append((x, position) if self.decode else (x,))
+        return found
+
+    def program(self, mode: str, device: torch.device, tiny: bool) -> Program:
+        """Weights are the same in each mode, and on each rank."""
+        torch.manual_seed(0)
+        with torch.device(device):
+            model = self.make(tiny, dist.get_world_size())
+        if not self.trains:
+            model = model.to(torch.bfloat16) if device.type == "cuda" else model
+            model = tensor_parallel(model.eval(), _mesh(device))
+            return Program(compiled(model, mode, device), model)
+        if self.parallel == "ddp":
+            places = [device.index] if device.type == "cuda" else None
+            wrapped = DistributedDataParallel(model, device_ids=places, static_graph=False)
+            return _training(compiled(wrapped, mode, device), wrapped)
+        for block in blocks_of(model):
+            if mode != "eager":
+                block.compile(**compiling(mode, device.type == "cuda"))
+            fully_shard(block, mesh=_mesh(device))
+        fully_shard(model, mesh=_mesh(device))
+        return _training(model, model)
+
+
+def compiled(model: Any, mode: str, device: torch.device) -> Any:
+    if mode == "eager":
+        return model
+    own = isolated(model, mode.replace("-", "_"))
+    return torch.compile(own, **compiling(mode, device.type == "cuda"))
+
+
+def _mesh(device: torch.device) -> Any:
+    return init_device_mesh(device.type, (dist.get_world_size(),))
+
+
+def _training(forward: Any, model: Any) -> Program:
+    on_gpu = next(model.parameters()).is_cuda
+    # What a graph of a whole step needs, and costs nothing elsewhere.
+    more = {"fused": True, "capturable": True} if on_gpu else {}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **more)
+
+    def step(*inputs: Any) -> Any:
+        loss = forward(*inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return Program(step, model, optimizer)
+
+
+def reference(workload: Workload, device: torch.device, tiny: bool) -> Step:
+    """The whole model on this rank alone, in eager mode: for inference."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = workload.make(tiny, 1)
+    model = model.to(torch.bfloat16) if device.type == "cuda" else model
+    return copy.copy(model.eval())
+
+
+def _llama(layers: int, width: int, heads: int, cache: int | None = None) -> Any:
+    def make(tiny: bool, ranks: int) -> Any:
+        held = None if cache is None else (cache, 32 if tiny else POSITIONS)
+        return Llama(2, 64, 4, held, ranks) if tiny else Llama(layers, width, heads, held, ranks)
+
+    return make
+
+
+def _gpt(layers: int, width: int, heads: int) -> Any:
+    return lambda tiny, ranks: Gpt(2, 64, 4) if tiny else Gpt(layers, width, heads)
+
+
+WORKLOADS: Sequence[Workload] = (
+    Workload("llama-decode-1", 1, "tensor", _llama(16, 2048, 16, 1), 1, 2048, decode=True),
+    Workload("llama-decode-16", 16, "tensor", _llama(16, 2048, 16, 16), 1, 2048, decode=True),
+    Workload("gpt-128", 128, "tensor", _gpt(12, 768, 12), 32, 768, stands_for="XLNET-I 128"),
+    Workload("llama-2", 2, "tensor", _llama(12, 1024, 16), 128, 1024, stands_for="DALLE2 2"),
+    Workload("gpt-1", 1, "tensor", _gpt(12, 512, 8), 128, 512, stands_for="ST 1"),
+    Workload("llama-1", 1, "tensor", _llama(12, 768, 12), 196, 768, stands_for="VM 1"),
+    Workload("gpt-ddp", 8, "ddp", _gpt(12, 512, 8), 128, 512),
+    Workload("gpt-fsdp2", 8, "fsdp2", _gpt(12, 512, 8), 128, 512),
+)

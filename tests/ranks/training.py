@@ -1,0 +1,250 @@
+"""Parallel models as torch has them, compiled and as they are, side by side."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+import pygraph
+from tests.ranks.launch import ON_GPUS, RANKS
+from tests.ranks.scenarios import device, options, scenario
+
+STEPS = 10
+WIDTH = 32
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+def blocks(count: int = 3) -> nn.Sequential:
+    """The same on all ranks."""
+    torch.manual_seed(5)
+    made = nn.Sequential(*(Block() for _ in range(count))).to(device())
+    torch.manual_seed(dist.get_rank())
+    return made
+
+
+def mesh() -> Any:
+    return init_device_mesh(device().type, (RANKS,))
+
+
+def compiled(model: Any) -> Any:
+    return torch.compile(model, backend="pygraph", options=options(), dynamic=False)
+
+
+def same_input(*shape: int) -> torch.Tensor:
+    x = torch.randn(*shape, device=device())
+    dist.broadcast(x, 0)
+    return x
+
+
+def figures(**more: Any) -> dict[str, Any]:
+    graphs = pygraph.report().graphs
+    calls, replays = sum(g.calls for g in graphs), sum(g.replays for g in graphs)
+    reasons = [f"{g.name}: {g.reason}" for g in graphs if g.reason]
+    return {"graphs": len(graphs), "calls": calls, "replays": replays, "reasons": reasons} | more
+
+
+Run = Callable[[torch.Tensor], torch.Tensor]
+
+
+def trains(
+    model: Any, run: Run, reference: Any, expected: Run, inputs: Callable[[], torch.Tensor]
+) -> int:
+    """Steps whose losses are not the reference's."""
+    pairs = [
+        (step, torch.optim.SGD(each.parameters(), lr=0.05, foreach=False))
+        for each, step in ((model, run), (reference, expected))
+    ]
+    wrong = 0
+    for _ in range(STEPS):
+        x, losses = inputs(), []
+        for step, optimizer in pairs:
+            loss = step(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        wrong += unlike(*losses)
+    return wrong
+
+
+def unlike(found: float, wanted: float) -> bool:
+    return not abs(found - wanted) <= 1e-5 * abs(wanted)
+
+
+def tensor_parallel(model: nn.Sequential, sequence: bool = False) -> nn.Sequential:
+    for block in model:
+        plan: dict[str, Any] = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        if sequence:
+            plan = {
+                "norm": SequenceParallel(),
+                "up": ColwiseParallel(input_layouts=Shard(1)),
+                "down": RowwiseParallel(output_layouts=Shard(1)),
+            }
+        parallelize_module(block, mesh(), plan)
+    return model
+
+
+@scenario
+def tensor_parallel_inference() -> dict[str, Any]:
+    reference = blocks()
+    model = tensor_parallel(copy.deepcopy(reference))
+    step = compiled(model)
+    wrong = 0
+    with torch.no_grad():
+        for _ in range(STEPS):
+            x = same_input(4, 8, WIDTH)
+            wrong += not torch.allclose(step(x), reference(x), rtol=1e-4, atol=1e-4)
+    return figures(wrong=wrong)
+
+
+@scenario
+def tensor_parallel_training() -> dict[str, Any]:
+    reference = tensor_parallel(blocks())
+    model = copy.deepcopy(reference)
+
+    def inputs() -> torch.Tensor:
+        return same_input(4, 8, WIDTH)
+
+    return figures(wrong=trains(model, compiled(model), reference, reference, inputs))
+
+
+@scenario
+def sequence_parallel_training() -> dict[str, Any]:
+    reference = tensor_parallel(blocks(), sequence=True)
+    model = copy.deepcopy(reference)
+
+    def inputs() -> torch.Tensor:
+        return same_input(4, 8, WIDTH).chunk(RANKS, 1)[dist.get_rank()].contiguous()
+
+    return figures(wrong=trains(model, compiled(model), reference, reference, inputs))
+
+
+def own_input() -> torch.Tensor:
+    return torch.randn(4, 8, WIDTH, device=device())
+
+
+def replicated(model: nn.Module) -> DistributedDataParallel:
+    index = device().index
+    return DistributedDataParallel(model, device_ids=None if index is None else [index])
+
+
+@scenario
+def ddp() -> dict[str, Any]:
+    reference, model = replicated(blocks()), replicated(blocks())
+    return figures(wrong=trains(model, compiled(model), reference, reference, own_input))
+
+
+@scenario
+def ddp_accumulates() -> dict[str, Any]:
+    """Two of three backwards keep their gradients to themselves."""
+    reference, model = replicated(blocks()), replicated(blocks())
+    inside = compiled(model)
+    pairs = [
+        (run, wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.05, foreach=False))
+        for run, wrapped in ((inside, model), (reference, reference))
+    ]
+    wrong = 0
+    for _ in range(STEPS):
+        batches = [own_input() for _ in range(3)]
+        losses = []
+        for run, wrapped, optimizer in pairs:
+            for x in batches[:2]:
+                with wrapped.no_sync():
+                    run(x).square().mean().backward()
+            loss = run(batches[2]).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        wrong += unlike(*losses)
+    return figures(wrong=wrong)
+
+
+def sharded(model: nn.Sequential, compile_blocks: bool) -> nn.Sequential:
+    for block in model:
+        if compile_blocks:
+            block.compile(backend="pygraph", options=options(), dynamic=False)
+        fully_shard(block, mesh=mesh())
+    fully_shard(model, mesh=mesh())
+    return model
+
+
+@scenario
+def fsdp() -> dict[str, Any]:
+    reference, model = sharded(blocks(6), False), sharded(blocks(6), True)
+    return figures(wrong=trains(model, model, reference, reference, own_input))
+
+
+def whole_steps(average: Callable[[Sequence[torch.Tensor]], None]) -> dict[str, Any]:
+    """Training steps, each captured whole; `average` is what makes gradients those of all ranks."""
+
+    def make(model: nn.Module) -> Run:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, foreach=False)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            average([each.grad for each in model.parameters() if each.grad is not None])
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    model = blocks()
+    expected = make(copy.deepcopy(model))
+    step = pygraph.capture(make(model), device="cuda" if ON_GPUS else "twin")
+    wrong = 0
+    for _ in range(STEPS):
+        x = own_input()
+        wrong += unlike(step(x).item(), expected(x).item())
+    return figures(wrong=wrong)
+
+
+@scenario
+def whole_step() -> dict[str, Any]:
+    """With its collectives inside, which return tensors of their own."""
+    group = dist.group.WORLD
+
+    def average(gradients: Sequence[torch.Tensor]) -> None:
+        for each in gradients:
+            each.copy_(functional.all_reduce(each, "sum", group) / RANKS)
+
+    return whole_steps(average)
+
+
+@scenario
+def whole_step_in_place() -> dict[str, Any]:
+    """With collectives that write their argument, on the communicator's own stream."""
+
+    def average(gradients: Sequence[torch.Tensor]) -> None:
+        under_way = [dist.all_reduce(each, async_op=True) for each in gradients]
+        for work in under_way:
+            work.wait()
+
+    return whole_steps(average)
