@@ -48,7 +48,7 @@ class Ranks:
             with (self.folder / f"{rank}.log").open("w") as log:
                 self._processes.append(subprocess.Popen(command, env=env, stdout=log, stderr=log))
 
-    def results(self) -> list[list[dict[str, Any]]]:
+    def results(self) -> list[Any]:
         """By rank, what each has stored once it has ended; what takes too long is ended."""
         while any(each.poll() is None for each in self._processes):
             late = time.monotonic() - self._started > LIMIT_S
@@ -147,6 +147,9 @@ def main(
     side_by_side: Annotated[
         bool, typer.Option(help="First compile all workloads at once, to fill the caches.")
     ] = True,
+    steps: Annotated[
+        int, typer.Option(help="Training steps that are compared with default's, loss for loss.")
+    ] = 0,
     tiny: Annotated[bool, typer.Option(help="Small models, for a moment.")] = False,
     device: Annotated[str, typer.Option(help="cpu: to try the command; means nothing.")] = "cuda",
 ) -> None:
@@ -165,27 +168,36 @@ def main(
         raise typer.BadParameter(f"no workload {', '.join(sorted(unknown))}; there are {known}")
     options = ["--modes", modes, "--seconds", str(seconds), *(["--tiny"] if tiny else [])]
     rows: list[Record] = []
-    with tempfile.TemporaryDirectory() as folder:
+    long: dict[str, Any] = {}
+
+    def store() -> None:
+        data = {
+            "env": environment() | {"gpus": torch.cuda.device_count()},
+            "command": command_line(),
+            "records": [asdict(row) for row in rows],
+            "summary": summary(rows),
+            "long": long,
+        }
+        record.write(out, data)
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         if side_by_side and device == "cuda":
-            started = [
-                Ranks(each, count, [*options, "--compile-only"], Path(folder)) for each in chosen
-            ]
-            for each in started:
-                each.results()
+            more = [*options, "--compile-only"]
+            for running in [Ranks(each, count, more, folder) for each in chosen]:
+                running.results()
         for workload in chosen:
-            running = Ranks(workload, count, options, Path(folder))
+            running = Ranks(workload, count, options, folder)
             found = rows_of(workload, running.results())
             if not found or any(row.error for row in found):
                 print(running.log(), file=sys.stderr)
             print(table(found), flush=True)
             rows += found
-            record.write(
-                out,
-                {
-                    "env": environment() | {"gpus": torch.cuda.device_count()},
-                    "command": command_line(),
-                    "records": [asdict(row) for row in rows],
-                    "summary": summary(rows),
-                },
-            )
+            store()
+        for workload in chosen:
+            if workload.trains and steps:
+                running = Ranks(workload, count, [*options, "--steps", str(steps)], folder)
+                long[workload.name] = running.results()
+                print(workload.name, long[workload.name] or running.log(), flush=True)
+                store()
     raise typer.Exit(0 if rows and all(row.correct for row in rows if row.mode == "pygraph") else 1)

@@ -183,6 +183,37 @@ class Rank:
                 step = reference(self.workload, self.device, self.tiny)
             self.expected = [step(*each).float().cpu() for each in self.inputs[:CHECKED]]
 
+    def side_by_side(self, steps: int) -> dict[str, Any]:
+        """So many training steps of pygraph and of the same compiled code without graphs, on the
+        same batches: losses that differ in a bit, and what memory has grown by since a tenth."""
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        programs = [
+            self.workload.program(mode, self.device, self.tiny) for mode in ("default", "pygraph")
+        ]
+        differ, first, begun = 0, None, (0.0, 0.0)
+        losses: list[list[float]] = []
+        for step in range(steps):
+            inputs = self.inputs[step % len(self.inputs)]
+            losses.append([program.step(*inputs).item() for program in programs])
+            if losses[-1][0] != losses[-1][1]:
+                differ += 1
+                first = step if first is None else first
+            if step == steps // 10:
+                begun = self._memory()
+        now = self._memory()
+        calls, replays = _counted(read_report().graphs)
+        return {
+            "steps": steps,
+            "differ": differ,
+            "first_that_differs": first,
+            "largest_difference": max(abs(a - b) / abs(a) for a, b in losses),
+            "last_losses": losses[-1],
+            "allocated_grown_mib": now[0] - begun[0],
+            "reserved_grown_mib": now[1] - begun[1],
+            "calls": calls,
+            "replays": replays,
+        }
+
     def time(self, everyone: list[Ready]) -> None:
         with self._grad(), nothing_collected():
             for ready in everyone:
@@ -257,6 +288,7 @@ def main(
     tiny: bool = False,
     seconds: float = 4.0,
     compile_only: Annotated[bool, typer.Option(help="To fill the caches.")] = False,
+    steps: Annotated[int, typer.Option(help="So many of default and pygraph side by side.")] = 0,
 ) -> None:
     """Measure a workload on this rank."""
     rank = int(os.environ["RANK"])
@@ -267,13 +299,17 @@ def main(
         where["device_id"] = torch.device("cuda", rank)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=120), **where)
+    chosen = next(each for each in WORKLOADS if each.name == workload)
+    here = Rank(chosen, tiny, seconds)
+    if steps:
+        out.write_text(json.dumps(here.side_by_side(steps)))
+        here.together()
+        os._exit(0)
     found: list[Found] = []
 
     def store() -> None:
         out.write_text(json.dumps([asdict(each) for each in found]))
 
-    chosen = next(each for each in WORKLOADS if each.name == workload)
-    here = Rank(chosen, tiny, seconds)
     here.expect()
     ready: list[Ready] = []
     for mode in wanted.split(","):

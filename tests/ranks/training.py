@@ -248,3 +248,34 @@ def whole_step_in_place() -> dict[str, Any]:
             work.wait()
 
     return whole_steps(average)
+
+
+@scenario
+def pipeline_stage() -> dict[str, Any]:
+    """The first rank's half of a model sends to the second one's, each captured with what it
+    sends or gets."""
+    first = dist.get_rank() == 0
+    layer = blocks(1)
+    reference = copy.deepcopy(layer)
+    there = torch.zeros(4, WIDTH, device=device())
+
+    def make(layer: nn.Module) -> Run:
+        def stage(x: torch.Tensor) -> torch.Tensor:
+            if first:
+                y = layer(x)
+                dist.send(y, 1)
+                return y * 1
+            dist.recv(there, 0)
+            found: torch.Tensor = layer(there)
+            return found
+
+        return stage
+
+    stage = pygraph.capture(make(layer), device="cuda" if ON_GPUS else "twin")
+    expected = make(reference)
+    wrong = 0
+    with torch.no_grad():
+        for _ in range(STEPS):
+            x = torch.randn(4, WIDTH, device=device())
+            wrong += not torch.allclose(stage(x), expected(x), rtol=1e-5, atol=1e-5)
+    return figures(wrong=wrong)

@@ -38,6 +38,7 @@ from pygraph.capturing.outcome import Failure, LinkedProgram, Outcome, Tried
 from pygraph.capturing.record import Capture
 from pygraph.capturing.regions import Regions, name_regions
 from pygraph.capturing.request import Request
+from pygraph.operators import collectives
 from pygraph.torch_private.distributed import is_handle
 
 log = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
         a, b, request, attempt, regions, planned, computed=computed, peak_slack=peak_slack
     )
     _require_same_nodes(a, linked)
+    _require_known_collectives(request, linked)
     taken = free - device.driver_free_bytes()
     compared = time.perf_counter()
 
@@ -356,6 +358,16 @@ def _require_same_nodes(a: Capture, linked: _engine.Linked) -> None:
         culprit,
     )
     raise CapturesDiffer(error, because=problems[0], places=len(problems))
+
+
+def _require_known_collectives(request: Request, linked: _engine.Linked) -> None:
+    """Raises CaptureFailed for a collective that no operator of torch's has launched: other ranks
+    would have to run it as often as a proof does, and nobody knows which those are."""
+    if request.collectives:
+        return
+    kernel = next(filter(collectives.of_library, map(linked.node_name, range(linked.nodes))), None)
+    if kernel is not None:
+        raise CaptureFailed(f"{kernel} is a collective of a group that is not known")
 
 
 def _unwritten(

@@ -36,6 +36,7 @@ class Request:
     alignments: Mapping[int, int] = dataclasses.field(default_factory=dict)
     numbers: HostNumbers = dataclasses.field(default_factory=HostNumbers)
     consent: Consent = ALONE  #: of the ranks that its collectives are with
+    collectives: bool = False  #: some are known to be in it
 
     @property
     def device(self) -> Device:

@@ -36,6 +36,7 @@ from typing import Any
 
 from pygraph.capturing.attempts import Attempt, Setback
 from pygraph.capturing.consent import Dissent, Favour, Objection
+from pygraph.operators.collectives import is_between_two
 from pygraph.torch_private import distributed
 
 log = logging.getLogger(__name__)
@@ -264,6 +265,7 @@ def among_ranks() -> bool:
 
 def note(collectives: Collectives) -> None:
     """A callable with these is about to make calls that may get a graph."""
+    distributed.forbid_registration()
     group = _group_for(collectives)
     if group is not None:
         group.greet()
@@ -282,7 +284,8 @@ def open_session(collectives: Collectives) -> Session | None:
     group = _group_for(collectives)
     if group is None:
         return None
-    key = hashlib.sha256("\n".join(collectives.operators).encode()).hexdigest()[:16]
+    common = [each for each in collectives.operators if not is_between_two(each)]
+    key = hashlib.sha256("\n".join(common).encode()).hexdigest()[:16]
     return Session(group, key)
 
 

@@ -159,6 +159,11 @@ class Signature:
         self.settled = self.failures >= MAXIMUM_FAILURES
         self.calls = self.warm_up_calls - _BACK_OFF**self.failures + 1
 
+    def hurry(self) -> None:
+        """What it was postponed for has come: it is linked in its next call."""
+        if self.program is None:
+            self.settled, self.calls = False, self.warm_up_calls
+
     def evict(self) -> None:
         """Its program made room for another one's."""
         self.forget()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pygraph.operators.known import given, parameters
-from pygraph.operators.table import COLLECTIVES, NO_COLLECTIVES
+from pygraph.operators.table import COLLECTIVES, NO_COLLECTIVES, POINT_TO_POINT
 from pygraph.torch_private.dispatch import OpOverload
 
 #: The parameters that name a group, in torch's schemas: its name, or the group itself.
@@ -23,6 +23,18 @@ def is_collective(target: Any) -> bool:
 def names_one(operator: str) -> bool:
     """Whether an operator of this name, "c10d.allreduce_.default", is in a namespace of them."""
     return operator.partition(".")[0] in COLLECTIVES
+
+
+def of_library(kernel: str) -> bool:
+    """Whether a kernel of this name is NCCL's, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+    (nccl, src/device/common.h)."""
+    return kernel.startswith("nccl")
+
+
+def is_between_two(operator: str) -> bool:
+    """Whether an operator of this name, "c10d.send.default", is no collective of the whole group:
+    the ranks that it is between call others."""
+    return operator.split(".")[1] in POINT_TO_POINT
 
 
 def waits(target: Any) -> bool:

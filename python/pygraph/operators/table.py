@@ -322,6 +322,8 @@ COLLECTIVES = frozenset(
         "symm_mem",
     )
 )
+#: What of them is between two ranks.
+POINT_TO_POINT = frozenset(("batch_p2p_ops", "irecv", "isend", "recv_", "recv_any_source_", "send"))
 #: What is in them and keeps no rank waiting.
 NO_COLLECTIVES = frozenset(
     ("_wrap_tensor_autograd", "check_for_nan", "memset32_", "stream_write_value32_", "wait_tensor")

@@ -310,6 +310,8 @@ class CompiledGraph:
         self._bypass.sync(signature, arguments)
         if signature.calls <= signature.warm_up_calls or not self._watched:
             return self._warm_up(signature, arguments)
+        if self._member.waits_for_forward(arguments):
+            return self.fallback(arguments)
         if self._selecting.hopeless:
             signature.settle()
             self._bypass.for_good(arguments)
@@ -322,13 +324,15 @@ class CompiledGraph:
         """The same where there are collectives: which call is linked follows from calls alone, that
         all ranks make, and from no clock, memory or address of this rank's."""
         self._bypass.sync(signature, arguments)
-        waits = signature.settled or signature.calls <= signature.warm_up_calls
-        if (
-            waits
+        waits = (
+            signature.settled
+            or signature.calls <= signature.warm_up_calls
+            or self._member.waits_for_forward(arguments)
             or self._selecting.hopeless
             or self.device.busy()
             or not self._has_place(signature)
-        ):
+        )
+        if waits:
             if signature.settled and signature.program is None:
                 self._require_program(signature)
             return self.fallback(arguments)
@@ -441,8 +445,10 @@ class CompiledGraph:
         saved = self._member.saves_on_host(run, self.fallback.crossing.fetched)
         if saved.later:
             signature.postpone()
+            self._member.wait_for_backward(signature.hurry)
             self.report.reason = "its backward has not been compiled yet; tried again later"
             return run.outputs
+        self._member.linked_or_not()
         if saved.against is not None:
             self.give_up(saved.against)
             return run.outputs
@@ -531,6 +537,7 @@ class CompiledGraph:
             cut=self._member.role is not Role.INFERENCE and not self.collectives,
             alignments=dict(self._alignment.least),
             numbers=self._numbers,
+            collectives=bool(self.collectives),
         )
         todo = attempts(
             self._policies,

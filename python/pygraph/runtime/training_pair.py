@@ -68,6 +68,10 @@ class TrainingPair:
         #: Programs whose results have not been put together yet, and which saved tensor each of
         #: their results is.
         self._forwards: list[tuple[Any, list[Position]]] = []
+        #: A forward is to be linked in its next call, behind which its backward gets seeds on the
+        #: device; until then the backward is not worth linking.
+        self.forward_waits = False
+        self._when_compiled: list[Callable[[], None]] = []
         #: How many programs each of the forward's callables has.
         self._counts: list[Callable[[], int]] = []
 
@@ -90,6 +94,14 @@ class TrainingPair:
     def add_backward(self, partition: Partition | None) -> None:
         """A callable of the backward has been compiled."""
         self._backward.append(partition)
+        told, self._when_compiled = self._when_compiled, []
+        for tell in told:
+            tell()
+
+    def wait_for_backward(self, tell: Callable[[], None]) -> None:
+        """A forward cannot be linked before the backward is compiled, when `tell` is called."""
+        self.forward_waits = True
+        self._when_compiled.append(tell)
 
     def set_backward_aside(self) -> Callable[[], None]:
         """The backward is about to be compiled once more. What it returns undoes that."""
@@ -307,6 +319,24 @@ class PairMember:
             return frozenset()
         saved = _known(self._saved_arguments(arguments))
         return frozenset(index for index, each in saved if each in self._pair.saved_on_host)
+
+    def wait_for_backward(self, tell: Callable[[], None]) -> None:
+        """This forward needs its backward compiled; `tell` is called when it is."""
+        if self._pair is not None:
+            self._pair.wait_for_backward(tell)
+
+    def waits_for_forward(self, arguments: Sequence[Any]) -> bool:
+        """Whether a backward has seeds on the host because its forward is not linked yet: many
+        calls of a forward may come before the first backward, as those of a block that is used for
+        all layers do."""
+        if self.role is not Role.BACKWARD or self._pair is None or not self._pair.forward_waits:
+            return False
+        return bool(_seeds_on_host(arguments, self._device))
+
+    def linked_or_not(self) -> None:
+        """It has been tried to link this callable."""
+        if self.role is Role.FORWARD and self._pair is not None:
+            self._pair.forward_waits = False
 
     def saves_on_host(self, run: Reference, fetched: Collection[int] = ()) -> SavedOnHost:
         """Settles which of what a forward's callable saved in a real run is on the host. `fetched`

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pygraph.torch_private.fake_tensors import FakeTensor
 from pygraph.torch_private.names import attribute, bound
 
 TorchDispatchMode = bound("torch.utils._python_dispatch:TorchDispatchMode")
@@ -53,6 +54,8 @@ class UnseenByDynamo(TorchDispatchMode):  # type: ignore[misc, valid-type]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind.__torch_dispatch__ is not PLAIN for kind in types):
+            if any(issubclass(kind, FakeTensor) for kind in types):  # which has no values
+                return func(*args, **(kwargs or {}))
             return NotImplemented
         return self.see(func, args, kwargs or {})
 

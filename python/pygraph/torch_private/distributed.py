@@ -7,6 +7,7 @@ its modules' costs, and a build of torch without it works.
 from __future__ import annotations
 
 import datetime
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -90,6 +91,13 @@ def time_out(group: Any) -> datetime.timedelta:
 def wait(tensor: torch.Tensor) -> None:
     """Waits for the collective whose result it is."""
     private("torch.distributed._functional_collectives:wait_tensor")(tensor)
+
+
+def forbid_registration() -> None:
+    """Has NCCL register no buffers of captured collectives, where the program has not said that it
+    shall: peers would be told addresses that a program moves, and a capture would wait for them.
+    NCCL reads this when it first captures a collective (NCCL_GRAPH_REGISTER in its user guide)."""
+    os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
 
 
 def watch_ends(tell: Callable[[Any], None]) -> None:

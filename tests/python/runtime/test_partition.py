@@ -12,6 +12,7 @@ import torch
 from pygraph.capturing import blocks
 from pygraph.capturing.blocks import GivenUp
 from pygraph.capturing.cuda import Cuda
+from pygraph.decide.signatures import Signature
 from pygraph.runtime.partition import Partition, graph_inputs, graph_outputs
 from pygraph.runtime.training_pair import PairLayout, PairMember, Role, TrainingPair
 
@@ -151,6 +152,31 @@ def test_seeds_on_the_host_wait_for_the_backward_and_find_its_arguments() -> Non
     assert found.against is None
     assert found.results == {0, 3}  # saved tensors 1 and 2
     assert backward.taken_on_host([torch.zeros(1)] * 4) == {1, 3}
+
+
+def test_a_backward_waits_for_its_forward_to_have_seeds_on_the_device() -> None:
+    pair = TrainingPair(lambda: LAYOUT)
+    forward, told = member(Role.FORWARD, pair, FORWARD), list[bool]()
+    real = run(number(3), torch.zeros(2), torch.zeros(2), number(4), torch.zeros(2))
+    assert forward.saves_on_host(real).later
+    forward.wait_for_backward(lambda: told.append(True))
+    assert not told
+    backward = member(Role.BACKWARD, pair, BACKWARD)
+    assert told == [True]
+    seeds = [torch.zeros(1), number(3), torch.zeros(1), number(4)]
+    assert backward.waits_for_forward(seeds) and not forward.waits_for_forward(seeds)
+    assert not backward.waits_for_forward([torch.zeros(1)] * 4)  # of a call that a graph has served
+    forward.linked_or_not()
+    assert not backward.waits_for_forward(seeds)
+
+
+def test_what_was_waited_for_comes_to_a_signature() -> None:
+    signature = Signature(warm_up_calls=1, calls=2)
+    signature.postpone()
+    assert signature.calls < 0 and not signature.settled
+    signature.hurry()
+    signature.count(now=9, unheard=0, last=8)
+    assert signature.calls > signature.warm_up_calls
 
 
 def test_seeds_on_the_host_that_cannot_be_found_are_refused() -> None:

@@ -149,6 +149,7 @@ def _link(raw: tuple[int, ...], plan: AdoptionPlan) -> tuple[_engine.Linked, int
     except _engine.UnsupportedGraph as error:
         raise NotMovable("the first graph", str(error), "nodes that can be relocated") from error
     words.require_same_work(linked)
+    words.require_alone(linked)
     words.require_told_apart(linked, regions, plan.device.alignment)
     allocations = words.Allocations(*plan.allocations)
     return linked, words.require_explained(linked, plan.pools, plan.staying, allocations)

@@ -15,6 +15,7 @@ from pygraph.capturing.segments import SegmentIndex
 from pygraph.frontends.adopt.not_movable import NotMovable
 from pygraph.frontends.adopt.pairs import Pair
 from pygraph.frontends.adopt.ranges import AddressRanges
+from pygraph.operators import collectives
 
 #: (address, bytes)
 Memory = Sequence[tuple[int, int]]
@@ -34,6 +35,15 @@ class Allocations:
             return False
         (start, nbytes), (there, other) = self._first[left], self._second[right]
         return start != there and nbytes == other and in_first - start == in_second - there
+
+
+def require_alone(linked: _engine.Linked) -> None:
+    """Raises NotMovable where the graphs have collectives: a proof runs them more often than other
+    ranks do."""
+    for node in range(linked.nodes):
+        kernel = linked.node_name(node)
+        if collectives.of_library(kernel):
+            raise NotMovable("the graphs", f"{kernel}, a collective", "work of this process alone")
 
 
 def require_same_work(linked: _engine.Linked) -> None:

@@ -1,0 +1,32 @@
+import os, sys, time, cProfile, pstats, io, torch, torch.distributed as dist
+os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
+torch.cuda.set_device(0)
+dist.init_process_group("nccl", device_id=torch.device("cuda",0))
+sys.path.insert(0,".")
+torch.set_float32_matmul_precision("high")
+from benchmarks.gpus.workloads import WORKLOADS
+w = next(x for x in WORKLOADS if x.name == sys.argv[1])
+dev = torch.device("cuda",0)
+ins = w.inputs(dev, False)
+import pygraph
+for mode in ("eager","default","pygraph"):
+    p = w.program(mode, dev, False)
+    with (torch.enable_grad() if w.trains else torch.no_grad()):
+        for i in range(40): p.step(*ins[i%8])
+        torch.cuda.synchronize()
+        t = time.perf_counter()
+        for i in range(30): p.step(*ins[i%8])
+        h = time.perf_counter()
+        torch.cuda.synchronize()
+        e = time.perf_counter()
+        print(mode, "host ms", (h-t)/30*1e3, "total ms", (e-t)/30*1e3, flush=True)
+        pr = cProfile.Profile(); pr.enable()
+        for i in range(10): p.step(*ins[i%8])
+        torch.cuda.synchronize()
+        pr.disable()
+        s = io.StringIO(); pstats.Stats(pr, stream=s).sort_stats("tottime").print_stats(28)
+        print(mode, "\n".join(l for l in s.getvalue().splitlines() if l.strip())[:6000], flush=True)
+        s = io.StringIO(); pstats.Stats(pr, stream=s).sort_stats("cumtime").print_stats(60)
+        print(mode, "\n".join(l for l in s.getvalue().splitlines() if l.strip())[:9000], flush=True)
+print(pygraph.report())
+os._exit(0)
