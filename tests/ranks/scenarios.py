@@ -166,6 +166,12 @@ def measured() -> dict[str, Any]:
 
 
 @scenario
+def proven_again() -> dict[str, Any]:
+    """What repeats proofs leaves those with collectives alone."""
+    return Parallel(debug="paranoid", debug_interval=2).calls().found()
+
+
+@scenario
 def group_of_one() -> dict[str, Any]:
     groups = [new_group([rank]) for rank in range(dist.get_world_size())]
     return Parallel(groups[dist.get_rank()]).calls().found()

@@ -15,6 +15,7 @@ IN_ORDER = {
     "sums": [GRAPHED | {"replays": 10}] * 2,
     "several_sizes": [{"states": ["graphed"] * 3, "replays": 6}] * 2,
     "measured": [GRAPHED] * 2,
+    "proven_again": [GRAPHED | {"replays": 10}] * 2,
     "group_of_one": [GRAPHED | {"replays": 10}] * 2,
     "two_groups": [GRAPHED | {"replays": 10}] * 2,
 }

@@ -14,6 +14,7 @@ SCENARIOS = {
     "ddp_accumulates": TRAINING,
     "fsdp": TRAINING,
     "whole_step": WHOLE_STEPS,
+    "whole_step_compared": WHOLE_STEPS,
 }
 
 #: The twin knows functional collectives, and refuses others.

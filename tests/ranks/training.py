@@ -200,7 +200,9 @@ def fsdp() -> dict[str, Any]:
     return figures(wrong=trains(model, model, reference, reference, own_input))
 
 
-def whole_steps(average: Callable[[Sequence[torch.Tensor]], None]) -> dict[str, Any]:
+def whole_steps(
+    average: Callable[[Sequence[torch.Tensor]], None], debug: str = "off"
+) -> dict[str, Any]:
     """Training steps, each captured whole; `average` is what makes gradients those of all ranks."""
 
     def make(model: nn.Module) -> Run:
@@ -218,7 +220,8 @@ def whole_steps(average: Callable[[Sequence[torch.Tensor]], None]) -> dict[str, 
 
     model = blocks()
     expected = make(copy.deepcopy(model))
-    step = pygraph.capture(make(model), device="cuda" if ON_GPUS else "twin")
+    where = "cuda" if ON_GPUS else "twin"
+    step = pygraph.capture(make(model), device=where, debug=debug)
     wrong = 0
     for _ in range(STEPS):
         x = own_input()
@@ -226,16 +229,21 @@ def whole_steps(average: Callable[[Sequence[torch.Tensor]], None]) -> dict[str, 
     return figures(wrong=wrong)
 
 
+def by_functional_collectives(gradients: Sequence[torch.Tensor]) -> None:
+    for each in gradients:
+        each.copy_(functional.all_reduce(each, "sum", dist.group.WORLD) / RANKS)
+
+
 @scenario
 def whole_step() -> dict[str, Any]:
     """With its collectives inside, which return tensors of their own."""
-    group = dist.group.WORLD
+    return whole_steps(by_functional_collectives)
 
-    def average(gradients: Sequence[torch.Tensor]) -> None:
-        for each in gradients:
-            each.copy_(functional.all_reduce(each, "sum", group) / RANKS)
 
-    return whole_steps(average)
+@scenario
+def whole_step_compared() -> dict[str, Any]:
+    """What compares replays with the callable makes no run that other ranks do not make."""
+    return whole_steps(by_functional_collectives, debug="compare")
 
 
 @scenario
