@@ -518,3 +518,16 @@ def test_nothing_is_left_when_it_goes() -> None:
     movable(torch.randn(8))
     del movable
     assert counts() == before
+
+
+@torch.library.custom_op("ncclY::summed", mutates_args=())
+def summed(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+summed.register_fake(torch.empty_like)
+
+
+def test_collectives_are_refused() -> None:
+    """Which other ranks would have to run as often as a proof does."""
+    refused(Captures(lambda x: [summed(x)], torch.randn(8)), "ncclY.summed.default, a collective")
