@@ -118,17 +118,20 @@ void bind_entry_point(nb::module_& module) {
   module.def(
       "connect_entry_point",
       [](nb::handle entry, nb::handle dispatcher, Py_ssize_t argument_count, nb::handle order,
-         nb::handle results) {
+         nb::handle results, nb::handle parts, nb::handle counted, nb::handle count_up) {
         require_entry_point(entry);
+        const torch_bridge::Handover handover{argument_count, order.ptr(),   results.ptr(),
+                                              parts.ptr(),    counted.ptr(), count_up.ptr()};
         if (!torch_bridge::connect_entry_point(entry.ptr(), dispatcher.ptr(),
-                                               nb::cast<Dispatcher&>(dispatcher), argument_count,
-                                               order.ptr(), results.ptr())) {
+                                               nb::cast<Dispatcher&>(dispatcher), handover)) {
           throw nb::python_error();
         }
         return torch_bridge::target_of(entry.ptr())->counts;
       },
       nb::arg("entry_point"), nb::arg("dispatcher"), nb::arg("argument_count"), nb::arg("order"),
-      nb::arg("results").none(), "What is counted of its launches; see entry_point.h.");
+      nb::arg("results").none(), nb::kw_only(), nb::arg("parts") = nb::make_tuple(),
+      nb::arg("counted") = nb::make_tuple(), nb::arg("count_up") = nb::none(),
+      "What is counted of its launches; see Handover in entry_point.h.");
   module.def(
       "set_slow",
       [](nb::handle entry, nb::handle slow) {

@@ -16,6 +16,17 @@ namespace {
 
 using speculation::Target;
 
+/// What is handed over beside the caller's arguments as they are.
+struct Beside {
+  struct Part {
+    std::uint32_t of;  ///< of the caller's arguments
+    PythonRef name;
+  };
+  std::vector<Part> parts;
+  std::vector<std::uint32_t> counted;  ///< of the caller's arguments
+  PythonRef count_up;
+};
+
 /// A Python object by hand: the vectorcall protocol passes the caller's own array of arguments,
 /// which a binding generator would copy into a tuple first.
 struct EntryPointObject {
@@ -25,6 +36,7 @@ struct EntryPointObject {
   std::shared_ptr<Target> target;      ///< null: everything is slow
   std::vector<std::uint32_t> results;  ///< empty: the dispatcher's results as they are
   bool wrapped;                        ///< the graph is launched, and `slow` makes the call
+  std::unique_ptr<Beside> beside;      ///< null: nothing
   PyObject* weak_references;
 };
 
@@ -55,6 +67,48 @@ class Returning {
   Returning& operator=(const Returning&) = delete;
 };
 
+/// Counts up what the call has written. `result` is taken, and returned if that can be done.
+PyObject* count_up(const Beside& beside, PyObject* const* arguments, PyObject* result) {
+  if (beside.counted.empty()) {
+    return result;
+  }
+  const auto count = static_cast<Py_ssize_t>(beside.counted.size());
+  const PythonRef written = PythonRef::stolen(PyTuple_New(count));
+  for (Py_ssize_t i = 0; written && i < count; ++i) {
+    PyTuple_SET_ITEM(written.get(), i, Py_NewRef(arguments[beside.counted[static_cast<std::size_t>(i)]]));
+  }
+  if (!written ||
+      !PythonRef::stolen(PyObject_CallOneArg(beside.count_up.get(), written.get()))) {
+    Py_CLEAR(result);
+  }
+  return result;
+}
+
+/// The same as Dispatcher::try_call(), with parts of arguments besides. False: not served, and no
+/// error is set.
+bool serve_with_parts(const Target& target, const Beside& beside, PyObject* const* arguments,
+                      PyObject*& result) {
+  std::vector<PythonRef> parts;
+  std::vector<PyObject*> all(arguments, arguments + target.argument_count);
+  parts.reserve(beside.parts.size());
+  all.reserve(all.size() + beside.parts.size());
+  for (const Beside::Part& part : beside.parts) {
+    parts.push_back(PythonRef::stolen(PyObject_GetAttr(arguments[part.of], part.name.get())));
+    if (!parts.back()) {
+      PyErr_Clear();  // the wrappers say what is wrong with it
+      return false;
+    }
+    all.push_back(parts.back().get());
+  }
+  if (!target.dispatcher.try_call({all.data(), target.order.data(), target.order.size()}, result)) {
+    return false;
+  }
+  if (result != nullptr) {
+    result = count_up(beside, arguments, result);
+  }
+  return true;
+}
+
 PyObject* serve(EntryPointObject* self, PyObject* const* arguments, std::size_t flags,
                 PyObject* names) {
   const Target* target = self->target.get();
@@ -71,6 +125,13 @@ PyObject* serve(EntryPointObject* self, PyObject* const* arguments, std::size_t 
       return result;
     }
     PyObject* result = nullptr;
+    if (self->beside != nullptr) {
+      if (serve_with_parts(*target, *self->beside, arguments, result)) {
+        Timeline::note(Layer::kEntry, false);
+        return result == nullptr || self->results.empty() ? result : pick(result, self->results);
+      }
+      return PyObject_Vectorcall(self->slow, arguments, flags, nullptr);
+    }
     if (speculation::claim(arrival, result) || target->dispatcher.try_call(arrival.view, result)) {
       Timeline::note(Layer::kEntry, false);
       return result == nullptr || self->results.empty() ? result : pick(result, self->results);
@@ -109,11 +170,15 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
   if (const std::shared_ptr<Target>& target = cast(self)->target; target != nullptr) {
     Py_VISIT(target->owner.get());
   }
+  if (const Beside* beside = cast(self)->beside.get(); beside != nullptr) {
+    Py_VISIT(beside->count_up.get());
+  }
   return 0;
 }
 
 int clear(PyObject* self) {
   const std::shared_ptr<Target> gone = std::move(cast(self)->target);
+  const std::unique_ptr<Beside> besides = std::move(cast(self)->beside);
   Py_CLEAR(cast(self)->slow);
   Py_CLEAR(cast(self)->watcher);
   return 0;
@@ -127,6 +192,7 @@ void deallocate(PyObject* self) {
   clear(self);
   cast(self)->target.~shared_ptr();
   cast(self)->results.~vector();
+  cast(self)->beside.~unique_ptr();
   PyTypeObject* type = Py_TYPE(self);
   type->tp_free(self);
   Py_DECREF(type);
@@ -169,6 +235,23 @@ bool read_indices(PyObject* sequence, Py_ssize_t below, std::vector<std::uint32_
   return good;
 }
 
+bool read_parts(PyObject* sequence, Py_ssize_t below, std::vector<Beside::Part>& parts) {
+  const PythonRef fast = PythonRef::stolen(PySequence_Fast(sequence, "a sequence is needed"));
+  for (Py_ssize_t i = 0; fast && i < PySequence_Fast_GET_SIZE(fast.get()); ++i) {
+    Py_ssize_t of = 0;
+    PyObject* name = nullptr;
+    if (PyArg_ParseTuple(PySequence_Fast_GET_ITEM(fast.get(), i), "nU", &of, &name) == 0) {
+      return false;
+    }
+    if (of < 0 || of >= below) {
+      PyErr_SetString(PyExc_IndexError, "a part is of an argument that does not exist");
+      return false;
+    }
+    parts.push_back({static_cast<std::uint32_t>(of), PythonRef::to(name)});
+  }
+  return static_cast<bool>(fast);
+}
+
 }  // namespace
 
 PyTypeObject* entry_point_type() {
@@ -188,23 +271,37 @@ PyObject* make_entry_point(PyObject* slow) {
   entry->watcher = nullptr;
   new (&entry->target) std::shared_ptr<Target>();
   new (&entry->results) std::vector<std::uint32_t>();
+  new (&entry->beside) std::unique_ptr<Beside>();
   return self;
 }
 
 bool connect_entry_point(PyObject* self, PyObject* owner, Dispatcher& dispatcher,
-                         Py_ssize_t argument_count, PyObject* order, PyObject* results) {
+                         const Handover& given) {
   EntryPointObject* entry = cast(self);
   std::vector<std::uint32_t> arguments;
   std::vector<std::uint32_t> picked;
-  const bool wrapped = results == Py_None;
-  if (!read_indices(order, argument_count, arguments) ||
-      (!wrapped && !read_indices(results, -1, picked))) {
+  auto beside = std::make_unique<Beside>();
+  const bool wrapped = given.results == Py_None;
+  if (!read_parts(given.parts, given.argument_count, beside->parts) ||
+      !read_indices(given.counted, given.argument_count, beside->counted)) {
     return false;
   }
+  const auto parts = static_cast<Py_ssize_t>(beside->parts.size());
+  if (!read_indices(given.order, given.argument_count + parts, arguments) ||
+      (!wrapped && !read_indices(given.results, -1, picked))) {
+    return false;
+  }
+  const bool anything = !beside->parts.empty() || !beside->counted.empty();
+  if (anything && wrapped) {
+    PyErr_SetString(PyExc_ValueError, "wrappers that run have nothing handed over beside arguments");
+    return false;
+  }
+  beside->count_up = PythonRef::to(given.count_up);
+  entry->beside = anything ? std::move(beside) : nullptr;
   entry->wrapped = wrapped;
   entry->results = std::move(picked);
   entry->target = std::make_shared<Target>(
-      Target{dispatcher, PythonRef::to(owner), argument_count, std::move(arguments)});
+      Target{dispatcher, PythonRef::to(owner), given.argument_count, std::move(arguments)});
   return true;
 }
 

@@ -20,14 +20,27 @@ PyTypeObject* entry_point_type();
 /// A new one around `slow`, a callable. Null with a Python error set on failure.
 PyObject* make_entry_point(PyObject* slow);
 
-/// From now on calls with `argument_count` positional arguments go to `dispatcher` (which `owner`
-/// keeps alive): its argument i is the caller's number order[i], its result number results[j] is
-/// the caller's result j. `order` and `results` are sequences of integers. Without `results`
-/// (None), the graph is launched before `slow`, which calls the dispatcher with the same
-/// arguments. False with a Python error set when they are neither, or refer to arguments that do
-/// not exist.
+/// How the caller's arguments become a graph's, and its results the caller's.
+struct Handover {
+  Py_ssize_t argument_count;  ///< positional ones of the caller's
+  /// A sequence of integers: the graph's argument i is the caller's number order[i], or part number
+  /// order[i] - argument_count.
+  PyObject* order;
+  /// The same: the graph's result number results[j] is the caller's result j. None: the graph is
+  /// launched before `slow`, which calls the dispatcher with the same arguments.
+  PyObject* results;
+  /// A sequence of (argument, attribute): what an argument that is made of tensors is made of.
+  PyObject* parts;
+  /// A sequence of integers: arguments whose versions `count_up`, called with a tuple of them,
+  /// counts up behind each call.
+  PyObject* counted;
+  PyObject* count_up;
+};
+
+/// From now on calls go to `dispatcher` (which `owner` keeps alive). False with a Python error set
+/// when what is handed over is of another kind, or refers to arguments that do not exist.
 bool connect_entry_point(PyObject* entry, PyObject* owner, Dispatcher& dispatcher,
-                         Py_ssize_t argument_count, PyObject* order, PyObject* results);
+                         const Handover& handover);
 
 /// What it leads to. Null with a Python error set when it is not connected. Borrowed.
 speculation::Target* target_of(PyObject* entry);

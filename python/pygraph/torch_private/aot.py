@@ -116,12 +116,15 @@ def _count(metadata: Any, name: str) -> int | None:
 
 
 def wrappers_are_inert(metadata: Any) -> bool:
-    """Whether the runtime wrappers hand arguments and results through. Unknown metadata: no."""
+    """Whether the runtime wrappers hand arguments and results through, but for what tensors among
+    them are made of, and versions that they count (counted_up). Unknown metadata: no."""
     try:
         non_alias = private("torch._functorch._aot_autograd.schemas:OutputType").non_alias
         return (
             not metadata.mutated_inp_runtime_indices
-            and not any(i.mutates_data or i.mutates_metadata for i in metadata.input_info)
+            and not any(i.mutates_metadata for i in metadata.input_info)
+            and {n for n, i in enumerate(metadata.input_info) if i.mutates_data}
+            <= {*metadata.mutated_graph_handled_indices}
             and metadata.num_intermediate_bases == 0
             and not metadata.tokens
             and not metadata.is_rng_op_functionalized
@@ -129,6 +132,16 @@ def wrappers_are_inert(metadata: Any) -> bool:
         )
     except AttributeError:
         return False
+
+
+def counted_up(metadata: Any) -> list[int]:
+    """The arguments whose versions the runtime wrappers count up, since the graph writes them."""
+    return sorted(metadata.mutated_graph_handled_indices_seen_by_autograd)
+
+
+def arguments_of(metadata: Any) -> int:
+    """How many arguments the function has."""
+    return len(metadata.input_info)
 
 
 @contextlib.contextmanager

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from pygraph.torch_private.dispatch import PLAIN
 from pygraph.torch_private.names import attribute, bound
 
 TensorBase = bound("torch._C:TensorBase")
@@ -24,3 +27,11 @@ object_of = attribute("_cdata", TensorBase, torch.UntypedStorage, torch.Generato
 def holders(tensor: torch.Tensor) -> int:
     """How many tensors there are in its memory, those of autograd's included."""
     return int(storage_uses(object_of(tensor.untyped_storage()))) - 1  # Python's object is one
+
+
+def parts_of(value: Any) -> list[str]:
+    """Under which names a tensor that is made of others has these; [] of any other value."""
+    if not isinstance(value, torch.Tensor) or type(value).__torch_dispatch__ is PLAIN:
+        return []
+    flatten = getattr(value, "__tensor_flatten__", None)
+    return list(flatten()[0]) if flatten is not None else []

@@ -154,6 +154,8 @@ def metadata(**changes: Any) -> Any:
     fields: dict[str, Any] = {
         "mutated_inp_runtime_indices": [],
         "input_info": [types.SimpleNamespace(mutates_data=False, mutates_metadata=False)],
+        "mutated_graph_handled_indices": [],
+        "mutated_graph_handled_indices_seen_by_autograd": [],
         "num_intermediate_bases": 0,
         "tokens": {},
         "is_rng_op_functionalized": False,
@@ -179,6 +181,17 @@ def test_plain_metadata_is_inert_and_everything_else_is_not() -> None:
     assert not aot.wrappers_are_inert(None)
 
 
+def test_arguments_that_the_graph_writes_itself_are_counted_up() -> None:
+    written = [types.SimpleNamespace(mutates_data=True, mutates_metadata=False)] * 2
+    by_graph = {"mutated_graph_handled_indices": [0, 1], "input_info": written}
+    seen = {"mutated_graph_handled_indices_seen_by_autograd": [1]}
+    found = metadata(**by_graph, **seen)
+    assert aot.wrappers_are_inert(found)
+    assert (aot.counted_up(found), aot.arguments_of(found)) == ([1], 2)
+    by_wrappers = by_graph | {"mutated_graph_handled_indices": [0]}
+    assert not aot.wrappers_are_inert(metadata(**by_wrappers, **seen))
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_metadata_is_observed_on_a_cache_miss_and_on_a_hit(
     again: bool, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch
@@ -202,7 +215,7 @@ def test_metadata_is_observed_on_a_cache_miss_and_on_a_hit(
         torch._dynamo.reset()
         with torch.no_grad():
             torch.compile(function, backend=backend)(torch.randn(3))
-    assert found == [[True], [False], [False]]
+    assert found == [[True], [False], [True]]  # what the graph writes itself is only counted up
     with hook.observed_metadata() as metadata:
         pass
     assert metadata == []

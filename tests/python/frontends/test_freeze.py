@@ -951,9 +951,40 @@ def test_a_forward(place: Place) -> None:
     assert "it is a forward" in found and "torch.no_grad()" in found
 
 
-def test_arguments_that_are_written(place: Place) -> None:
-    found = refusal(place.compile(lambda x: x.add_(1) * 2), place.randn(2))
-    assert "lead past AOTAutograd's wrappers" in found
+class Written(nn.Module):
+    """A cache, as a decode step has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.cache.add_(x)
+        return x.mul_(2) + self.cache
+
+
+@pytest.mark.parametrize("led", [False, True])
+def test_arguments_that_are_written(place: Place, led: bool) -> None:
+    """By the graph; their versions are counted up as by AOTAutograd's wrappers."""
+    slow, fast = Written().to(place.torch), Written().to(place.torch)
+    compiled = place.compile(fast, dynamic=False, launch="before_guards" if led else "always")
+    for call in range(12):
+        if call == 4 and not led:
+            compiled = pygraph.freeze(compiled, place.randn(2, 3))
+            fast.cache.copy_(slow.cache)
+        x = place.randn(2, 3)
+        y, versions = x.clone(), (slow.cache._version, fast.cache._version)
+        expected, found = slow(x), compiled(y)
+        assert torch.equal(found, expected) and torch.equal(x, y)
+        assert torch.equal(slow.cache, fast.cache)
+        assert slow.cache._version == versions[0] + 1
+        if call >= 2:  # uncaptured, the twin's operators count them up besides
+            assert (fast.cache._version - versions[1], y._version) == (1, 1)
+    assert only_graph().replays >= 6
+    if led:
+        assert only_graph().past_guards
+    else:
+        assert compiled.misses == 0
 
 
 class Counting(nn.Module):

@@ -340,6 +340,8 @@ class _WayIn:
             before_wrappers=not past,
             ask=_permit(graph, ours, self._inductor),
             past_guards=ours.launch == "before_guards",
+            arguments=aot_names.arguments_of(metadata[0]) if past else None,
+            counted=aot_names.counted_up(metadata[0]) if past else (),
         )
 
 

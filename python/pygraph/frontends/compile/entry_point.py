@@ -5,12 +5,15 @@ graph; for a plain inference graph all they do is reorder a list, but with a tho
 that costs more than the launch. An entry point (src/entry/entry_point.h) skips them for a compiled
 function when three things hold:
 
-1. AOTAutograd's metadata says that its wrappers have nothing to do: no argument is written (they
-   count versions), no output to rebuild from an alias, no tokens, no functionalised generator.
+1. AOTAutograd's metadata says that its wrappers have nothing to do: no argument that they write, no
+   output to rebuild from an alias, no tokens, no functionalised generator. Two things that they do
+   the entry point does, too: it counts the versions of arguments that the graph writes, and takes
+   tensors apart that are made of others, as DTensor's are.
 2. Inductor's generated outer function only moves names around one call of the one partition: its
    source is read and every statement must be of a known, inert form.
 3. In the call that deployed the graph, every argument that reached the graph was one of the
-   caller's objects, and every result that reached the caller was one of the graph's.
+   caller's objects, or what one of them is made of, and every result that reached the caller was
+   one of the graph's.
 
 1 and 2 make 3 a property of the function and not of that one call. Where any of them fails, the
 whole stack stays in place.
@@ -36,10 +39,13 @@ from typing import Any, cast
 
 from pygraph import _engine
 from pygraph.frontends.compile import past_guards
-from pygraph.frontends.compile.example import Example, Way, frames_up_to
+from pygraph.frontends.compile.example import Example, Way, frames_up_to, with_parts
 from pygraph.frontends.compile.generated import functions_around
 from pygraph.frontends.compile.speculation import Permit, install
 from pygraph.runtime.compiled_graph import CompiledGraph
+from pygraph.torch_private.autograd import count_up_versions
+from pygraph.torch_private.distributed import is_handle
+from pygraph.torch_private.tensors import parts_of
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +64,10 @@ class Destination:
     """Who says how it may be launched before the guards; None: it may not."""
     past_guards: bool
     """Calls may go past the guards, too."""
+    arguments: int | None = None
+    """How many the wrappers take that calls are led past."""
+    counted: Sequence[int] = ()
+    """Those whose versions are counted up, since the graph writes them."""
 
 
 class Connector:
@@ -113,21 +123,38 @@ class Connector:
         if self._to.before_wrappers and self._graph.collectives:
             return  # a launch that is dropped would have been one more than other ranks make
         crossing = {id(inner[index]) for index in self._graph.fallback.crossing.staged}
-        order = arguments_between(
-            lambda value: id(value) in crossing or self._graph.device.owns(value), outer, inner
-        )
         wrapped = self._to.before_wrappers
+        parts = [] if wrapped else parts_among(outer)
+        order = arguments_between(
+            lambda value: (
+                id(value) in crossing or self._graph.device.owns(value) or is_handle(value)
+            ),
+            outer,
+            inner,
+            parts,
+        )
         results = None if wrapped else results_between(outer_results, inner_results)
-        if order is None or (results is None and not wrapped):
+        of_others = self._to.arguments not in (None, len(outer))
+        if order is None or (results is None and not wrapped) or of_others:
             name = self._graph.report.name
             log.debug("%s: wrappers stay, an object was replaced on its way", name)
             return
+        counted = [] if wrapped else list(self._to.counted)
         counts = _engine.connect_entry_point(
-            self.entry_point, self._graph.dispatcher, len(outer), order, results
+            self.entry_point,
+            self._graph.dispatcher,
+            len(outer),
+            order,
+            results,
+            parts=parts,
+            counted=counted,
+            count_up=count_up_versions,
         )
         self._connected = True
-        self.way = Way(self.entry_point, order, results or [])
+        self.way = Way(self.entry_point, order, results or [], parts, counted)
         self._graph.note_entry_point(wrapped, counts, self)
+        if parts:  # a guess finds arguments of the caller's, and no parts of them
+            self._to = dataclasses.replace(self._to, ask=None)
         frames = frames_up_to(sys._getframe(2))
         if wrapped or not self._to.past_guards or not self._lead_past_guards(frames):
             self._stay(frames)
@@ -171,13 +198,21 @@ class _BeforeGuards:
     always: bool
 
 
+def parts_among(outer: Sequence[Any]) -> list[tuple[int, str]]:
+    """What those of the caller's arguments are made of that are made of other tensors."""
+    return [(index, name) for index, value in enumerate(outer) for name in parts_of(value)]
+
+
 def arguments_between(
-    owns: Callable[[Any], bool], outer: Sequence[Any], inner: Sequence[Any]
+    owns: Callable[[Any], bool],
+    outer: Sequence[Any],
+    inner: Sequence[Any],
+    parts: Sequence[tuple[int, str]] = (),
 ) -> list[int] | None:
-    """Which of the caller's arguments is each of the graph's, by identity. None when one of the
-    graph's is nowhere, or is there twice, or the caller has one that is not a tensor which
-    the graph takes (`owns`)."""
-    return _positions(outer, inner) if all(map(owns, outer)) else None
+    """Which of the caller's arguments is each of the graph's, by identity, or which of the `parts`,
+    counted behind them. None when one of the graph's is nowhere, or is there twice, or the caller
+    has one that is not a tensor which the graph takes (`owns`)."""
+    return _positions(with_parts(outer, parts), inner) if all(map(owns, outer)) else None
 
 
 def results_between(outer: Any, inner: Sequence[Any]) -> list[int] | None:
@@ -192,9 +227,10 @@ def results_between(outer: Any, inner: Sequence[Any]) -> list[int] | None:
 
 
 def _positions(among: Sequence[Any], wanted: Sequence[Any]) -> list[int] | None:
-    place = {id(item): index for index, item in enumerate(among)}
-    if len(place) != len(among):
+    tensors = [item for item in among if not is_handle(item)]
+    if len({id(item) for item in tensors}) != len(tensors):
         return None
+    place = {id(item): index for index, item in enumerate(among)}
     found = [place.get(id(item), -1) for item in wanted]
     return None if -1 in found else found
 

@@ -47,6 +47,13 @@ class Way:
     entry_point: Callable[..., Any]
     order: list[int]
     results: list[int]
+    parts: Sequence[tuple[int, str]] = ()
+    counted: Sequence[int] = ()
+
+
+def with_parts(arguments: Sequence[Any], parts: Sequence[tuple[int, str]]) -> list[Any]:
+    """Arguments, and behind them what some of them are made of."""
+    return [*arguments, *(getattr(arguments[index], name) for index, name in parts)]
 
 
 class WatchedCall:
@@ -81,11 +88,15 @@ class Likeness:
     """Dynamo's."""
     arguments: list[int]
     """Which leaf of the state is each argument of the graph."""
+    counted: list[int]
+    """The leaves whose versions a call counts up."""
     output: list[tuple[OutputKind, int, int, Any]]
 
     def fits(self, other: Likeness) -> bool:
-        same = (self.arguments, self.output) == (other.arguments, other.output)
-        return self.code is other.code and same
+        mine, others = (
+            (each.arguments, each.counted, each.output) for each in (self, other)
+        )
+        return self.code is other.code and mine == others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +145,9 @@ class Example:
         frame = next(each for each in seen.frames if each.f_code is code)
         if not dynamo.admits(code, frame.f_locals):
             raise NotFrozen(f"what the guards of {self.name} look at has changed in its call")
-        found = Likeness(code, self._sources(seen, state), self._form(seen, state))
+        order = self._sources(seen, state, self._way.order)
+        counted = self._sources(seen, state, self._way.counted)
+        found = Likeness(code, order, counted, self._form(seen, state))
         return Lesson(found, state, modes.same_for_compiled_code())
 
     def install(
@@ -154,7 +167,7 @@ class Example:
             second.modes,
             arguments=[(leaf, []) for leaf in first.arguments],
             rebound=[],
-            written=[],
+            written=first.counted,
             output=first.output,
             dispatcher=self.graph.dispatcher,
             owner=self,
@@ -257,9 +270,10 @@ class Example:
         builder.see_attributes(module, name, hooks)
         builder.see_method(module, "forward")
 
-    def _sources(self, seen: WatchedCall, state: CallState) -> list[int]:
+    def _sources(self, seen: WatchedCall, state: CallState, order: Sequence[int]) -> list[int]:
         place = {id(leaf): number for number, leaf in enumerate(state.leaves)}
-        found = [place.get(id(seen.arguments[index]), -1) for index in self._way.order]
+        given = with_parts(seen.arguments, self._way.parts)
+        found = [place.get(id(given[index]), -1) for index in order]
         if -1 in found:
             raise NotFrozen(
                 f"argument {found.index(-1)} of {self.graph.report.name} is none of the caller's "
