@@ -75,10 +75,10 @@ PyObject* count_up(const Beside& beside, PyObject* const* arguments, PyObject* r
   const auto count = static_cast<Py_ssize_t>(beside.counted.size());
   const PythonRef written = PythonRef::stolen(PyTuple_New(count));
   for (Py_ssize_t i = 0; written && i < count; ++i) {
-    PyTuple_SET_ITEM(written.get(), i, Py_NewRef(arguments[beside.counted[static_cast<std::size_t>(i)]]));
+    PyTuple_SET_ITEM(written.get(), i,
+                     Py_NewRef(arguments[beside.counted[static_cast<std::size_t>(i)]]));
   }
-  if (!written ||
-      !PythonRef::stolen(PyObject_CallOneArg(beside.count_up.get(), written.get()))) {
+  if (!written || !PythonRef::stolen(PyObject_CallOneArg(beside.count_up.get(), written.get()))) {
     Py_CLEAR(result);
   }
   return result;
@@ -293,7 +293,8 @@ bool connect_entry_point(PyObject* self, PyObject* owner, Dispatcher& dispatcher
   }
   const bool anything = !beside->parts.empty() || !beside->counted.empty();
   if (anything && wrapped) {
-    PyErr_SetString(PyExc_ValueError, "wrappers that run have nothing handed over beside arguments");
+    PyErr_SetString(PyExc_ValueError,
+                    "wrappers that run have nothing handed over beside arguments");
     return false;
   }
   beside->count_up = PythonRef::to(given.count_up);

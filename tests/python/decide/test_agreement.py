@@ -17,6 +17,7 @@ from pygraph.decide import agreement
 from pygraph.decide.agreement import Collectives, Session
 
 ATTEMPT = Attempt(LADDER[0])
+A = "c10d.a.default"
 
 
 class Group:
@@ -45,7 +46,7 @@ def groups() -> Iterator[None]:
 
 
 def on_both(
-    work: Callable[[Session], Any], operators: tuple[tuple[str, ...], ...] = (("a",), ("a",))
+    work: Callable[[Session], Any], operators: tuple[tuple[str, ...], ...] = ((A,), (A,))
 ) -> list[Any]:
     """What `work` returns on each rank, or the Dissent that it raises."""
     store = dist.HashStore()
@@ -109,8 +110,13 @@ def test_the_first_rank_that_objects_counts() -> None:
 
 
 def test_ranks_with_other_code_have_no_graph() -> None:
-    found = on_both(lambda session: session.before_run(), (("a",), ("a", "b")))
+    found = on_both(lambda session: session.before_run(), ((A,), (A, "c10d.b.default")))
     assert ["different code" in str(each) for each in found] == [True, True]
+
+
+def test_sending_and_getting_are_the_same_between_two() -> None:
+    ranks = (("c10d.send.default", A), (A, "c10d.recv_.default"))
+    assert on_both(lambda session: session.before_run(), ranks) == [None, None]
 
 
 def test_other_attempts_are_other_code() -> None:
@@ -131,7 +137,7 @@ def test_the_slowest_rank_counts() -> None:
 
 def test_who_is_not_heard_of_is_not_waited_for_twice() -> None:
     store = dist.HashStore()
-    one, other = (Collectives(("a",), (Group(rank, store, 0.4),)) for rank in range(2))
+    one, other = (Collectives((A,), (Group(rank, store, 0.4),)) for rank in range(2))
     agreement.note(one)
     agreement.note(other)
     with pytest.raises(Dissent, match=r"a rank of group 'two' was not heard of for 0\.2 s"):
@@ -153,7 +159,7 @@ def test_a_round_that_was_given_up_stays_so() -> None:
 
 
 def test_who_runs_no_graphs_is_not_waited_for() -> None:
-    one = Collectives(("a",), (Group(0, dist.HashStore(), 600.0),))
+    one = Collectives((A,), (Group(0, dist.HashStore(), 600.0),))
     agreement.note(one)
     with pytest.raises(Dissent, match="rank 5 runs no graph with the collectives of group 'two'"):
         agreement.open_session(one)
@@ -161,7 +167,7 @@ def test_who_runs_no_graphs_is_not_waited_for() -> None:
 
 def test_a_store_that_is_gone_ends_it() -> None:
     store = mock.Mock(check=mock.Mock(side_effect=dist.DistNetworkError("gone")))
-    one = Collectives(("a",), (Group(0, store),))
+    one = Collectives((A,), (Group(0, store),))
     agreement.note(one)
     with pytest.raises(Dissent, match="the store of group 'two' does not answer: gone"):
         agreement.open_session(one)
@@ -177,11 +183,11 @@ def test_a_collective_of_nobody_knows_whom_is_refused() -> None:
 def test_a_group_of_one_name_does_not_read_what_an_earlier_one_has_said() -> None:
     store = dist.HashStore()
     first = Group(0, store)
-    agreement.note(Collectives(("a",), (first,)))
+    agreement.note(Collectives((A,), (first,)))
     assert store.check(["pygraph/0/here/0"])
     with mock.patch.object(agreement, "_ends", []), mock.patch.dict(agreement._ended, clear=True):
         agreement._end(first)
-        agreement.note(Collectives(("a",), (Group(0, store),)))
+        agreement.note(Collectives((A,), (Group(0, store),)))
     assert store.check(["pygraph/1/here/0"])
 
 

@@ -3,7 +3,9 @@ memory and sample kernels that the twin really executes."""
 
 from __future__ import annotations
 
+import functools
 import gc
+import sys
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -390,6 +392,66 @@ def test_an_entry_checks_what_it_is_connected_to() -> None:
         _engine.connect_entry_point(entry, slow.dispatcher, 2, [0, 2], [])
     with pytest.raises(TypeError, match="entry point"):
         _engine.connect_entry_point(print, slow.dispatcher, 2, [0, 1], [])
+
+
+class Wrapping:
+    """An argument that is made of a tensor."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.inner = tensor
+
+
+def test_an_entry_takes_arguments_apart_and_counts_versions() -> None:
+    slow = Slow()
+    slow.dispatcher.add(make())
+    counted: list[tuple[Any, ...]] = []
+    entry = _engine.make_entry_point(lambda *arguments: ("slow", arguments))
+    _engine.connect_entry_point(
+        entry,
+        slow.dispatcher,
+        2,
+        [2, 1],
+        [],
+        parts=[(0, "inner")],
+        counted=[1],
+        count_up=counted.append,
+    )
+    x, w = torch.randn(N), torch.randn(N)
+    wrapping = Wrapping(x)
+    holders = sys.getrefcount(x)
+    assert torch.equal(entry(wrapping, w)[0], expected(x, w))
+    assert len(counted) == 1 and counted[0][0] is w
+    assert entry(x, w)[0] == "slow"  # it has no such attribute
+    assert entry(Wrapping(3), w)[0] == "slow"  # type: ignore[arg-type]
+    assert len(counted) == 1 and sys.getrefcount(x) == holders
+
+
+def test_an_entry_raises_what_counting_raises() -> None:
+    slow = Slow()
+    slow.dispatcher.add(make())
+
+    def refuse(_: Any) -> None:
+        raise ValueError("not these")
+
+    entry = _engine.make_entry_point(print)
+    _engine.connect_entry_point(entry, slow.dispatcher, 2, [0, 1], [], counted=[0], count_up=refuse)
+    with pytest.raises(ValueError, match="not these"):
+        entry(torch.randn(N), torch.randn(N))
+
+
+def test_an_entry_checks_the_parts_that_it_is_given() -> None:
+    slow, entry = Slow(), _engine.make_entry_point(print)
+    connect = functools.partial(_engine.connect_entry_point, entry, slow.dispatcher, 2)
+    with pytest.raises(IndexError, match="a part is of an argument that does not exist"):
+        connect([0, 1], [], parts=[(2, "inner")])
+    with pytest.raises(IndexError, match="an argument that does not exist"):
+        connect([0, 3], [], parts=[(0, "inner")])
+    with pytest.raises(IndexError, match="an argument that does not exist"):
+        connect([0, 1], [], counted=[2])
+    with pytest.raises(ValueError, match="wrappers that run"):
+        connect([0, 1], None, counted=[1])
+    with pytest.raises(TypeError):
+        connect([0, 1], [], parts=[("inner", 0)])
 
 
 def test_cycles_through_an_entry_are_collected() -> None:

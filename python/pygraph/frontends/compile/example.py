@@ -93,9 +93,7 @@ class Likeness:
     output: list[tuple[OutputKind, int, int, Any]]
 
     def fits(self, other: Likeness) -> bool:
-        mine, others = (
-            (each.arguments, each.counted, each.output) for each in (self, other)
-        )
+        mine, others = ((each.arguments, each.counted, each.output) for each in (self, other))
         return self.code is other.code and mine == others
 
 
