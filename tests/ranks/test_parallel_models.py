@@ -30,6 +30,7 @@ def test_parallel_models() -> None:
             assert "error" not in found, (rank, name, found["error"])
             assert found["wrong"] == 0 and not found["reasons"], (rank, name, found)
             assert found["calls"] - found["replays"] <= most, (rank, name, found)
+        assert each.results["tensor_parallel_inference"]["past"]
         for name in ON_GPUS_ALONE:
             found = each.results[name]
             assert "error" not in found, (rank, name, found["error"])

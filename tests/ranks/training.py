@@ -119,7 +119,7 @@ def tensor_parallel_inference() -> dict[str, Any]:
         for _ in range(STEPS):
             x = same_input(4, 8, WIDTH)
             wrong += not torch.allclose(step(x), reference(x), rtol=1e-4, atol=1e-4)
-    return figures(wrong=wrong)
+    return figures(wrong=wrong, past=pygraph.report().graphs[0].past_wrappers)
 
 
 @scenario

@@ -32,6 +32,15 @@ def is_handle(value: Any) -> bool:
     return isinstance(value, tuple(map(private, places)))
 
 
+def is_layout(value: Any) -> bool:
+    """Whether it says how tensors are laid out among ranks: a mesh or a group, or a placement on
+    one. None of these is changed once it is made."""
+    if not in_use():
+        return False
+    placement = private("torch.distributed.tensor.placement_types:Placement")
+    return is_handle(value) or isinstance(value, placement)
+
+
 def in_use() -> bool:
     """Whether this process has groups."""
     module = sys.modules.get(_MODULE)

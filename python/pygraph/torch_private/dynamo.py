@@ -455,7 +455,7 @@ class Guarded:
     LAMBDA: a condition of such."""
     checks: frozenset[str]
     """The kinds of these guards, by Dynamo's names."""
-    contained: frozenset[str] = frozenset()
+    contained: frozenset[str | int] = frozenset()
     """The keys that they ask for, of a dictionary."""
     lacking: frozenset[str] = frozenset()
     """The attributes that it is not to have."""
@@ -494,7 +494,7 @@ def _said(guard: Any) -> Iterator[Guarded]:
 
 def _looked_at(manager: Any) -> Iterator[Guarded]:
     checks: set[str] = set()
-    contained: set[str] = set()
+    contained: set[str | int] = set()
     lacking: set[str] = set()
     for guard in manager.get_leaf_guards():
         kind, text = type(guard).__name__, " ".join(guard.verbose_code_parts())
@@ -510,11 +510,11 @@ def _looked_at(manager: Any) -> Iterator[Guarded]:
             yield from _said(guard)
             continue
         if kind == "DICT_CONTAINS":
-            found = re.search(r"___dict_contains\('([^']*)',", text)
+            found = re.search(r"___dict_contains\((?:'([^']*)'|(\d+)),", text)
             if found is None:
                 kind = "DICT_CONTAINS of an object"
             else:
-                contained.add(found[1])
+                contained.add(found[1] if found[2] is None else int(found[2]))
         checks.add(kind)
     yield Guarded(manager.get_source(), frozenset(checks), frozenset(contained), frozenset(lacking))
     below = list(manager.get_child_managers())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -35,3 +36,12 @@ def parts_of(value: Any) -> list[str]:
         return []
     flatten = getattr(value, "__tensor_flatten__", None)
     return list(flatten()[0]) if flatten is not None else []
+
+
+def description_of(value: Any) -> tuple[str, Any] | None:
+    """Of a DTensor, under which name it has what says how its parts make it, a dataclass, and that;
+    None of any other value."""
+    if not parts_of(value):
+        return None
+    description = getattr(value, "_spec", None)
+    return ("_spec", description) if dataclasses.is_dataclass(description) else None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import collections
 import dataclasses
+import functools
 import sys
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,7 +26,9 @@ import torch
 from pygraph import _engine
 from pygraph._engine import PlaceKind
 from pygraph.frontends.callable.structure import PLAIN_TENSORS, is_atom
+from pygraph.torch_private.distributed import is_layout
 from pygraph.torch_private.dynamo import LAMBDA, Guarded
+from pygraph.torch_private.tensors import description_of, parts_of
 
 #: Of a tensor: sizes and strides are compared with the rest of it.
 _OF_SHAPES = ("size", "stride")
@@ -41,7 +44,10 @@ _OF_TENSORS = {
     "TENSOR_MATCH", "TYPE_MATCH", "NOT_NONE", "OBJECT_ALIASING", "NO_TENSOR_ALIASING",
     "STORAGE_OVERLAPPING", "DISPATCH_KEY_SET_MATCH", "DIMENSION_DYNAMIC_MARKING_GUARD",
 }  # fmt: skip
+#: And those that one does which is made of other tensors, by what it is made of.
+_OF_TENSORS_IN_PARTS = {*_OF_TENSORS, "TENSOR_SUBCLASS_METADATA_MATCH"}
 _OF_FUNCTIONS = {"__code__", "__closure__", "__defaults__", "__kwdefaults__"}
+_REQUIRES = sys.intern("requires_grad")
 _DICTIONARIES = (dict, collections.OrderedDict)
 
 
@@ -117,7 +123,8 @@ class StateBuilder:
                     look = given if _variable(parsed) in callers else own
                     value = look.guarded(parsed, each)
                     if isinstance(value, torch.Tensor):
-                        _require_known(each, each.checks - _OF_TENSORS - {LAMBDA})
+                        of_all = _OF_TENSORS_IN_PARTS if parts_of(value) else _OF_TENSORS
+                        _require_known(each, each.checks - of_all - {LAMBDA})
                         if each.lacking:
                             self._see_lacking(value, each.lacking)
             except (SyntaxError, LookupError, AttributeError, TypeError) as error:
@@ -241,7 +248,9 @@ class StateBuilder:
 
     def _walk(self, value: Any, label: str, key: Any = None) -> None:
         sight = self._sights.get(id(value))
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and parts_of(value):
+            self._made_of_others(value, label, key)
+        elif isinstance(value, torch.Tensor):
             if sight is not None:
                 self._finish(sight, answered=_OF_TENSORS)
             self._tensor(value, label, key)
@@ -265,10 +274,41 @@ class StateBuilder:
             else:
                 self._compare(sight, label, key)
 
+    def _made_of_others(self, value: torch.Tensor, label: str, key: Any) -> None:
+        """A tensor by its parts, and by what says how they make it, which is the same if its fields
+        are: they are not changed, but others put in their place."""
+        described = description_of(value)
+        if described is None:
+            raise NotComparable(f"{label} is a {type(value).__name__}, and no plain tensor")
+        if self._met(value, label, key):
+            return
+        name, description = described
+        place = self._place(PlaceKind.ATTRIBUTES, label, key, type=type(value))
+        inside = sorted(parts_of(value))
+        place["children"] = len(inside) + 2
+        for part in inside:
+            self._walk(getattr(value, part), f"{label}.{part}", sys.intern(part))
+        requires = value.requires_grad
+        self._place(PlaceKind.VALUE, f"{label}.{_REQUIRES}", _REQUIRES, object=requires)
+        key, kind = sys.intern(name), type(description)
+        within = self._place(PlaceKind.ATTRIBUTES, f"{label}.{name}", key, type=kind)
+        fields = [sys.intern(each.name) for each in dataclasses.fields(description)]
+        within["children"] = len(fields)
+        for field in fields:
+            written = f"{label}.{name}.{field}"
+            self._place(PlaceKind.IS, written, field, object=getattr(description, field))
+        if (sight := self._sights.get(id(value))) is not None:
+            self._finish(sight, (), {*inside, name, _REQUIRES}, _OF_TENSORS_IN_PARTS)
+        if (sight := self._sights.get(id(description))) is not None:
+            self._finish(sight, (), fields, _BY_IDENTITY)
+
     def _compare(self, sight: _Sight, label: str, key: Any) -> None:
         value, kind = sight.value, type(sight.value)
         if isinstance(value, types.FunctionType):
             self._function(value, label, key)
+        elif is_layout(value):
+            self._place(PlaceKind.IS, label, key, object=value)
+            self._finish(sight, (), sight.attributes, {*sight.checks})
         elif "EQUALS_MATCH" in sight.checks:
             self._walk_callers(value, label, key)
             self._done.add(id(value))
@@ -434,6 +474,7 @@ _FIXED = (types.ModuleType, type)
 #: Told by more than their attributes.
 _BY_MORE = (
     dict, set, frozenset, types.MethodType, staticmethod, classmethod, *_FIXED, types.FunctionType,
+    functools.partial,
 )  # fmt: skip
 
 
@@ -580,8 +621,23 @@ class _Look:
                     return
         raise SyntaxError
 
+    def _index(self, index: ast.expr) -> Any:
+        """A constant, or a dictionary's key by its number: its keys are compared with it."""
+        match index:
+            case ast.Subscript(
+                ast.Call(
+                    ast.Name("list"), [ast.Call(ast.Attribute(ast.Name("dict"), "keys"), [d])]
+                ),
+                ast.Constant(int(number)),
+            ):
+                owner = self.at(d)
+                if type(owner) not in _DICTIONARIES or _is_namespace(owner):
+                    raise TypeError
+                return list(owner)[number]
+        return ast.literal_eval(index)
+
     def _item(self, within: ast.expr, index: ast.expr) -> Any:
-        owner, key = self.at(within), ast.literal_eval(index)
+        owner, key = self.at(within), self._index(index)
         if isinstance(owner, _OwnNames):
             self._note(owner, within).items.add(key)
             return vars(owner.owner)[key]
@@ -594,8 +650,14 @@ class _Look:
         self, within: ast.expr, name: str, looked_up: Callable[[Any, str], Any] = getattr
     ) -> Any:
         owner = self.at(within)
-        if self._given or is_atom(owner) or isinstance(owner, (torch.Tensor, _OwnNames)):
+        if self._given or is_atom(owner) or isinstance(owner, _OwnNames):
             raise TypeError
+        if isinstance(owner, torch.Tensor):
+            described = description_of(owner)
+            if described is None or name not in {*parts_of(owner), described[0], _REQUIRES}:
+                raise TypeError
+            self._note(owner, within).attributes.add(name)
+            return getattr(owner, name)
         value = looked_up(owner, name)
         if name == "__class__" and value is type(owner):
             return value
