@@ -16,6 +16,9 @@ negated = bound("torch:_neg_view")
 conjugated = bound("torch:_conj")
 dispatch_keys = bound("torch._C:_dispatch_keys")
 
+#: What a DTensor has its layout under (torch/distributed/tensor/_api.py).
+_LAYOUT = "_spec"
+
 storage_uses = bound("torch._C:_storage_Use_Count")
 
 version = attribute("_version", TensorBase)
@@ -43,5 +46,5 @@ def description_of(value: Any) -> tuple[str, Any] | None:
     None of any other value."""
     if not parts_of(value):
         return None
-    description = getattr(value, "_spec", None)
-    return ("_spec", description) if dataclasses.is_dataclass(description) else None
+    description = getattr(value, _LAYOUT, None)
+    return (_LAYOUT, description) if dataclasses.is_dataclass(description) else None
