@@ -951,7 +951,7 @@ def test_a_forward(place: Place) -> None:
     assert "it is a forward" in found and "torch.no_grad()" in found
 
 
-class Written(nn.Module):
+class Cached(nn.Module):
     """A cache, as a decode step has it."""
 
     def __init__(self) -> None:
@@ -966,7 +966,7 @@ class Written(nn.Module):
 @pytest.mark.parametrize("led", [False, True])
 def test_arguments_that_are_written(place: Place, led: bool) -> None:
     """By the graph; their versions are counted up as by AOTAutograd's wrappers."""
-    slow, fast = Written().to(place.torch), Written().to(place.torch)
+    slow, fast = Cached().to(place.torch), Cached().to(place.torch)
     compiled = place.compile(fast, dynamic=False, launch="before_guards" if led else "always")
     for call in range(12):
         if call == 4 and not led:
