@@ -41,6 +41,9 @@ def main() -> None:
             os._exit(1)
     if dist.is_initialized():
         dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # gloo's threads now and then end a process that ends at the same time
 
 
 if __name__ == "__main__":
