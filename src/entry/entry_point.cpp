@@ -125,14 +125,11 @@ PyObject* serve(EntryPointObject* self, PyObject* const* arguments, std::size_t 
       return result;
     }
     PyObject* result = nullptr;
-    if (self->beside != nullptr) {
-      if (serve_with_parts(*target, *self->beside, arguments, result)) {
-        Timeline::note(Layer::kEntry, false);
-        return result == nullptr || self->results.empty() ? result : pick(result, self->results);
-      }
-      return PyObject_Vectorcall(self->slow, arguments, flags, nullptr);
-    }
-    if (speculation::claim(arrival, result) || target->dispatcher.try_call(arrival.view, result)) {
+    const bool served = self->beside != nullptr
+                            ? serve_with_parts(*target, *self->beside, arguments, result)
+                            : speculation::claim(arrival, result) ||
+                                  target->dispatcher.try_call(arrival.view, result);
+    if (served) {
       Timeline::note(Layer::kEntry, false);
       return result == nullptr || self->results.empty() ? result : pick(result, self->results);
     }

@@ -365,7 +365,7 @@ def _require_known_collectives(request: Request, linked: _engine.Linked) -> None
     would have to run it as often as a proof does, and nobody knows which those are."""
     if request.collectives:
         return
-    kernel = next(filter(collectives.of_library, map(linked.node_name, range(linked.nodes))), None)
+    kernel = collectives.kernel_among(map(linked.node_name, range(linked.nodes)))
     if kernel is not None:
         raise CaptureFailed(f"{kernel} is a collective of a group that is not known")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pygraph.operators.known import given, parameters
@@ -15,9 +15,7 @@ _GROUPS = ("group_name", "process_group")
 
 def is_collective(target: Any) -> bool:
     """Whether ranks wait for each other in an operator, or in the kernels that it launches."""
-    if not isinstance(target, OpOverload) or target.namespace not in COLLECTIVES:
-        return False
-    return target.overloadpacket.__name__ not in NO_COLLECTIVES
+    return _is_theirs(target) and target.overloadpacket.__name__ not in NO_COLLECTIVES
 
 
 def names_one(operator: str) -> bool:
@@ -25,10 +23,10 @@ def names_one(operator: str) -> bool:
     return operator.partition(".")[0] in COLLECTIVES
 
 
-def of_library(kernel: str) -> bool:
-    """Whether a kernel of this name is NCCL's, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+def kernel_among(names: Iterable[str]) -> str | None:
+    """The first kernel of NCCL's, such as "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
     (nccl, src/device/common.h)."""
-    return kernel.startswith("nccl")
+    return next((each for each in names if each.startswith("nccl")), None)
 
 
 def is_between_two(operator: str) -> bool:
@@ -40,12 +38,15 @@ def is_between_two(operator: str) -> bool:
 def waits(target: Any) -> bool:
     """Whether an operator only waits for a collective, and returns what it is given, or what will
     wait when it is used."""
-    if not isinstance(target, OpOverload) or target.namespace not in COLLECTIVES:
-        return False
-    return target.overloadpacket.__name__ in ("_wrap_tensor_autograd", "wait_tensor")
+    waiting = ("_wrap_tensor_autograd", "wait_tensor")
+    return _is_theirs(target) and target.overloadpacket.__name__ in waiting
 
 
 def group_of(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What a collective's call gives for its group; None where its schema has none."""
     name = next((each for each in _GROUPS if each in parameters(target)), None)
     return None if name is None else given(target, name, args, kwargs)
+
+
+def _is_theirs(target: Any) -> bool:
+    return isinstance(target, OpOverload) and target.namespace in COLLECTIVES

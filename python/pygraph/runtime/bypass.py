@@ -53,13 +53,17 @@ class Bypass:
         if self._may_bypass(arguments):
             self._dispatcher.open_bypass(arguments, signature.uneventful)
 
+    def has_place(self, signature: Signature) -> bool:
+        """Whether there is room for a program of it, or another one's should be made."""
+        if not self._signatures.full:
+            return True
+        return signature.deserves_place(self._dispatcher.calls, self._dispatcher.oldest_used)
+
     def must_wait(self, signature: Signature, arguments: list[Any]) -> bool:
         """Whether now is not the time to link it; its calls are bypassed then."""
-        if self._signatures.full:
-            now, oldest = self._dispatcher.calls, self._dispatcher.oldest_used
-            if not signature.deserves_place(now, oldest):
-                self.while_nothing_happens(signature, arguments)
-                return True
+        if not self.has_place(signature):
+            self.while_nothing_happens(signature, arguments)
+            return True
         self._signatures.count_savings(self._dispatcher.replays, self._signatures.device.idle())
         seconds = self._signatures.seconds_to_wait(signature.gap)
         if seconds and self._may_bypass(arguments):

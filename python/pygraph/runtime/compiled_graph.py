@@ -330,17 +330,13 @@ class CompiledGraph:
             or self._member.waits_for_forward(arguments)
             or self._selecting.hopeless
             or self.device.busy()
-            or not self._has_place(signature)
+            or not self._bypass.has_place(signature)
         )
         if waits:
             if signature.settled and signature.program is None:
                 self._require_program(signature)
             return self.fallback(arguments)
         return self._link(signature, arguments)
-
-    def _has_place(self, signature: Signature) -> bool:
-        now, oldest = self.dispatcher.calls, self.dispatcher.oldest_used
-        return not self._signatures.full or signature.deserves_place(now, oldest)
 
     def _note_collectives(self, collectives: Collectives) -> None:
         if collectives:

@@ -7,6 +7,7 @@ its modules' costs, and a build of torch without it works.
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -26,19 +27,24 @@ _ENDS = ("shutdown", "abort")
 def is_handle(value: Any) -> bool:
     """Whether it names ranks and holds no data: a mesh or a group, which graphs are given from
     torch 2.13 on, or what stands for one while they are traced."""
-    if not in_use():
-        return False
-    places = (f"{_MODULE}:ProcessGroup", "torch.distributed.device_mesh:DeviceMesh", _TRACED)
-    return isinstance(value, tuple(map(private, places)))
+    return in_use() and isinstance(value, _handles())
 
 
 def is_layout(value: Any) -> bool:
     """Whether it says how tensors are laid out among ranks: a mesh or a group, or a placement on
     one. None of these is changed once it is made."""
-    if not in_use():
-        return False
-    placement = private("torch.distributed.tensor.placement_types:Placement")
-    return is_handle(value) or isinstance(value, placement)
+    return in_use() and isinstance(value, (*_handles(), _placement()))
+
+
+@functools.cache
+def _handles() -> tuple[type, ...]:
+    places = (f"{_MODULE}:ProcessGroup", "torch.distributed.device_mesh:DeviceMesh", _TRACED)
+    return tuple(map(private, places))
+
+
+@functools.cache
+def _placement() -> Any:
+    return private("torch.distributed.tensor.placement_types:Placement")
 
 
 def in_use() -> bool:

@@ -40,10 +40,9 @@ class Allocations:
 def require_alone(linked: _engine.Linked) -> None:
     """Raises NotMovable where the graphs have collectives: a proof runs them more often than other
     ranks do."""
-    for node in range(linked.nodes):
-        kernel = linked.node_name(node)
-        if collectives.of_library(kernel):
-            raise NotMovable("the graphs", f"{kernel}, a collective", "work of this process alone")
+    kernel = collectives.kernel_among(map(linked.node_name, range(linked.nodes)))
+    if kernel is not None:
+        raise NotMovable("the graphs", f"{kernel}, a collective", "work of this process alone")
 
 
 def require_same_work(linked: _engine.Linked) -> None:
