@@ -3,7 +3,6 @@ them: each projection is a Linear of its own, and heads are counted by what a ra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -69,7 +68,6 @@ class Llama(nn.Module):
         self.register_buffer("cosine", angles.cos(), persistent=False)
         self.register_buffer("sine", angles.sin(), persistent=False)
         self.register_buffer("places", torch.arange(positions), persistent=False)
-        self.cached = cache is not None
 
     def forward(self, x: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
         if position is None:
@@ -131,7 +129,3 @@ def tensor_parallel(model: Any, mesh: Any) -> Any:
     for block in model.blocks:
         parallelize_module(block, mesh, {name: make() for name, make in model.plan.items()})
     return model
-
-
-def blocks_of(model: Any) -> Sequence[Any]:
-    return list(model.blocks)

@@ -224,8 +224,7 @@ class Rank:
             for turn in range(ROUNDS):
                 first = turn % len(everyone)
                 for ready in [*everyone[first:], *everyone[:first]]:
-                    before = ready.graphs()
-                    calls, replays = _counted(before)
+                    calls, replays = _counted(ready.graphs())
                     self._time_calls(ready, 2, None)
                     self._time_calls(ready, count, ready.found)
                     self._time_in_a_row(ready, count)

@@ -31,7 +31,6 @@ class Ended:
 
     results: dict[str, Any]  #: by scenario; what raised has {"error": ...}
     status: int
-    seconds: float
     log: str
 
 
@@ -47,20 +46,14 @@ def launch(
         started = time.monotonic()
         more = {"TIME_OUT_S": str(time_out_s)}
         running = [_start(rank, port, Path(folder), scenarios, more) for rank in range(RANKS)]
-        took = [0.0] * RANKS
         while any(process.poll() is None for process in running):
-            for rank, process in enumerate(running):
-                if process.poll() is None:
-                    took[rank] = time.monotonic() - started
             if time.monotonic() - started > limit_s:
                 for process in running:
                     process.send_signal(signal.SIGABRT)  # says where it stands
-                    process.kill() if time.monotonic() - started > limit_s + 5 else None
+                    if time.monotonic() - started > limit_s + 5:
+                        process.kill()
             time.sleep(0.05)
-        return [
-            _ended(Path(folder), rank, process.wait(), took[rank])
-            for rank, process in enumerate(running)
-        ]
+        return [_ended(Path(folder), rank, process.wait()) for rank, process in enumerate(running)]
 
 
 def _start(
@@ -82,7 +75,7 @@ def _start(
         return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
 
 
-def _ended(folder: Path, rank: int, status: int, seconds: float) -> Ended:
+def _ended(folder: Path, rank: int, status: int) -> Ended:
     out = folder / f"{rank}.json"
     results = json.loads(out.read_text()) if out.exists() else {}
-    return Ended(results, status, seconds, (folder / f"{rank}.log").read_text()[-12000:])
+    return Ended(results, status, (folder / f"{rank}.log").read_text()[-12000:])

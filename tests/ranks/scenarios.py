@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -99,19 +100,19 @@ def on_rank(number: int) -> bool:
 
 
 @contextlib.contextmanager
-def replaced(owner: Any, name: str, by: Any, rank: int = 1) -> Iterator[None]:
+def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
     """A fault, on one rank."""
-    with mock.patch.object(owner, name, by) if on_rank(rank) else contextlib.nullcontext():
+    with mock.patch.object(owner, name, by) if on_rank(1) else contextlib.nullcontext():
         yield
 
 
-def raising(error: BaseException, times: int = 1 << 30, after: int = 0) -> Callable[..., Any]:
-    """In place of `original`, or in front of it: raises so many times, after some calls."""
-    calls = iter(range(1 << 30))
+def raising(error: BaseException, times: int | None = None) -> Callable[..., Any]:
+    """Raises in place of `original`, in its first `times` calls, or in all."""
+    calls = itertools.count()
 
     def fault(original: Callable[..., Any]) -> Callable[..., Any]:
         def faulty(*args: Any, **kwargs: Any) -> Any:
-            if after <= next(calls) < after + times:
+            if times is None or next(calls) < times:
                 raise error
             return original(*args, **kwargs)
 
@@ -200,7 +201,7 @@ def group_ends() -> dict[str, Any]:
     model = Parallel().calls()
     before = model.found()
     dist.destroy_process_group(model.group)
-    return {"before": before, "after": model.found()}
+    return model.found() | {"before": before["states"], "wrong": before["wrong"]}
 
 
 # ------------------------------------------------------------------------ faults on one rank
