@@ -140,7 +140,7 @@ def table(rows: Sequence[Record]) -> str:
 
 def main(
     out: Annotated[Path, typer.Option(help="The record.")] = Path("build/gpus/gpus.json"),
-    ranks: Annotated[int | None, typer.Option(help="Default: one per GPU.")] = None,
+    ranks: Annotated[int | None, typer.Option(help="Default: one per GPU, two at least.")] = None,
     workloads: Annotated[str | None, typer.Option(help="With commas. Default: all.")] = None,
     modes: Annotated[str, typer.Option(help="With commas.")] = ",".join(MODES),
     seconds: Annotated[float, typer.Option(help="Of the clocks, per workload.")] = 4.0,
@@ -154,11 +154,11 @@ def main(
     device: Annotated[str, typer.Option(help="cpu: to try the command; means nothing.")] = "cuda",
 ) -> None:
     """Measure models on several GPUs in all modes."""
-    count = ranks or max(torch.cuda.device_count(), 1)
-    if device == "cuda" and torch.cuda.device_count() < max(count, 2):
+    count = ranks or max(torch.cuda.device_count(), 2)
+    if device == "cuda" and torch.cuda.device_count() < count:
         raise typer.BadParameter(
-            f"{torch.cuda.device_count()} GPUs found, {max(count, 2)} needed; "
-            "--device cpu --tiny tries the command"
+            f"{torch.cuda.device_count()} GPUs found, {count} needed; --ranks 1 measures what the "
+            "host costs where nothing is waited for, --device cpu --tiny tries the command"
         )
     names = [each.name for each in WORKLOADS] if workloads is None else workloads.split(",")
     chosen = [each for each in WORKLOADS if each.name in names]

@@ -236,7 +236,7 @@ void bind_callable(nb::module_& module) {
           "add",
           [](CapturedFunction& self, const nb::list& nodes, const nb::tuple& roots,
              const std::shared_ptr<ModeGuard>& modes,
-             const std::vector<std::tuple<std::uint32_t, Inside>>& arguments,
+             const std::vector<std::tuple<std::uint32_t, Inside, nb::object>>& arguments,
              const std::vector<std::tuple<std::uint32_t, std::int32_t, bool>>& rebound,
              std::vector<std::uint32_t> written, const Parts& output, nb::handle dispatcher,
              nb::handle owner, bool once_decided) {
@@ -245,9 +245,10 @@ void bind_callable(nb::module_& module) {
             entry->written = std::move(written);
             entry->graph = PythonRef::to(dispatcher.ptr());
             entry->dispatcher = &nb::cast<Dispatcher&>(dispatcher);
-            for (const auto& [leaf, inside] : arguments) {
+            for (const auto& [leaf, inside, object] : arguments) {
               Lifted& argument = entry->arguments.emplace_back();
               argument.leaf = leaf;
+              argument.object = optional(object);
               for (const auto& [other, offset] : inside) {
                 argument.inside.push_back({other, offset});
               }
@@ -265,7 +266,9 @@ void bind_callable(nb::module_& module) {
           nb::arg("owner"), nb::arg("once_decided") = false,
           "The calls that `nodes` admit are `dispatcher`'s. Takes the nodes over. `roots`: those "
           "behind the positional and the named arguments. `arguments`: per "
-          "argument of the graph its leaf, and the leaves inside with their offsets in bytes; "
+          "argument of the graph its leaf, the leaves inside with their offsets in bytes, and "
+          "None, "
+          "or what it is without memory; "
           "`rebound`: (slot, result, given up), see Rebound; `written`: leaves; `output`: (kind, "
           "index, children, "
           "object); `once_decided`: not while the dispatcher is undecided.")

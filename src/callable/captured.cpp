@@ -22,6 +22,9 @@ std::vector<PyObject*> roots_of(const Entry& entry, PyObject* positional, PyObje
 /// The object that stands for an argument of the graph; null where tensors that lay in one memory
 /// do not any more.
 PyObject* object_of(const Lifted& argument, const Found& found) noexcept {
+  if (argument.object) {
+    return argument.object.get();
+  }
   PyObject* first = found.leaves[argument.leaf].get();
   if (argument.inside.empty()) [[likely]] {
     return first;
@@ -245,6 +248,9 @@ int CapturedFunction::traverse(visitproc visit, void* arg) const {
     Py_VISIT(entry->owner.get());
     Py_VISIT(entry->graph.get());
     Py_VISIT(entry->as_it_is.get());
+    for (const Lifted& argument : entry->arguments) {
+      Py_VISIT(argument.object.get());
+    }
     for (const Output& part : entry->output) {
       Py_VISIT(part.object.get());
     }

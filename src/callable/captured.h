@@ -20,7 +20,8 @@
 namespace pygraph::torch_bridge::callable {
 
 /// One argument of the graph: memory that some leaves of a structure lie in. It begins with `leaf`,
-/// and the others stand as many bytes behind as `inside` says, as they did when it was captured.
+/// and the others stand as many bytes behind as `inside` says, as they did when it was captured. Or
+/// `object`, which has no memory: a mesh of ranks, which the structure has in one of its places.
 struct Lifted {
   struct Inside {
     std::uint32_t leaf;
@@ -28,6 +29,7 @@ struct Lifted {
   };
   std::uint32_t leaf = 0;
   std::vector<Inside> inside;
+  PythonRef object;
 };
 
 /// How what the callable returns is made: a tree, in the order in which it is walked.

@@ -414,8 +414,10 @@ def is_graph(name: str) -> bool:
 
 
 def is_harmless(value: Any) -> bool:
-    """Whether it is what Dynamo's code calls around its graph, for profilers."""
-    return _is_one_of(value, "record_pregraph_bytecode_enter", "record_pregraph_bytecode_exit")
+    """Whether it is what Dynamo's code calls around its graph, for profilers, or a look at the keys
+    of a dictionary."""
+    names = ("record_pregraph_bytecode_enter", "record_pregraph_bytecode_exit", "dict_keys_getitem")
+    return _is_one_of(value, *names)
 
 
 def is_setter(value: Any) -> bool:

@@ -1,5 +1,5 @@
 """Calls of models whose parameters are DTensors: past the wrappers that take these apart, and past
-the guards, where torch hands no mesh to the graph."""
+the guards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import pygraph
-from pygraph.frontends.compile import entry_point
+from pygraph.frontends.compile import entry_point, past_guards
 from pygraph.torch_private.tensors import description_of, parts_of
 
 WIDTH = 8
@@ -71,23 +71,22 @@ class Pair:
     def misses(self) -> int:
         return sum(each.calls - each.replays for each in pygraph.report().graphs)
 
-    @property
-    def goes_past_guards(self) -> bool:
-        """Torch 2.13 gives graphs the mesh, which is in no tree of tensors."""
-        return parts_of(self.model.up.weight) == ["_local_tensor"]
-
 
 def test_calls_go_past_wrappers_that_take_parameters_apart() -> None:
     pair = Pair()
     pair.call(8)
     report = only_graph()
     assert report.past_wrappers and not report.before_wrappers
-    assert report.past_guards == pair.goes_past_guards
+    through = past_guards.leads(pair.compiled)
+    assert report.past_guards and through is not None
+    served = through._calls.served
+    pair.call(3)
+    assert through._calls.served == served + 3
     assert pair.misses == 2
 
 
 @pytest.mark.parametrize(
-    "change", ["weight", "data", "local", "requires_grad", "placement", "hook"]
+    "change", ["weight", "data", "local", "requires_grad", "placement", "mesh", "hook"]
 )
 def test_what_has_changed_is_computed_with(change: str) -> None:
     pair = Pair()
@@ -109,6 +108,10 @@ def test_what_has_changed_is_computed_with(change: str) -> None:
     elif change == "placement":
         copied = DTensor.from_local(weight.to_local(), mesh, [Replicate()], run_check=False)
         pair.model.up.weight = nn.Parameter(copied)
+    elif change == "mesh":
+        parameter = distribute_tensor(other, init_device_mesh("cpu", (1,)), weight.placements)
+        pair.model.up.weight = nn.Parameter(parameter)
+        pair.plain.up.weight.copy_(other)
     else:
         pair.model.up.register_forward_hook(lambda module, given, result: result * 2)
         pair.plain.up.register_forward_hook(lambda module, given, result: result * 2)

@@ -463,7 +463,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
             nodes=tree.nodes(numbers, unread, returned),
             roots=tuple(tree.roots[2:]),
             modes=entry.same_modes,
-            arguments=[(each.leaf, each.inside) for each in lifted],
+            arguments=[(each.leaf, each.inside, None) for each in lifted],
             rebound=rebound,
             written=_written(entry, lifted),
             output=[

@@ -86,8 +86,8 @@ class Likeness:
 
     code: types.CodeType
     """Dynamo's."""
-    arguments: list[int]
-    """Which leaf of the state is each argument of the graph."""
+    arguments: list[tuple[int, Any]]
+    """Which leaf of the state is each argument of the graph; or the mesh that one is."""
     counted: list[int]
     """The leaves whose versions a call counts up."""
     output: list[tuple[OutputKind, int, int, Any]]
@@ -144,7 +144,7 @@ class Example:
         if not dynamo.admits(code, frame.f_locals):
             raise NotFrozen(f"what the guards of {self.name} look at has changed in its call")
         order = self._sources(seen, state, self._way.order)
-        counted = self._sources(seen, state, self._way.counted)
+        counted = [leaf for leaf, _ in self._sources(seen, state, self._way.counted)]
         found = Likeness(code, order, counted, self._form(seen, state))
         return Lesson(found, state, modes.same_for_compiled_code())
 
@@ -163,7 +163,7 @@ class Example:
             second.state.nodes,
             second.state.roots,
             second.modes,
-            arguments=[(leaf, []) for leaf in first.arguments],
+            arguments=[(leaf, [], mesh) for leaf, mesh in first.arguments],
             rebound=[],
             written=first.counted,
             output=first.output,
@@ -268,17 +268,21 @@ class Example:
         builder.see_attributes(module, name, hooks)
         builder.see_method(module, "forward")
 
-    def _sources(self, seen: WatchedCall, state: CallState, order: Sequence[int]) -> list[int]:
-        place = {id(leaf): number for number, leaf in enumerate(state.leaves)}
+    def _sources(
+        self, seen: WatchedCall, state: CallState, order: Sequence[int]
+    ) -> list[tuple[int, Any]]:
+        place: dict[int, tuple[int, Any]] = {id(mesh): (0, mesh) for mesh in state.handles}
+        place |= {id(leaf): (number, None) for number, leaf in enumerate(state.leaves)}
         given = with_parts(seen.arguments, self._way.parts)
-        found = [place.get(id(given[index]), -1) for index in order]
-        if -1 in found:
+        found = [place.get(id(given[index])) for index in order]
+        known = [each for each in found if each is not None]
+        if len(known) < len(found):
             raise NotFrozen(
-                f"argument {found.index(-1)} of {self.graph.report.name} is none of the caller's "
+                f"argument {found.index(None)} of {self.graph.report.name} is none of the caller's "
                 "tensors, and none that a guard looks at; needed: a call that makes no tensors in "
                 "front of its graph"
             )
-        return found
+        return known
 
     # ------------------------------------------------------------------ what is returned
 

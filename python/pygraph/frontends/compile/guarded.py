@@ -26,7 +26,7 @@ import torch
 from pygraph import _engine
 from pygraph._engine import PlaceKind
 from pygraph.frontends.callable.structure import PLAIN_TENSORS, is_atom
-from pygraph.torch_private.distributed import is_layout
+from pygraph.torch_private.distributed import is_handle, is_layout
 from pygraph.torch_private.dynamo import LAMBDA, Guarded
 from pygraph.torch_private.tensors import description_of, parts_of
 
@@ -85,6 +85,7 @@ class CallState:
     nodes: list[_engine.Place]
     labels: list[str]  #: how a program would write each place
     leaves: list[torch.Tensor]
+    handles: list[Any]  #: meshes and groups that are compared by identity
 
 
 class StateBuilder:
@@ -185,7 +186,9 @@ class StateBuilder:
         left = [each for key, each in self._sights.items() if key not in self._done]
         if left:
             raise NotComparable(f"a guard looks at {left[0].source}, which cannot be compared")
-        return CallState(tuple(self._roots), self._nodes(), self._labels, self._leaves)
+        fixed = [each["object"] for each in self._places if each["kind"] == PlaceKind.IS]
+        handles = [each for each in fixed if is_handle(each)]
+        return CallState(tuple(self._roots), self._nodes(), self._labels, self._leaves, handles)
 
     # ------------------------------------------------------------------ places
 
