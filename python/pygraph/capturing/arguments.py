@@ -30,6 +30,11 @@ def require_served(request: Request) -> None:
                 f"argument {index} is a {type(argument).__name__}; "
                 "a graph takes tensors and random generators of its device, and integers"
             )
+        if device.apart(argument):
+            raise CaptureFailed(
+                f"argument {index} is on {argument.device}; "
+                f"a graph has work of cuda:{device.index} alone"
+            )
     run = request.reference
     numbers.require_served(run.arguments, run.mutated, run.outputs, run.drew_on_host, device)
 

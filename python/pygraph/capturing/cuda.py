@@ -58,6 +58,9 @@ class Cuda(Device):
     def owns(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.is_cuda
 
+    def apart(self, value: Any) -> bool:
+        return self.owns(value) and value.device.index != self.index
+
     def space(self) -> _engine.PhantomSpace:
         return space.space_of(self.index)
 

@@ -96,6 +96,11 @@ class Device(abc.ABC):
     def owns(self, value: Any) -> bool:
         """Whether `value` is a tensor in memory of this device."""
 
+    def apart(self, value: Any) -> bool:
+        """Whether it is a tensor on another device of this kind, whose work no capture of this one
+        has: streams belong to a device (driver API, Stream Management)."""
+        return False
+
     @abc.abstractmethod
     def space(self) -> _engine.PhantomSpace:
         """The phantom space; reserved and backed on first use, kept for later."""

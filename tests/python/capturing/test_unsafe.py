@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from training_support import fresh
 
 from pygraph.capturing import hold
 from pygraph.capturing.cuda import Cuda
-from pygraph.capturing.device import CaptureFailed
+from pygraph.capturing.device import CaptureFailed, Device
 from pygraph.capturing.twin import twin_device
 from pygraph.capturing.unsafe import Watch
 
@@ -48,6 +50,58 @@ def test_what_does_not_work_on_the_device_is_not_noted() -> None:
     with Watch(Cuda(0)) as watch:
         torch.linalg.eigh(torch.eye(3))
     assert watch.reason is None
+
+
+@pytest.fixture
+def beside_another(monkeypatch: pytest.MonkeyPatch) -> Device:
+    """The twin, and a device that stands for a second one."""
+    device = twin_device()
+    monkeypatch.setattr(type(device), "apart", lambda _, value: on_meta(value))
+    return device
+
+
+def on_meta(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "meta"
+
+
+def test_what_works_on_another_device_is_noted_and_runs(beside_another: Device) -> None:
+    with Watch(beside_another) as watch:
+        x = torch.ones(2) + 1
+        assert watch.reason is None
+        moved = x.to("meta")
+    assert on_meta(moved)
+    assert watch.reason == "aten._to_copy.default works on meta; a graph has work of cuda:0 alone"
+
+
+@pytest.mark.parametrize("way", ["made", "given"])
+def test_a_callable_that_works_on_two_devices_runs_as_it_is(
+    beside_another: Device, way: str
+) -> None:
+    def function(arguments: list[Any]) -> list[Any]:
+        x, there = arguments
+        return [x + 1, x.to("meta") if way == "made" else there]
+
+    with fresh("twin") as place, torch.no_grad():
+        graph = place.graphed(function)
+        there = torch.empty(2, device="meta") if way == "given" else None
+        for _ in range(4):
+            x = place.randn(2)
+            found = graph.dispatcher([x, there])
+            assert torch.equal(found[0], x + 1) and on_meta(found[1])
+        assert graph.report.state == "fallback"
+        assert graph.report.reason == (
+            "aten._to_copy.default works on meta; a graph has work of cuda:0 alone"
+            if way == "made"
+            else "argument 1 is on meta; a graph has work of cuda:0 alone"
+        )
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_gpu_beside_another(index: int) -> None:
+    with FakeTensorMode():
+        x = torch.empty(2, device=f"cuda:{index}")
+    assert Cuda(0).apart(x) == (index == 1)
+    assert not Cuda(0).apart(torch.ones(2)) and not Cuda(0).apart(1)
 
 
 def test_higher_order_operators_are_let_through() -> None:
