@@ -28,6 +28,7 @@ from benchmarks.harness import compare, floor, modes
 from benchmarks.harness.record import message
 from benchmarks.harness.reports import read_report
 from pygraph.capturing.collection import nothing_collected
+from pygraph.reporting.text import graph_lines
 
 MODES = ("eager", "default", "reduce-overhead", "pygraph", "floor")
 WARM_UP = 30
@@ -60,6 +61,7 @@ class Found:
     """pygraph: of graphs, in the timed part; and those of them that were replays."""
     replays: int = 0
     fallbacks: list[str] = field(default_factory=list)
+    """What is reported of graphs that serve less than half of their calls."""
 
 
 @dataclass
@@ -114,7 +116,8 @@ class Rank:
         started = time.perf_counter()
         others = frozenset(each.name for each in read_report().graphs)
         plain = "default" if mode == "floor" else mode
-        program = self.workload.program(plain, self.device, self.tiny)
+        with self._stream_of(mode):
+            program = self.workload.program(plain, self.device, self.tiny)
         ready = Ready(program, found, modes.before(mode), others=others)
         # Weights are compared with eager's before they have changed: in training by first losses.
         with self._grad():
@@ -127,6 +130,13 @@ class Rank:
         found.compile_s = time.perf_counter() - started
         self._weigh(ready, before)
         return ready
+
+    def _stream_of(self, mode: str) -> Any:
+        """DDP's own nodes of the autograd graph run on the stream that it is made on, and a capture
+        must not meet the default one (torch, "Usage with DistributedDataParallel", CUDA graphs)."""
+        if mode == "floor" and self.device.type == "cuda":
+            return torch.cuda.stream(torch.cuda.Stream())
+        return contextlib.nullcontext()
 
     def _grad(self) -> Any:
         return contextlib.nullcontext() if self.workload.trains else torch.no_grad()
@@ -234,7 +244,9 @@ class Rank:
                     ready.found.bytes_copied = self._bytes_copied(ready)
         for ready in everyone:
             ready.found.fallbacks = [
-                f"{each.name}: {each.reason}" for each in ready.graphs() if not each.graphed
+                "\n".join(graph_lines(each))
+                for each in ready.graphs()
+                if 2 * each.replays < each.calls
             ]
 
     def _bytes_copied(self, ready: Ready) -> float | None:
