@@ -2,9 +2,10 @@
 //
 // The pipeline in one place: flatten both captures where they need it, read them (image), find the
 // memory that they allocate themselves, compare them (relocate), add the copies that the caller
-// wants at the end, give every scratch region its place in the arena or in an output (layout), cut
-// the graph where that takes too much at once, and fold the scratch relocations into relocations of
-// those regions. What comes out is ready to become a Program.
+// wants at the end, let run side by side what is independent (rethread), give every scratch region
+// its place in the arena or in an output (layout), cut the graph where that takes too much at once,
+// and fold the scratch relocations into relocations of those regions. What comes out is ready to
+// become a Program.
 #pragma once
 
 #include <compare>
@@ -17,6 +18,7 @@
 #include "pygraph/image.h"
 #include "pygraph/layout.h"
 #include "pygraph/relocate.h"
+#include "pygraph/rethread.h"
 
 namespace pygraph {
 
@@ -77,6 +79,13 @@ struct LinkOptions {
   /// would need more is cut into parts, which are launched one after another:
   /// between them memory can be given back and taken.
   std::size_t peak_slack = ~std::size_t{0};
+  /// Lets nodes that do not depend on each other run side by side, in so many lanes; see
+  /// rethread.h. 1: the order of the capture.
+  std::size_t lanes = 1;
+  /// How many times the memory of an arena for the order of the capture lanes may take. With fewer
+  /// lanes it is less, so there are as many as this allows. (An arena of 2 MiB costs nothing:
+  /// torch's allocator takes no less from the driver.)
+  double parallel_memory = 1.05;
 };
 
 /// Nodes of capture A that one operator launched: those created when `begin` nodes were there, up
@@ -101,6 +110,7 @@ struct LinkRequest {
   std::span<const CopyOut> copies{};
   std::span<const OperatorSpan> operators{};  ///< ascending, apart; none: nothing is known
   std::span<const HostNumber> numbers{};      ///< that kernels may take by value; see relocate()
+  std::span<const KnownNodes> known{};        ///< ascending, apart; for lanes
   CUdeviceptr phantom_begin = 0;
   CUdeviceptr phantom_end = 0;
   LinkOptions options{};
@@ -133,6 +143,8 @@ struct LinkedGraph {
   std::vector<PartSpan> spans;  ///< per piece of the arena: the parts during which it is needed
   /// Per given region with the role kSpent: the last node during which it is in use. Others: 0.
   std::vector<std::uint32_t> last_nodes;
+  std::size_t lanes = 1;         ///< that the nodes run in
+  std::size_t serial_bytes = 0;  ///< of an arena for the order of the capture
 
   /// Bytes of each piece of the arena, to be bound to regions arena, arena + 1, …: at least one.
   [[nodiscard]] const std::vector<std::size_t>& pieces() const noexcept { return layout.pieces; }
@@ -160,5 +172,11 @@ std::vector<LinkedPart> take_apart(const Driver& driver, LinkedGraph linked);
 /// that cannot be relocated (image.h, flatten.h), std::invalid_argument for regions that overlap,
 /// for a copy outside its region and for host numbers that cannot be found, DriverError.
 LinkedGraph link(const Driver& driver, const LinkRequest& request);
+
+/// A copy of a linked graph of one part in which some nodes, drawn with `seed`, wait for up to 60
+/// us before they run. Where two lanes need an order that no edge gives them, the copy shows it.
+/// The copy's image does not have the delays. For the real driver, in a current context. Throws
+/// DriverError.
+LinkedGraph delayed(const Driver& driver, const LinkedGraph& linked, std::uint64_t seed);
 
 }  // namespace pygraph

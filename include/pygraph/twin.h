@@ -62,6 +62,9 @@ struct Faults {
   static std::map<std::string, std::uint64_t> calls();
   /// Padding between the parameters of a captured kernel is filled with changing bytes.
   static void padding_noise(bool on);
+  /// The nodes of a graph run in an order that its edges allow, drawn anew at each launch; the same
+  /// draws for the same seed. 0: in the order in which they stand.
+  static void any_order(std::uint64_t seed);
   static void reset();
 };
 

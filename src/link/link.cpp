@@ -4,6 +4,7 @@
 
 #include "copies.h"
 #include "cut.h"
+#include "lanes.h"
 #include "prepare.h"
 #include "scratch.h"
 
@@ -100,13 +101,9 @@ void find_scratch(LinkContext& context) {
 }
 
 void lay_out_whole(LinkContext& context) {
-  const LinkOptions& options = context.request.options;
   LinkedGraph& linked = context.linked;
-  linked.layout = lay_out(context.scratch.buffers(), NodeOrder(linked.image),
-                          {.share = options.share_scratch,
-                           .in_pieces = options.arena_in_pieces,
-                           .lenders = context.scratch.lenders(),
-                           .smallest_loan = options.smallest_loan});
+  linked.layout = lay_out_for(linked.image, context.scratch, context.request.options);
+  linked.serial_bytes = linked.layout.bytes;
   linked.spans.assign(linked.layout.pieces.size(), {});
 }
 
@@ -143,6 +140,12 @@ void cut_into_parts(LinkContext& context) {
   linked.cuts = choose_cuts(needed, nodes, options.peak_slack);
   if (!linked.cuts.empty()) {
     linked.layout = lay_out_parts(context.scratch, linked.image, linked.cuts, linked.spans);
+  }
+}
+
+void run_side_by_side(LinkContext& context) {
+  if (context.linked.cuts.empty() && context.request.options.lanes > 1) {
+    spread_over_lanes(context.driver, context.request, context.scratch, context.linked);
   }
 }
 
@@ -200,6 +203,10 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
 
   // Where that takes more at once than it must, the graph is cut, and its scratch laid out again.
   cut_into_parts(context);
+
+  // What does not depend on each other runs side by side, as far as memory allows, in a graph of
+  // one part. Behind this the edges are complete.
+  run_side_by_side(context);
 
   // Relocations of scratch become relocations of what the scratch was laid out in.
   fold_scratch(context);

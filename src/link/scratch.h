@@ -33,6 +33,10 @@ class Scratch {
   /// Per given region with the role kSpent the last of those nodes; 0 for all others.
   [[nodiscard]] std::vector<std::uint32_t> last_nodes() const;
   [[nodiscard]] bool holds(std::uint32_t region) const { return buffer_of_[region] != kNone; }
+  /// Of a region that it holds.
+  [[nodiscard]] std::size_t bytes_of(std::uint32_t region) const {
+    return buffers_[buffer_of_[region]].bytes;
+  }
 
   /// The relocation, which is of scratch, as `layout` has it: in a lender's region, or in a piece
   /// of the arena, whose first is region `arena`.

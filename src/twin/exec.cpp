@@ -1,6 +1,7 @@
 // Instantiated graphs. An exec's list of work is shared with the launches that are in flight, and
 // copied before it changes while one is: an update changes future launches only, as on the driver.
 #include <algorithm>
+#include <random>
 
 #include "twin/entry.h"
 #include "twin/state.h"
@@ -103,6 +104,37 @@ std::vector<std::size_t> dependency_places(
   }
   std::sort(places.begin(), places.end());
   return places;
+}
+
+/// The works in an order that the edges allow, drawn with a seed.
+std::shared_ptr<const WorkList> in_another_order(const Exec& exec, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const std::size_t count = exec.works->size();
+  std::vector<std::size_t> waits_for(count);
+  std::vector<std::vector<std::size_t>> behind(count);
+  std::vector<std::size_t> ready;
+  for (std::size_t i = 0; i < count; ++i) {
+    waits_for[i] = exec.dependencies[i].size();
+    for (const std::size_t before : exec.dependencies[i]) {
+      behind[before].push_back(i);
+    }
+    if (waits_for[i] == 0) {
+      ready.push_back(i);
+    }
+  }
+  auto works = std::make_shared<WorkList>();
+  while (!ready.empty()) {
+    std::swap(ready[random() % ready.size()], ready.back());
+    const std::size_t next = ready.back();
+    ready.pop_back();
+    works->push_back((*exec.works)[next]);
+    for (const std::size_t each : behind[next]) {
+      if (--waits_for[each] == 0) {
+        ready.push_back(each);
+      }
+    }
+  }
+  return works;
 }
 
 }  // namespace
@@ -217,7 +249,8 @@ CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream) {
   if (const CUresult code = refuse_on_capturing_stream(stream); code != CUDA_SUCCESS) {
     return code;
   }
-  enqueue(exec->works);
+  const std::uint64_t seed = next_order();
+  enqueue(seed == 0 ? exec->works : in_another_order(*exec, seed));
   return CUDA_SUCCESS;
 }
 

@@ -30,6 +30,7 @@ struct Plan {
   std::atomic<bool> noise{false};
   std::atomic<bool> counting{false};
   std::array<std::atomic<std::uint64_t>, static_cast<std::size_t>(Symbol::kCount)> calls{};
+  std::atomic<std::uint64_t> order_seed{0};  ///< of the next launch; 0: as the nodes stand
   std::atomic<std::uint64_t> noise_state{0x9e37'79b9'7f4a'7c15};
 };
 
@@ -101,6 +102,11 @@ void add_padding_noise(KernelWork& work) {
   }
 }
 
+std::uint64_t next_order() {
+  std::atomic<std::uint64_t>& seed = plan().order_seed;
+  return seed == 0 ? 0 : seed.fetch_add(1, std::memory_order_relaxed);
+}
+
 void Faults::fail(const std::string& symbol, CUresult code, int nth, bool lasting) {
   const Symbol failing = symbol_of(symbol);
   Plan& now = plan();
@@ -139,6 +145,8 @@ std::map<std::string, std::uint64_t> Faults::calls() {
 
 void Faults::padding_noise(bool on) { plan().noise = on; }
 
+void Faults::any_order(std::uint64_t seed) { plan().order_seed = seed; }
+
 void Faults::reset() {
   Plan& now = plan();
   const std::lock_guard guard(now.mutex);
@@ -146,6 +154,7 @@ void Faults::reset() {
   now.delays.clear();
   now.armed = false;
   now.noise = false;
+  now.order_seed = 0;
   now.counting = false;
 }
 

@@ -77,6 +77,26 @@ CUresult add_edge(CUgraph graph, CUgraphNode from, CUgraphNode to, const CUgraph
   return CUDA_SUCCESS;
 }
 
+/// False for an edge that is not there, or has other data: "edge_data must match"
+/// (cuGraphRemoveDependencies).
+bool remove_edge(CUgraph graph, CUgraphNode from, CUgraphNode to, const CUgraphEdgeData& data) {
+  GraphNode* after = find(state().nodes, to);
+  if (after == nullptr || after->graph != graph) {
+    return false;
+  }
+  const auto edge = std::find(after->dependencies.begin(), after->dependencies.end(), from);
+  if (edge == after->dependencies.end()) {
+    return false;
+  }
+  const auto at = after->edge_data.begin() + (edge - after->dependencies.begin());
+  if (at->from_port != data.from_port || at->to_port != data.to_port || at->type != data.type) {
+    return false;
+  }
+  after->dependencies.erase(edge);
+  after->edge_data.erase(at);
+  return true;
+}
+
 }  // namespace
 
 bool reaches(const std::vector<CUgraphNode>& from, CUgraphNode node) {
@@ -111,6 +131,21 @@ CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CU
         add_edge(graph, from[i], to[i], data == nullptr ? CUgraphEdgeData{} : data[i]);
     if (code != CUDA_SUCCESS) {
       return code;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                   const CUgraphEdgeData* data, std::size_t count) {
+  const Lock lock;
+  if (find(state().graphs, graph) == nullptr ||
+      (count != 0 && (from == nullptr || to == nullptr))) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!remove_edge(graph, from[i], to[i], data == nullptr ? CUgraphEdgeData{} : data[i])) {
+      return CUDA_ERROR_INVALID_VALUE;
     }
   }
   return CUDA_SUCCESS;

@@ -221,6 +221,8 @@ CUresult make_kernel_work(const CUDA_KERNEL_NODE_PARAMS& launch, KernelWork& wor
 void add_padding_noise(KernelWork& work);
 
 // --- graphs (lock held) ---
+/// The seed of the order in which the next launch runs its nodes; 0: as they stand.
+std::uint64_t next_order();
 CUresult add_node(CUgraph graph, const CUgraphNode* dependencies, std::size_t count, Work work,
                   CUgraphNode* node);
 void destroy_graph(CUgraph graph);

@@ -142,6 +142,19 @@ class Regions {
     return *this;
   }
 
+  /// The next node is an operator's, which reads some regions and writes one.
+  Regions& next_node(std::vector<std::size_t> reads, std::size_t writes) {
+    const auto node = static_cast<std::uint32_t>(known_.size());
+    KnownNodes& known = known_.emplace_back();
+    known.begin = node;
+    known.end = node + 1;
+    for (const std::size_t region : reads) {
+      known.touches.push_back({at_[0][region], {}, false});
+    }
+    known.touches.push_back({at_[0][writes], {}, true});
+    return *this;
+  }
+
   /// Links the graphs that `make` makes from the places of the regions in A and in B.
   [[nodiscard]] LinkedGraph link(const Make& make, const std::vector<CopyOut>& copies = {},
                                  const LinkOptions& options = {},
@@ -155,6 +168,7 @@ class Regions {
                                    .copies = copies,
                                    .operators = operators,
                                    .numbers = numbers,
+                                   .known = known_,
                                    .phantom_begin = space_.base(),
                                    .phantom_end = space_.base() + space_.reserved_bytes(),
                                    .options = options});
@@ -170,6 +184,7 @@ class Regions {
   PhantomSpace space_;
   std::array<std::vector<CUdeviceptr>, 2> at_;
   std::vector<LinkRegion> list_;
+  std::vector<KnownNodes> known_;
 };
 
 /// A linked graph as a program, its arena's pieces bound to memory of their own.

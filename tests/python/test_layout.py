@@ -35,6 +35,7 @@ FOLDERS = (
     ("phantom",),
     ("image",),
     ("relocate",),
+    ("rethread",),
     ("layout",),
     ("link",),
     ("program",),
