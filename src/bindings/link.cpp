@@ -156,6 +156,36 @@ void bind_request(nb::module_& module) {
             new (self) CopyOut{.region = region, .offset = offset, .bytes = bytes, .fresh = fresh};
           },
           nb::kw_only(), nb::arg("region"), nb::arg("offset"), nb::arg("bytes"), nb::arg("fresh"));
+  nb::class_<Touch>(module, "Touch", "See Touch in rethread.h.")
+      .def(
+          "__init__",
+          [](Touch* self, std::uint64_t address, bool writes, std::uint64_t item_bytes,
+             const std::vector<std::pair<std::uint64_t, std::uint64_t>>& dimensions) {
+            Touch& touch = *new (self) Touch{.address = address, .bytes = {}, .writes = writes};
+            touch.bytes.item_bytes = item_bytes;
+            for (const auto& [size, stride] : dimensions) {
+              touch.bytes.dimensions.push_back({size, stride});
+            }
+          },
+          nb::arg("address"), nb::arg("writes"), nb::arg("item_bytes") = 0,
+          nb::arg("dimensions") = std::vector<std::pair<std::uint64_t, std::uint64_t>>(),
+          "`dimensions`: (size in elements, stride in bytes) of each; `item_bytes` 0: all of the "
+          "region that the address is in.")
+      .def_ro("address", &Touch::address)
+      .def_ro("writes", &Touch::writes);
+  nb::class_<KnownNodes>(module, "KnownNodes", "See KnownNodes in rethread.h.")
+      .def(
+          "__init__",
+          [](KnownNodes* self, std::uint32_t begin, std::uint32_t end, std::vector<Touch> touches,
+             bool in_order) {
+            new (self) KnownNodes{
+                .begin = begin, .end = end, .touches = std::move(touches), .in_order = in_order};
+          },
+          nb::arg("begin"), nb::arg("end"), nb::arg("touches"), nb::arg("in_order") = false)
+      .def_ro("begin", &KnownNodes::begin)
+      .def_ro("end", &KnownNodes::end)
+      .def_ro("touches", &KnownNodes::touches)
+      .def_ro("in_order", &KnownNodes::in_order);
   nb::class_<HostNumber>(module, "HostNumber", "See HostNumber in host_number.h.")
       .def(
           "__init__",
@@ -264,6 +294,8 @@ void bind_link(nb::module_& module) {
           "lent", [](const Linked& self) { return self.graph.layout.lent; },
           "Pieces of scratch that stand in outputs.")
       .def_prop_ro("lower_bound", [](const Linked& self) { return self.graph.layout.lower_bound; })
+      .def_prop_ro("lanes", [](const Linked& self) { return self.graph.lanes; })
+      .def_prop_ro("serial_bytes", [](const Linked& self) { return self.graph.serial_bytes; })
       .def_prop_ro("parts", [](const Linked& self) { return self.graph.cuts.size() + 1; })
       .def_prop_ro("mentions", [](const Linked& self) { return self.graph.mentions; })
       .def_prop_ro(
@@ -276,6 +308,13 @@ void bind_link(nb::module_& module) {
             return counts;
           },
           "Per host number: in how many places kernels take it.")
+      .def(
+          "delayed",
+          [](const Linked& self, std::uint64_t seed) {
+            return std::make_unique<Linked>(
+                Linked{self.driver, delayed(*self.driver, self.graph, seed)});
+          },
+          nb::arg("seed"), "A copy with delays; see delayed() in link.h.")
       .def("program", &Linked::take_program, "The program; takes the graph, so only once.");
 
   using Pairs = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
@@ -285,7 +324,8 @@ void bind_link(nb::module_& module) {
          std::uint64_t phantom_begin, std::uint64_t phantom_end, bool twin,
          const std::vector<CopyOut>& copies, const Pairs& operators, bool share_scratch,
          bool arena_in_pieces, std::uint64_t smallest_loan, std::uint64_t peak_slack,
-         const std::vector<HostNumber>& numbers) {
+         const std::vector<HostNumber>& numbers, const std::vector<KnownNodes>& known,
+         std::uint64_t lanes) {
         std::vector<OperatorSpan> spans;
         spans.reserve(operators.size());
         for (const auto& [begin, end] : operators) {
@@ -297,12 +337,14 @@ void bind_link(nb::module_& module) {
                                   .copies = copies,
                                   .operators = spans,
                                   .numbers = numbers,
+                                  .known = known,
                                   .phantom_begin = phantom_begin,
                                   .phantom_end = phantom_end,
                                   .options = {.share_scratch = share_scratch,
                                               .arena_in_pieces = arena_in_pieces,
                                               .smallest_loan = smallest_loan,
-                                              .peak_slack = peak_slack}};
+                                              .peak_slack = peak_slack,
+                                              .lanes = lanes}};
         const Driver& driver = choose_driver(twin);
         return std::make_unique<Linked>(Linked{&driver, link(driver, request)});
       },
@@ -312,7 +354,8 @@ void bind_link(nb::module_& module) {
       nb::arg("share_scratch") = true, nb::arg("arena_in_pieces") = false,
       nb::arg("smallest_loan") = LinkOptions{}.smallest_loan,
       nb::arg("peak_slack") = LinkOptions{}.peak_slack,
-      nb::arg("numbers") = std::vector<HostNumber>(),
+      nb::arg("numbers") = std::vector<HostNumber>(), nb::arg("known") = std::vector<KnownNodes>(),
+      nb::arg("lanes") = LinkOptions{}.lanes,
       "Links two captures (CUgraph handles as integers). Copies are made at the end of the graph, "
       "into region copy_regions[0] + i; `operators` are the nodes that were launched together, as "
       "(count before, count after). The rest: LinkRequest, LinkOptions.");

@@ -173,6 +173,8 @@ void bind_twin_recorder(nb::module_& module) {
                      "cuMemsetD8Async");
       },
       nb::arg("stream"), nb::arg("to"), nb::arg("value"), nb::arg("bytes"));
+  module.def("twin_any_order", &twin::Faults::any_order, nb::arg("seed"),
+             "See twin.h, Faults::any_order.");
   module.def("twin_padding_noise", &twin::Faults::padding_noise, nb::arg("on"),
              "See twin.h, Faults::padding_noise.");
   module.def(

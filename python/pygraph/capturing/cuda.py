@@ -28,8 +28,9 @@ from pygraph.capturing.device import (
     Segment,
 )
 from pygraph.capturing.hold import hold_buffers
-from pygraph.capturing.holdings import Allocator
+from pygraph.capturing.holdings import Allocator, Observed
 from pygraph.capturing.internal import Internal
+from pygraph.capturing.launches import Launches
 from pygraph.capturing.segments import SegmentIndex
 from pygraph.torch_private import cuda as private
 from pygraph.torch_private.dispatch import disable_current_modes
@@ -47,6 +48,7 @@ class Cuda(Device):
     alignment = 512
     kind = "cuda"
     private_scratch = True
+    delays = (1, 2, 3)
     smallest_loan = 1 << 20  #: less would save no segment of torch's allocator
 
     def __init__(self, index: int) -> None:
@@ -164,6 +166,7 @@ class Cuda(Device):
         allocators: Iterable[Allocator],
         private_pool: bool,
         draws: Mapping[int, torch.Generator],
+        observed: Observed | None = None,
     ) -> Recording:
         if draws and private_pool:
             raise CaptureFailed("random numbers are not served with a private pool")
@@ -192,7 +195,10 @@ class Cuda(Device):
             stack.push(functools.partial(_forget_on_error, kept, inputs))
             count = functools.partial(_engine.captured_nodes, stream.cuda_stream)
             inside = Internal(phantom, self.index, stream.cuda_stream)
-            mode = stack.enter_context(hold_buffers(allocators, kept, count, inside))
+            launches = Launches(count) if observed is not None else None
+            mode = stack.enter_context(hold_buffers(allocators, kept, count, inside, launches))
+            if launches is not None and observed is not None:
+                stack.enter_context(observed(launches.around))
             stack.callback(inside.release)
             graph, outputs = _capture(function, list(inputs), stream.cuda_stream, mode)
             uses = events()
@@ -213,6 +219,7 @@ class Cuda(Device):
             launched=mode.launched,
             random=places,
             unwritten=unwritten,
+            known=[] if launches is None else launches.known,
         )
 
 

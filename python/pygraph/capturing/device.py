@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from pygraph import _engine
-from pygraph.capturing.holdings import Allocator
+from pygraph.capturing.holdings import Allocator, Observed
 
 #: One capture at a time.
 capture_lock = threading.RLock()
@@ -75,6 +75,8 @@ class Recording:
     random: dict[int, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
     #: addresses of results that nobody writes (attention.py)
     unwritten: frozenset[int] = frozenset()
+    #: what the nodes read and write that are known, ascending; if that was to be noted
+    known: Sequence[_engine.KnownNodes] = ()
 
 
 class Device(abc.ABC):
@@ -87,9 +89,15 @@ class Device(abc.ABC):
     private_scratch: bool  #: whether a capture can leave its scratch in a pool of its own
     smallest_loan: int  #: bytes of the smallest piece of scratch that may stand in an output
     arena_in_pieces = False  #: from the start, and not only where memory is short
+    #: with which seeds nodes are delayed in proofs of graphs with lanes (link.h, delayed)
+    delays: Sequence[int] = ()
 
     def current(self) -> AbstractContextManager[Any]:
         """While on, this thread's driver calls are about this device."""
+        return contextlib.nullcontext()
+
+    def in_any_order(self, wanted: bool) -> AbstractContextManager[Any]:
+        """While on, nodes run in any order that their edges allow, where the device can tell."""
         return contextlib.nullcontext()
 
     @abc.abstractmethod
@@ -114,10 +122,12 @@ class Device(abc.ABC):
         allocators: Iterable[Allocator],
         private_pool: bool,
         draws: Mapping[int, torch.Generator],
+        observed: Observed | None = None,
     ) -> Recording:
         """Captures `function(inputs)`; what it allocates, by `allocators` among others, comes from
         phantom memory, or from a pool of ordinary memory. `draws`: the generators that it draws
-        from, by source: the default one, and such among `inputs`. Executes nothing. Raises
+        from, by source: the default one, and such among `inputs`. `observed`: what nodes read and
+        write is noted, of kernels that pass no operator by this. Executes nothing. Raises
         CaptureFailed; transactional."""
 
     @abc.abstractmethod

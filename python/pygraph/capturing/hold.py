@@ -22,6 +22,7 @@ from pygraph.capturing.attention import unwritten_states
 from pygraph.capturing.device import CaptureFailed, is_strided
 from pygraph.capturing.holdings import Allocator
 from pygraph.capturing.internal import Internal
+from pygraph.capturing.launches import Launches
 from pygraph.capturing.unsafe import require_seeds_on_device
 from pygraph.torch_private.dispatch import UnseenByDynamo, called, tree_leaves
 
@@ -34,11 +35,16 @@ class _KeepResults(UnseenByDynamo):
     and the wrong one would be blamed. So the capture is looked at behind each operator."""
 
     def __init__(
-        self, kept: list[Any], count_nodes: Callable[[], int], internal: Internal | None
+        self,
+        kept: list[Any],
+        count_nodes: Callable[[], int],
+        internal: Internal | None,
+        launches: Launches | None,
     ) -> None:
         super().__init__()
         self.kept = kept
         self._internal = internal
+        self._launches = launches
         self.under_way: str | None = None  #: an operator that has begun and did not end well
         self.launched: list[tuple[int, int, str]] = []  #: as `operators`, of all, with their names
         self.operators: list[tuple[int, int]] = []  #: nodes before and after, where it made several
@@ -65,6 +71,8 @@ class _KeepResults(UnseenByDynamo):
             raise CaptureFailed(f"{name} invalidated the capture", name)
         if after > before:
             self.launched.append((before, after, name))
+            if self._launches is not None:
+                self._launches.note((before, after), func, args, kwargs, result)
         if after > before + 1:
             self.operators.append((before, after))
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
@@ -89,10 +97,11 @@ def hold_buffers(
     kept: list[Any],
     count_nodes: Callable[[], int] = lambda: 0,
     internal: Internal | None = None,
+    launches: Launches | None = None,
 ) -> Iterator[_KeepResults]:
     """While on, the memory of what `allocators` and operators make is appended to `kept`.
     `count_nodes` says how many nodes the capture has, -1 if it is invalid; `internal` holds what
-    operators allocate inside themselves."""
+    operators allocate inside themselves; `launches` notes what operators read and write."""
     replaced: list[tuple[dict[str, Any], str, Any]] = []
 
     def keeping(allocate: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,7 +117,7 @@ def hold_buffers(
         replaced.append((names, name, names[name]))
         names[name] = keeping(names[name])
     try:
-        with _KeepResults(kept, count_nodes, internal) as mode:
+        with _KeepResults(kept, count_nodes, internal, launches) as mode:
             yield mode
     finally:
         for names, name, original in replaced:

@@ -7,12 +7,20 @@ How either is found depends on what generated the code, which only the frontend 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
+from pygraph import _engine
+
+#: Makes a launch, and is told what it reads and writes; returns what the launch does.
+Tell = Callable[[Callable[[], Any], Callable[[], Sequence[_engine.Touch]]], Any]
+#: While on, launches of kernels that pass no operator are made by who is told of them.
+Observed = Callable[[Tell], AbstractContextManager[None]]
 #: A function that makes buffers: the names of a module, and its own among them.
 Allocator = tuple[dict[str, Any], str]
 
@@ -23,6 +31,10 @@ def _nothing() -> tuple[()]:
 
 def _none(words: Sequence[int]) -> None:
     return None
+
+
+def _unobserved(tell: Tell) -> AbstractContextManager[None]:
+    return contextlib.nullcontext()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,3 +48,4 @@ class Holdings:
     visible: Callable[[Sequence[int]], set[int]] | None = None
     #: Why some of these foreign words must not stay in a graph, if so.
     against: Callable[[Sequence[int]], str | None] = _none
+    observed: Observed = _unobserved

@@ -8,6 +8,7 @@ caller's is touched by either: a capture executes nothing, and a proof rewinds w
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import re
 import time
@@ -122,8 +123,8 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
 
     # Build. The program refers to nothing real until a call binds it.
     drawn_from = draws or generators.among(request.arguments, device)
-    program = _engine.TensorProgram.make(
-        linked=linked,
+    make = functools.partial(
+        _engine.TensorProgram.make,
         twin=device.twin,
         device_index=device.index,
         arguments=specs,
@@ -135,7 +136,12 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
         generator=device.default_generator() if drawn_from else None,
         unwritten=_unwritten(a, planned, regions, linked, explained=not unknown),
     )
-    blocks.merge(program, dict.fromkeys(request.gradients, blocks.GivenUp(0, 0)))
+    # Where nodes run side by side, the same with delays: an order that is missing shows in them.
+    delays = device.delays if linked.lanes > 1 else ()
+    trials = [make(linked=linked.delayed(seed)) for seed in delays]
+    program = make(linked=linked)
+    for each in (program, *trials):
+        blocks.merge(each, dict.fromkeys(request.gradients, blocks.GivenUp(0, 0)))
 
     figures = _figures(linked, a, planned) | {
         "regions": len(regions.places),
@@ -151,7 +157,11 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
     # Prove. Runs at other addresses, with everything poisoned that must not be read, compute what
     # the callable computes. Phantom memory that the program does not need is given back before.
     del a, b, planned, regions, linked
-    verdict = proof.prove(program, request.reference, consent=request.consent)
+    with device.in_any_order(figures["lanes"] > 1):
+        verdict = proof.prove(program, request.reference, consent=request.consent)
+    while trials and verdict.passed:
+        delayed = proof.prove(trials.pop(), request.reference)
+        verdict = verdict if delayed.passed else delayed
     if verdict.passed and request.numbers.arguments:
         _prove_with_other_numbers(program, request)
     proven = time.perf_counter()
@@ -247,6 +257,8 @@ def _try(request: Request, attempt: Attempt) -> Tried:
 def _judge(linked: LinkedProgram, attempt: Attempt) -> Tried:
     if linked.verdict.passed:
         return Tried(attempt, linked.timings_ms, linked=linked, verdict=linked.verdict)
+    if linked.figures["lanes"] == 1:  # the order of the capture has been tried with that
+        attempt = dataclasses.replace(attempt, lanes=1)
     setback = Setback.PROOF_FAILED
     if linked.asked and attempt.told:
         setback = Setback.ASKED
@@ -320,6 +332,8 @@ def _link(
             smallest_loan=device.smallest_loan,
             **({} if peak_slack is None else {"peak_slack": peak_slack}),
             numbers=list(map(host_numbers.of_engine, computed)),
+            known=list(a.known),
+            lanes=attempt.lanes,
             twin=device.twin,
         )
     except _engine.UnsupportedGraph as error:
@@ -412,6 +426,7 @@ def _figures(linked: _engine.Linked, a: Capture, planned: outputs.Outputs) -> di
         "copy_nodes": linked.copies,
         "fill_nodes": linked.fills,
         "edges": linked.edges,
+        "lanes": linked.lanes,
         "relocations": linked.relocations,
         "coincidences": linked.coincidences,
         "noise": linked.noise,

@@ -50,6 +50,8 @@ class Capture:
     random: dict[int, list[tuple[int, int]]]
     drew_on_host: bool  #: random numbers, from torch's CPU generator
     unwritten: frozenset[int]  #: addresses of results that nobody writes (attention.py)
+    #: what nodes read and write whose operators are known; if that was to be noted
+    known: Sequence[_engine.KnownNodes] = ()
     computed: Sequence[Computed] = ()  #: host numbers
     asked: bool = False  #: whether it is captured (asking.py)
 
@@ -120,6 +122,7 @@ def record(
             allocators=request.holdings.allocators(),
             private_pool=attempt.policy.private_scratch,
             draws=drawn,
+            observed=request.holdings.observed if attempt.lanes > 1 and not in_probe else None,
         )
     numbers.require_unwritten(arguments, copies)
     return Capture(
@@ -135,6 +138,7 @@ def record(
         random=made.random,
         drew_on_host=not torch.equal(host, torch.get_rng_state()),
         unwritten=made.unwritten,
+        known=made.known,
         computed=request.numbers.computed(),
         asked=question.asked,
     )

@@ -6,10 +6,11 @@ GPU: capture A and probe B in phantom memory, link, proof, replay.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from pygraph.capturing.device import (
     Recording,
     Segment,
 )
-from pygraph.capturing.holdings import Allocator
+from pygraph.capturing.holdings import Allocator, Observed
 from pygraph.twin import generator_state
 from pygraph.twin.recorder import NotRecordable, record
 
@@ -46,6 +47,14 @@ class Twin(Device):
     def __init__(self) -> None:
         self._space: _engine.PhantomSpace | None = None
         self._stream: _engine.Stream | None = None
+
+    @contextlib.contextmanager
+    def in_any_order(self, wanted: bool) -> Iterator[None]:
+        _engine.twin_any_order(1 if wanted else 0)
+        try:
+            yield
+        finally:
+            _engine.twin_any_order(0)
 
     def owns(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.device.type == "cpu"
@@ -70,6 +79,7 @@ class Twin(Device):
         allocators: Iterable[Allocator],
         private_pool: bool,
         draws: Mapping[int, torch.Generator],
+        observed: Observed | None = None,
     ) -> Recording:
         if private_pool:
             raise CaptureFailed("the twin has no private pools")
@@ -82,7 +92,7 @@ class Twin(Device):
         }
         known = [(draws[source], place) for source, place in places.items()]
         try:
-            made = record(function, inputs, self.space(), self._stream, known)
+            made = record(function, inputs, self.space(), self._stream, known, observed is not None)
         except NotRecordable as error:
             source = reasons.source_of(error)
             raise CaptureFailed(str(error), error.operator, source) from error
@@ -94,7 +104,9 @@ class Twin(Device):
         random = {
             source: [(place, generator_state.ADDRESS_BYTES)] for source, place in places.items()
         }
-        return Recording(made.graph, made.outputs, segments, made.keep, random=random)
+        return Recording(
+            made.graph, made.outputs, segments, made.keep, random=random, known=made.known
+        )
 
     def intact(self, poison: int) -> bool:
         return bool(self.space().intact(poison))

@@ -144,6 +144,8 @@ class GraphReport:
     """Nodes that fill memory."""
     edges: int = 0
     """Dependencies between nodes."""
+    lanes: int = 1
+    """Chains of nodes that run side by side."""
     regions: int = 0
     """Ranges of memory that the capture addresses: arguments, outputs, scratch."""
 

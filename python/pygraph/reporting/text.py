@@ -92,6 +92,7 @@ def graph_lines(graph: GraphReport) -> list[str]:
     if graph.nodes:
         lines.append(
             f"  {graph.nodes} nodes ({graph.kernels} kernels, {graph.edges} edges"
+            f"{f' in {graph.lanes} lanes' if graph.lanes > 1 else ''}"
             f"{f', launched in {graph.parts} parts' if graph.parts > 1 else ''}), "
             f"{graph.inputs} inputs, {graph.constants} constants, {graph.outputs} outputs"
         )

@@ -89,6 +89,7 @@ class CompiledGraph:
         together: Callable[[], Collection[int]] | None = None,
         numbers: HostNumbers | None = None,
         select: Select = "always",
+        lanes: int = 1,
     ) -> None:
         """`function` takes one list of arguments; `holdings` are what it holds. The arguments
         `constants` stay in place, `mutated` are known to be written. `paranoid`: repeat the proof
@@ -102,7 +103,8 @@ class CompiledGraph:
         `together`: results that die at about the same time, asked after a call; None: a backward's
         gradients. `numbers`: Python numbers among the arguments, of which each call may have
         others. `select`: how it is decided whether proven programs serve; where graphs are required
-        or proven again, they do."""
+        or proven again, they do. `lanes`: so many chains of nodes may run side by side."""
+        self._lanes = lanes
         self._numbers = numbers or HostNumbers()
         self.constants = frozenset(constants) - crossing.staged
         self.mutated = frozenset(mutated)
@@ -539,6 +541,7 @@ class CompiledGraph:
             self._policies,
             always_in_pieces=self.device.arena_in_pieces,
             least_aligned=bool(request.alignments),
+            lanes=1 if self.collectives else self._lanes,
         )
         outcome = self._find(request, todo)
         for step, took in outcome.timings_ms.items():

@@ -3,6 +3,7 @@ that are replaced (hook.py) come with the place where they stand."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -26,6 +27,12 @@ def with_graphs() -> dict[str, Any]:
     besides, which is not to be asked."""
     policy = {"cudagraph_policy": None} if hasattr(config(), "cudagraph_policy") else {}
     return {"triton.cudagraphs": True, **policy}
+
+
+def buffers_apart() -> dict[str, Any]:
+    """Settings by which generated code gives no buffer's memory to a later one: who writes that
+    would have to wait for who reads this."""
+    return {"allow_buffer_reuse": False}
 
 
 def apart(mark: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,3 +177,22 @@ def output_strides(compiled: Any) -> Any:
 def backward_is_announced() -> tuple[Any, str]:
     """Where torch's own manager of CUDA graphs is told that a backward runs."""
     return place("torch._inductor.output_code:maybe_handle_backward_generation")
+
+
+_KERNELS = "torch._inductor.runtime.triton_heuristics"
+
+
+def kernel_class() -> Any:
+    """The class of what generated code launches Triton's kernels by, with run(); None: no code has
+    been generated that does."""
+    return private(f"{_KERNELS}:CachingAutotuner") if _KERNELS in sys.modules else None
+
+
+def parameters_of(kernel: Any) -> tuple[list[str], Collection[str]] | None:
+    """The names of what a kernel's run() is given, in order, and those that it is said to write.
+    None: it is the program's own, whose names say nothing."""
+    if kernel.custom_kernel:
+        return None
+    signature: Mapping[str, Any] = kernel.triton_meta["signature"]
+    names = [name for name, kind in signature.items() if kind != "constexpr"]
+    return names, kernel.mutated_arg_names

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import torch
 
 from pygraph import _engine
-from pygraph.operators import known
+from pygraph.operators import accesses, known
 from pygraph.torch_private.dispatch import DisableFunction, UnseenByDynamo
 from pygraph.torch_private.tensors import object_of
 from pygraph.twin import faults, generator_state, layouts, operations
@@ -53,6 +53,7 @@ class Recorded:
     outputs: list[Any]
     buffers: list[tuple[int, int]]  #: (address, bytes) of all that was allocated, in order
     keep: list[Any]
+    known: list[_engine.KnownNodes]  #: what each operator's nodes read and write
 
 
 class RecorderMemory(Protocol):
@@ -68,15 +69,16 @@ def record(
     space: RecorderMemory,
     stream: _engine.Stream,
     generators: Sequence[tuple[torch.Generator, int]] = (),
+    observed: bool = False,
 ) -> Recorded:
     """Captures `function(inputs)` on a stream of the twin. Tensors among the inputs stand on
     phantom or on real memory; nothing of theirs is read or written. `generators` among them, other
-    than the default one, may be drawn from: where a replay finds their addresses. Raises
-    NotRecordable, or what the function or the driver raises; the stream is not capturing any more
-    then."""
+    than the default one, may be drawn from: where a replay finds their addresses. `observed`: what
+    nodes read and write is noted. Raises NotRecordable, or what the function or the driver raises;
+    the stream is not capturing any more then."""
     faults.begin_capture()
     _engine.begin_capture(stream.handle, twin=True)
-    mode = _Recorder(inputs, space, stream.handle, generators)
+    mode = _Recorder(inputs, space, stream.handle, generators, observed)
     try:
         with _reads_refused(), mode:
             outputs = function(list(inputs))
@@ -86,7 +88,7 @@ def record(
         raise
     graph = _engine.end_capture(stream.handle, twin=True)
     listed = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-    return Recorded(graph, listed, mode.buffers, mode.keep)
+    return Recorded(graph, listed, mode.buffers, mode.keep, mode.known)
 
 
 #: Ways to a tensor's values that pass no operator.
@@ -130,12 +132,15 @@ class _Recorder(UnseenByDynamo):
         space: RecorderMemory,
         stream: int,
         generators: Sequence[tuple[torch.Generator, int]],
+        observed: bool,
     ) -> None:
         super().__init__()
         # An operator may be given another object for the same generator.
         self._generators = {object_of(generator): place for generator, place in generators}
         self.buffers: list[tuple[int, int]] = []
         self.keep: list[Any] = []
+        self.known: list[_engine.KnownNodes] = []
+        self._observed = observed
         self._space = space
         self._stream = stream
         self._inputs = frozenset(
@@ -155,19 +160,31 @@ class _Recorder(UnseenByDynamo):
         if operator.treatment is Treatment.COMPOSITE:
             with self:
                 return func.decompose(*args, **kwargs)
+        before = self._count()
         try:
             with DisableFunction():
-                return self._record(func, operator, args, kwargs)
+                result = self._record(func, operator, args, kwargs)
+            if (after := self._count()) > before:
+                nodes = accesses.known_nodes((before, after), func, args, kwargs, result)
+                self.known.append(nodes)
+            return result
         except (ValueDependent, Unsupported) as error:
             raise NotRecordable(str(func), str(error)) from None
+
+    def _count(self) -> int:
+        return int(_engine.captured_nodes(self._stream, twin=True)) if self._observed else 0
 
     def _higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
         def with_operator(inner: Any, args: Any, kwargs: Any) -> Any:
             return self.see(inner, args, kwargs)
 
+        before, inside = self._count(), len(self.known)
         result = generator_state.record(func, args, kwargs, with_operator)
         if result is NotImplemented:
             raise NotRecordable(func.name(), "is a higher-order operator")
+        del self.known[inside:]  # its nodes are one operator's, which draws
+        if (after := self._count()) > before:
+            self.known.append(accesses.known_nodes((before, after), func, args, kwargs, result))
         return result
 
     def _record(self, func: Any, operator: Operator, args: Any, kwargs: Any) -> Any:

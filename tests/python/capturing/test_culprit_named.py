@@ -84,7 +84,7 @@ def test_a_node_leads_to_the_operator_that_launched_it(monkeypatch: pytest.Monke
     device = SimpleNamespace(space=lambda: phantom, smallest_loan=1, twin=True)
     request: Any = SimpleNamespace(device=device)
     attempt: Any = SimpleNamespace(
-        policy=SimpleNamespace(scratch_apart=False), arena_in_pieces=False
+        policy=SimpleNamespace(scratch_apart=False), arena_in_pieces=False, lanes=1
     )
     regions: Any = SimpleNamespace(places=[], copies=lambda planned: [])
     graph: Any = SimpleNamespace(handle=None)

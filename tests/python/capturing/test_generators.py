@@ -337,7 +337,8 @@ def test_a_reference_knows_what_was_drawn_from(place: Place) -> None:
     assert run.astray() is None
 
 
-def test_a_backward_repeats_what_its_forward_drew(place: Place) -> None:
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_a_backward_repeats_what_its_forward_drew(place: Place, lanes: int) -> None:
     """Torch's own order of things (runtime_wrappers.py): a generator for each side, which are equal
     as long as forwards and backwards take turns; else the backward's is set to what was saved."""
 
@@ -350,7 +351,7 @@ def test_a_backward_repeats_what_its_forward_drew(place: Place) -> None:
         y, mask = run_with(_dropout, torch.tanh(x), 0.5, True, rng_state=own)
         return [y, gradient * mask]
 
-    there, back = place.graphed(forward), place.graphed(backward)
+    there, back = place.graphed(forward, lanes=lanes), place.graphed(backward, lanes=lanes)
     ahead, behind = generator(place, 4), generator(place, 4)
     for step in range(8):
         pending = []

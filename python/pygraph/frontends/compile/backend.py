@@ -243,6 +243,7 @@ class _Made:
             refusal=self._compilation.refusal if ours.require == "full" else None,
             # An operator outside of graphs would not meet the requirement.
             select=ours.selects,
+            lanes=ours.lanes,
             on_culprit=None if unit is None or ours.require == "full" else unit.on_culprit,
         )
         graph.report.passes = [] if self._models else list(self._kept)
@@ -298,7 +299,8 @@ def _compile(
     )
     named = units is not None and culprits.named_beforehand(gm)
     with hooked as extra, aot_names.without_cache() if named else nullcontext():
-        patches = {**inductor, **extra.pop("config_patches", {})}
+        apart = inductor_names.buffers_apart() if ours.lanes > 1 else {}
+        patches = {**apart, **inductor, **extra.pop("config_patches", {})}
         if units is not None:
             extra["inner_compile"] = culprits.watched(units, extra["inner_compile"], patches)
         compiled: Callable[..., Any] = inductor_names.compile_fx()(

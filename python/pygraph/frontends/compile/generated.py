@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pygraph.capturing.holdings import Allocator, Holdings
+from pygraph.frontends.compile import kernels
 from pygraph.torch_private.inductor import ALLOCATORS
 
 _SEARCH_DEPTH = 4
@@ -26,7 +27,9 @@ _WORK_OF_TENSORS = (".copy_", ".item")
 def holdings_of(function: Any) -> Holdings:
     """What a capture needs to know of a compiled callable."""
     return Holdings(
-        functools.partial(_allocators_of, function), functools.partial(_tensors_of, function)
+        functools.partial(_allocators_of, function),
+        functools.partial(_tensors_of, function),
+        observed=kernels.observed,
     )
 
 

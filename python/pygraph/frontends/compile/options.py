@@ -69,6 +69,10 @@ class Options:
     are required, or proven again (`require`, `debug`), always serve. On the twin, whose clock says
     nothing of a GPU's, "measure" is "always"."""
 
+    parallel: Literal["off"] | int = "off"
+    """An integer: nodes that do not depend on each other run side by side, in so many lanes at most
+    (docs/design/lanes.md). "off": in the order of the capture."""
+
     max_programs: int = 512
     """The most programs (sets of dynamic sizes that have a graph) that one compiled graph keeps.
     All of them together have 32,768 nodes at most. A further program takes the place of the one
@@ -101,6 +105,11 @@ class Options:
     def selects(self) -> Select:
         """How it is decided whether a graph serves, on this device."""
         return "always" if self.select == "measure" and self.device == "twin" else self.select
+
+    @property
+    def lanes(self) -> int:
+        """In how many of them nodes may run."""
+        return 1 if self.parallel == "off" else self.parallel
 
     @property
     def platform(self) -> devices.Platform:
@@ -170,6 +179,11 @@ def _check_value(name: str, value: Any, hint: Any) -> None:
         sizes_of(value)
     elif name == "transform":
         _check_passes(value)
+    elif name == "parallel":
+        if value != "off" and (type(value) is not int or value < 1):
+            raise ValueError(
+                f"option 'parallel' is {value!r}; it must be 'off', or an integer of 1 or more"
+            )
     elif hint is not int:
         if value not in typing.get_args(hint):
             raise ValueError(

@@ -1,0 +1,147 @@
+"""Nodes that run side by side: how many lanes there are, and what does not become one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from places import only_graph
+from torch import nn
+
+import pygraph
+from pygraph import _engine
+from pygraph.capturing.attempts import LADDER, Attempt, Setback, attempts, remaining
+from pygraph.frontends.compile import kernels
+from pygraph.operators import accesses
+
+
+class Branches(nn.Module):
+    """Four branches of two layers, side by side."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 16), nn.Dropout(dropout), nn.ReLU(), nn.Linear(16, 8))
+            for _ in range(4)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([branch(x) for branch in self.branches], 1)
+
+
+@pytest.fixture(autouse=True)
+def fresh(fresh_dynamo: None) -> Iterator[None]:
+    pygraph.reset()
+    with torch.no_grad():
+        yield
+
+
+def compiled(model: Any, parallel: Any) -> Any:
+    options = {"device": "twin", "select": "always", "parallel": parallel}
+    return torch.compile(model, backend="pygraph", options=options)
+
+
+def expect_right(model: Any, made: Any) -> None:
+    for _ in range(5):
+        x = torch.randn(3, 8)
+        assert torch.equal(made(x), model(x))
+
+
+@pytest.mark.parametrize(("parallel", "lanes"), [("off", 1), (1, 1), (2, 2), (4, 4), (16, 4)])
+def test_branches_run_side_by_side(parallel: Any, lanes: int) -> None:
+    model = Branches().eval()
+    expect_right(model, compiled(model, parallel))
+    report = only_graph()
+    assert report.lanes == lanes and report.proof_passed
+    assert f"in {lanes} lanes" in str(pygraph.report()) or lanes == 1
+
+
+def test_a_chain_stays_one() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
+    expect_right(model, compiled(model, 8))
+    assert only_graph().lanes == 1
+
+
+def test_an_order_that_is_missing_is_found_by_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody writes, it is said, so nothing waits; in another order the result is another."""
+    monkeypatch.setattr(accesses, "writing", accesses.reading)
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(8))).eval()
+    expect_right(model, compiled(model, 8))
+    report = only_graph()
+    assert report.state == "graphed" and report.lanes == 1
+    assert report.replays > 0
+
+
+def test_random_numbers_are_drawn_in_order() -> None:
+    model = Branches(dropout=0.5)
+    made = compiled(model, 4)
+    for seed in range(5):
+        x = torch.randn(3, 8)
+        torch.manual_seed(seed)
+        found = made(x)
+        torch.manual_seed(seed)
+        assert torch.equal(found, model(x))
+    assert only_graph().lanes > 1
+
+
+@pytest.mark.parametrize("value", ["on", 0, 2.0, True])
+def test_what_is_no_number_of_lanes_is_said(value: Any) -> None:
+    with pytest.raises(
+        Exception, match=r"option 'parallel' is .*; it must be 'off', or an integer"
+    ):
+        compiled(Branches(), value)(torch.randn(3, 8))
+
+
+def test_the_order_of_the_capture_comes_next() -> None:
+    todo = attempts(LADDER, always_in_pieces=False, least_aligned=False, lanes=4)
+    assert todo[0] == Attempt(LADDER[0], lanes=4)
+    assert {each.lanes for each in todo if each.policy != LADDER[0]} == {1}
+    for setback in (Setback.PROOF_FAILED, Setback.ASKED, Setback.OFFSETS_DOUBTFUL):
+        assert remaining(todo[1:], todo[0], setback)[0] == Attempt(LADDER[0])
+
+
+def places(touches: list[_engine.Touch]) -> list[tuple[int, bool]]:
+    return [(each.address, each.writes) for each in touches]
+
+
+def kernel(custom: bool = False, mutated: tuple[str, ...] = ()) -> Any:
+    kinds = {"in_ptr0": "*fp32", "in_ptr1": "*fp32", "XBLOCK": "constexpr", "out_ptr0": "*fp32"}
+    kinds |= {"ws_ptr": "*u8", "xnumel": "i32"}
+    return SimpleNamespace(
+        custom_kernel=custom, triton_meta={"signature": kinds}, mutated_arg_names=mutated
+    )
+
+
+def test_inductors_kernels_read_and_write_by_their_arguments_names() -> None:
+    a, b, out, workspace = (torch.ones(4) for _ in range(4))
+    given = (a, b, out[1:], workspace, 3)
+    found = kernels.touches_of(kernel(), given)
+    assert places(found) == [
+        (a.data_ptr(), False),
+        (b.data_ptr(), False),
+        (out.data_ptr() + 4, True),
+    ]
+    found = kernels.touches_of(kernel(mutated=("in_ptr1",)), given)
+    assert places(found) == [(a.data_ptr(), False), (out.data_ptr() + 4, True)]
+    assert kernels.touches_of(kernel(custom=True), given) == []
+
+
+@torch.library.custom_op("lanes_test::plus", mutates_args=())
+def plus(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def test_only_torchs_own_operators_are_believed() -> None:
+    x, out = torch.ones(2, 3), torch.empty(2, 3)
+    result = torch.ops.aten.add.out(x, x, out=out)
+    known = accesses.known_nodes((3, 4), torch.ops.aten.add.out, (x, x), {"out": out}, result)
+    assert (known.begin, known.end, known.in_order) == (3, 4, False)
+    assert (x.data_ptr(), False) in places(known.touches)
+    assert (out.data_ptr(), True) in places(known.touches)
+    own = accesses.known_nodes((0, 1), torch.ops.lanes_test.plus.default, (x,), {}, plus(x))
+    assert own.touches == []
+    drawn = accesses.known_nodes((0, 1), torch.ops.aten.rand_like.default, (x,), {}, x)
+    assert drawn.in_order
