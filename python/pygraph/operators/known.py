@@ -49,7 +49,7 @@ def written(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list
     written = _writes(target)
     for name in names(target) & UNDECLARED_WRITES.keys():
         more, condition = UNDECLARED_WRITES[name]
-        if given(target, condition, args, kwargs):
+        if condition is None or given(target, condition, args, kwargs):
             written += more
     found: list[torch.Tensor] = []
     for name in written:

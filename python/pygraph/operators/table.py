@@ -282,11 +282,24 @@ SEPARABLE_IF = {
 }
 
 #: Arguments that operators write though their schemas in native_functions.yaml do not mark them,
-#: and the argument that has to be true for it (aten/src/ATen/native/Normalization.cpp).
-UNDECLARED_WRITES = {
-    "native_batch_norm.default": (("running_mean", "running_var"), "training"),
-    "_batch_norm_impl_index.default": (("running_mean", "running_var"), "training"),
-}
+#: and the argument that has to be true for it, if any (aten/src/ATen/native/Normalization.cpp,
+#: aten/src/ATen/native/cuda/Normalization.cu, aten/src/ATen/native/cudnn/BatchNorm.cpp).
+UNDECLARED_WRITES: dict[str, tuple[tuple[str, ...], str | None]] = {
+    **{
+        f"{name}.default": (("running_mean", "running_var"), "training")
+        for name in (
+            "native_batch_norm", "_batch_norm_impl_index", "batch_norm", "cudnn_batch_norm",
+            "miopen_batch_norm",
+        )
+    },
+    **{
+        f"{name}.default": (("running_mean", "running_var"), None)
+        for name in (
+            "batch_norm_update_stats", "batch_norm_gather_stats",
+            "batch_norm_gather_stats_with_counts",
+        )
+    },
+}  # fmt: skip
 
 #: Operators whose names begin so address by shape: they compute by element, or reduce, each tensor
 #: of a list (aten/src/ATen/native/cuda: ForeachFunctors.cuh, ForeachReduceOp.cu).

@@ -15,7 +15,7 @@ import torch
 
 import pygraph
 from pygraph.operators import table
-from pygraph.operators.known import known, parameters
+from pygraph.operators.known import known, parameters, written
 from pygraph.operators.table import Property, operators
 
 WANTED = {
@@ -167,9 +167,24 @@ def test_undeclared_writes_are_not_in_the_schema(name: str) -> None:
     packet, _, overload = name.partition(".")
     schema = getattr(getattr(torch.ops.aten, packet), overload)._schema
     arguments = {argument.name: argument for argument in schema.arguments}
-    written, condition = table.UNDECLARED_WRITES[name]
-    assert all(arguments[each].alias_info is None for each in written)
-    assert str(arguments[condition].type) == "bool"
+    names, condition = table.UNDECLARED_WRITES[name]
+    assert all(arguments[each].alias_info is None for each in names)
+    assert condition is None or str(arguments[condition].type) == "bool"
+
+
+def test_statistics_that_a_batch_norm_writes() -> None:
+    """One that runs on the CPU, and is told by what it does."""
+    x, mean, var = torch.randn(4, 3), torch.zeros(3), torch.ones(3)
+    target = torch.ops.aten.batch_norm_update_stats.default
+    found = written(target, (x, mean, var, 0.1), {})
+    assert [each is mean or each is var for each in found] == [True, True]
+    before = mean.clone()
+    target(x, mean, var, 0.1)
+    assert not torch.equal(mean, before)
+    training = torch.ops.aten.native_batch_norm.default
+    arguments = (x, None, None, mean, var)
+    assert len(written(training, (*arguments, True, 0.1, 1e-5), {})) == 2
+    assert written(training, (*arguments, False, 0.1, 1e-5), {}) == []
 
 
 def test_what_is_separable_has_a_condition() -> None:
