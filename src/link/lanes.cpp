@@ -11,7 +11,7 @@ namespace {
 
 /// What precedes what is a bit for each pair of nodes here, and each pair that shares memory is
 /// looked at.
-constexpr std::size_t kMostNodes = 8192;
+constexpr std::size_t kMostNodes = 4096;
 /// What torch's allocator takes from the driver at least (kSmallBuffer, CUDACachingAllocator).
 constexpr std::size_t kFreeBytes = std::size_t{2} << 20;
 
@@ -22,6 +22,19 @@ std::vector<Region> places_of(const LinkRequest& request) {
     places.push_back(region.place);
   }
   return places;
+}
+
+/// Whether all blocks of a kernel must be resident at once, since they wait for each other: beside
+/// another of its kind neither might get the room.
+bool is_cooperative(const Driver& driver, const Node& node) {
+  if (node.kind != NodeKind::kKernel) {
+    return false;
+  }
+  CUkernelNodeAttrValue value{};
+  driver.check(driver.api.cuGraphKernelNodeGetAttribute(
+                   node.handle, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, &value),
+               "cuGraphKernelNodeGetAttribute", "the linked graph");
+  return value.cooperative != 0;
 }
 
 /// Accesses to the memory that scratch was laid out in, where two regions may share bytes.
@@ -142,8 +155,13 @@ void spread_over_lanes(const Driver& driver, const LinkRequest& request, const S
   if (nodes > kMostNodes) {
     return;
   }
-  const Accesses accesses = accesses_of(linked.image, linked.relocations, linked.table.foreign,
-                                        places_of(request), request.known);
+  Accesses accesses = accesses_of(linked.image, linked.relocations, linked.table.foreign,
+                                  places_of(request), request.known);
+  for (std::size_t node = 0; node < nodes; ++node) {
+    if (is_cooperative(driver, linked.image.nodes[node])) {
+      accesses.barrier[node] = true;
+    }
+  }
   const Edges dependencies = true_dependencies(accesses);
   const auto limit = std::max(
       kFreeBytes,

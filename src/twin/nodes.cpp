@@ -77,24 +77,41 @@ CUresult add_edge(CUgraph graph, CUgraphNode from, CUgraphNode to, const CUgraph
   return CUDA_SUCCESS;
 }
 
-/// False for an edge that is not there, or has other data: "edge_data must match"
-/// (cuGraphRemoveDependencies).
-bool remove_edge(CUgraph graph, CUgraphNode from, CUgraphNode to, const CUgraphEdgeData& data) {
+/// Refused for an edge that is not there, or has other data.
+CUresult remove_edge(CUgraph graph, CUgraphNode from, CUgraphNode to, const CUgraphEdgeData& data) {
   GraphNode* after = find(state().nodes, to);
   if (after == nullptr || after->graph != graph) {
-    return false;
+    return CUDA_ERROR_INVALID_VALUE;
   }
   const auto edge = std::find(after->dependencies.begin(), after->dependencies.end(), from);
   if (edge == after->dependencies.end()) {
-    return false;
+    return CUDA_ERROR_INVALID_VALUE;
   }
   const auto at = after->edge_data.begin() + (edge - after->dependencies.begin());
   if (at->from_port != data.from_port || at->to_port != data.to_port || at->type != data.type) {
-    return false;
+    return CUDA_ERROR_INVALID_VALUE;
   }
   after->dependencies.erase(edge);
   after->edge_data.erase(at);
-  return true;
+  return CUDA_SUCCESS;
+}
+
+/// Adds or removes edges, one after another, up to the first that is refused.
+template <typename Change>
+CUresult for_each_edge(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                       const CUgraphEdgeData* data, std::size_t count, Change change) {
+  const Lock lock;
+  if (find(state().graphs, graph) == nullptr ||
+      (count != 0 && (from == nullptr || to == nullptr))) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const CUgraphEdgeData edge = data == nullptr ? CUgraphEdgeData{} : data[i];
+    if (const CUresult code = change(graph, from[i], to[i], edge); code != CUDA_SUCCESS) {
+      return code;
+    }
+  }
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -121,34 +138,12 @@ namespace entry {
 
 CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
                                 const CUgraphEdgeData* data, std::size_t count) {
-  const Lock lock;
-  if (find(state().graphs, graph) == nullptr ||
-      (count != 0 && (from == nullptr || to == nullptr))) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    const CUresult code =
-        add_edge(graph, from[i], to[i], data == nullptr ? CUgraphEdgeData{} : data[i]);
-    if (code != CUDA_SUCCESS) {
-      return code;
-    }
-  }
-  return CUDA_SUCCESS;
+  return for_each_edge(graph, from, to, data, count, add_edge);
 }
 
 CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
                                    const CUgraphEdgeData* data, std::size_t count) {
-  const Lock lock;
-  if (find(state().graphs, graph) == nullptr ||
-      (count != 0 && (from == nullptr || to == nullptr))) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    if (!remove_edge(graph, from[i], to[i], data == nullptr ? CUgraphEdgeData{} : data[i])) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-  }
-  return CUDA_SUCCESS;
+  return for_each_edge(graph, from, to, data, count, remove_edge);
 }
 
 CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
@@ -240,6 +235,7 @@ CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID attr
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (attribute != CU_KERNEL_NODE_ATTRIBUTE_ACCESS_POLICY_WINDOW &&
+      attribute != CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE &&
       attribute != CU_KERNEL_NODE_ATTRIBUTE_PRIORITY) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }

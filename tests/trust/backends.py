@@ -44,15 +44,18 @@ class Backend:
 def backend(name: str) -> Backend:
     """twin: PyGraph on the CPU twin. cuda: PyGraph below AOTAutograd's graphs. cuda-inductor:
     PyGraph below Inductor, compared with Inductor alone. aot_eager, eager: torch's own, to test the
-    test. With "-train" behind the name, programs that write nothing are trained."""
+    test. With "-lanes" behind the name of one of ours, up to four nodes run side by side; with
+    "-train", programs that write nothing are trained."""
     if name.endswith("-train"):
         return dataclasses.replace(backend(name.removesuffix("-train")), name=name, trains=True)
-    if name == "twin":
-        return Backend(name, "cpu", _pygraph(device="twin"), True)
-    if name == "cuda":
-        return Backend(name, "cuda", _pygraph(compiler="aot"), True)
-    if name == "cuda-inductor":
-        return Backend(name, "cuda", _pygraph(), True, reference="inductor")
+    wide: dict[str, Any] = {"parallel": 4} if name.endswith("-lanes") else {}
+    ours = name.removesuffix("-lanes")
+    if ours == "twin":
+        return Backend(name, "cpu", _pygraph(device="twin", **wide), True)
+    if ours == "cuda":
+        return Backend(name, "cuda", _pygraph(compiler="aot", **wide), True)
+    if ours == "cuda-inductor":
+        return Backend(name, "cuda", _pygraph(**wide), True, reference="inductor")
     if name in ("aot_eager", "eager"):
         return Backend(name, "cpu", name, False)
     raise ValueError(f"no backend {name!r}")

@@ -47,6 +47,7 @@ PROFILES = {
     "gpu": Profile(5_000, 125, first_seed=10_001),
     "train": Profile(200, 100, first_seed=20_001),
     "steps": Profile(120, 60, first_seed=30_001),
+    "lanes": Profile(200, 100, first_seed=40_001),
     "long": Profile(100_000, 250, first_seed=100_001),
 }
 

@@ -33,10 +33,12 @@ def _parse() -> argparse.Namespace:
         choices=[
             kind + what
             for kind in ("twin", "cuda", "cuda-inductor", "aot_eager", "eager")
-            for what in ("", "-train", "-steps")
+            for what in ("", "-train", "-lanes", "-lanes-train", "-steps")
             if what != "-steps" or kind in ("twin", "cuda", "eager")
+            if "-lanes" not in what or kind not in ("aot_eager", "eager")
         ],
-        help="-train: with a backward behind every call; -steps: whole steps, for pygraph.capture; "
+        help="-lanes: side by side; -train: with a backward behind every call; "
+        "-steps: whole steps, for pygraph.capture; "
         "eager and aot_eager are torch's own, to test the test",
     )
     parser.add_argument("--first-seed", type=int, help="of the first chunk; default: the profile's")

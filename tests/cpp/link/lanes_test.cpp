@@ -169,6 +169,33 @@ TEST_P(LinkedLanes, AnotherOrderShowsADependenceThatWasNotDeclared) {
   EXPECT_GT(wrong, 0);
 }
 
+TEST_P(LinkedLanes, KernelsWhoseBlocksWaitForEachOtherRunAlone) {
+  const Forked given(driver());
+  const auto make = [this](const std::vector<CUdeviceptr>& at) {
+    testing::GraphBuilder graph(bed());
+    testing::Nodes last;
+    for (std::size_t i = 0; i < kFork.size(); ++i) {
+      const Step& step = kFork[i];
+      last = {graph.affine({at[step.out], at[step.in], step.scale, 1, kFloats}, last)};
+      CUkernelNodeAttrValue value{};
+      value.cooperative = i == 2 ? 1 : 0;
+      driver().check(driver().api.cuGraphKernelNodeSetAttribute(
+                         last.front(), CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, &value),
+                     "cuGraphKernelNodeSetAttribute");
+    }
+    return graph.take();
+  };
+  const LinkedGraph linked = given.link(make, {}, {.lanes = 4});
+  const NodeOrder order(linked.image);
+  for (const std::uint32_t before : {0U, 1U}) {
+    EXPECT_TRUE(order.precedes(before, 2));
+  }
+  for (const std::uint32_t after : {3U, 4U, 5U}) {
+    EXPECT_TRUE(order.precedes(2, after));
+  }
+  EXPECT_FALSE(order.precedes(3, 4));
+}
+
 TEST_P(LinkedLanes, CopiesRunBehindWhatTheyCopy) {
   const Forked given(driver());
   const LinkedGraph linked = given.link(chain(kFork), {{3, 0, kBytes, true}}, {.lanes = 4});
