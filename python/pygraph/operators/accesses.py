@@ -15,6 +15,7 @@ import torch
 
 from pygraph import _engine
 from pygraph.operators import known
+from pygraph.operators.obstacles import draws
 from pygraph.operators.table import COLLECTIVES
 from pygraph.torch_private.dispatch import OpOverload, tree_leaves
 
@@ -27,7 +28,7 @@ def known_nodes(
 ) -> _engine.KnownNodes:
     """Of a call that launched these nodes, as counts before and after, and returned `result`."""
     touches = _touches(target, args, kwargs, result)
-    return _engine.KnownNodes(*nodes, touches, in_order=_in_order(target))
+    return _engine.KnownNodes(*nodes, touches, in_order=_in_order(target, args, kwargs))
 
 
 def reading(tensor: torch.Tensor) -> _engine.Touch:
@@ -57,11 +58,11 @@ def _touches(
     ]
 
 
-def _in_order(target: Any) -> bool:
+def _in_order(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether calls of it stay in order: they draw random numbers, or other ranks make them too."""
     if not isinstance(target, OpOverload):
         return True
-    return target.namespace in COLLECTIVES or torch.Tag.nondeterministic_seeded in target.tags
+    return target.namespace in COLLECTIVES or draws(target, args, kwargs)
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

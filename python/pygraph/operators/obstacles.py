@@ -48,7 +48,7 @@ def of_call(
         return "device to host" if False in used else "cpu operator"
     if True in used and known(target, Property.MOVES_MEMORY, namespaces=None):
         return "host to device"
-    if torch.Tag.nondeterministic_seeded in target.tags and _draws(target, args, kwargs):
+    if draws(target, args, kwargs):
         return "random numbers"
     # A CPU scalar that a GPU operator takes is read at launch, by value.
     return "cpu input" if True in used else None
@@ -113,8 +113,11 @@ def _without_masks(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     return known(target, Property.SHAPED_BY_MASKS) and not any(map(is_mask, others))
 
 
-def _draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Attention and dropout carry the tag even when their probability is zero."""
+def draws(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator draws random numbers. Attention and dropout carry the tag even
+    when their probability is zero."""
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
     name = next((each for each in parameters(target) if each in DRAWS_IF), None)
     return name is None or bool(given(target, name, args, kwargs))
 

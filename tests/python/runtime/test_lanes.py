@@ -145,3 +145,8 @@ def test_only_torchs_own_operators_are_believed() -> None:
     assert own.touches == []
     drawn = accesses.known_nodes((0, 1), torch.ops.aten.rand_like.default, (x,), {}, x)
     assert drawn.in_order
+    dropout = torch.ops.aten.native_dropout.default
+    for training in (False, True):
+        given = (x, 0.5, training)
+        found = accesses.known_nodes((0, 1), dropout, given, {}, dropout(*given))
+        assert found.in_order == training
