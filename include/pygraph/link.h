@@ -143,8 +143,7 @@ struct LinkedGraph {
   std::vector<PartSpan> spans;  ///< per piece of the arena: the parts during which it is needed
   /// Per given region with the role kSpent: the last node during which it is in use. Others: 0.
   std::vector<std::uint32_t> last_nodes;
-  std::size_t lanes = 1;         ///< that the nodes run in
-  std::size_t serial_bytes = 0;  ///< of an arena for the order of the capture
+  std::size_t lanes = 1;  ///< that the nodes run in
 
   /// Bytes of each piece of the arena, to be bound to regions arena, arena + 1, …: at least one.
   [[nodiscard]] const std::vector<std::size_t>& pieces() const noexcept { return layout.pieces; }

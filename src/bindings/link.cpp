@@ -295,7 +295,6 @@ void bind_link(nb::module_& module) {
           "Pieces of scratch that stand in outputs.")
       .def_prop_ro("lower_bound", [](const Linked& self) { return self.graph.layout.lower_bound; })
       .def_prop_ro("lanes", [](const Linked& self) { return self.graph.lanes; })
-      .def_prop_ro("serial_bytes", [](const Linked& self) { return self.graph.serial_bytes; })
       .def_prop_ro("parts", [](const Linked& self) { return self.graph.cuts.size() + 1; })
       .def_prop_ro("mentions", [](const Linked& self) { return self.graph.mentions; })
       .def_prop_ro(

@@ -66,7 +66,6 @@ LinkedGraph delayed(const Driver& driver, const LinkedGraph& linked, std::uint64
   made.spans = linked.spans;
   made.last_nodes = linked.last_nodes;
   made.lanes = linked.lanes;
-  made.serial_bytes = linked.serial_bytes;
   CUgraph clone = nullptr;
   driver.check(driver.api.cuGraphClone(&clone, linked.graph.get()), "cuGraphClone",
                "the linked graph");

@@ -103,7 +103,6 @@ void find_scratch(LinkContext& context) {
 void lay_out_whole(LinkContext& context) {
   LinkedGraph& linked = context.linked;
   linked.layout = lay_out_for(linked.image, context.scratch, context.request.options);
-  linked.serial_bytes = linked.layout.bytes;
   linked.spans.assign(linked.layout.pieces.size(), {});
 }
 
