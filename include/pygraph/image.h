@@ -89,6 +89,8 @@ struct Image {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> programmatic;
 
   [[nodiscard]] std::size_t count(NodeKind kind) const noexcept;
+  /// The nodes in the order in which they were created; empty where that is not known.
+  [[nodiscard]] std::vector<std::uint32_t> by_creation() const;
 };
 
 struct ReadOptions {

@@ -82,9 +82,9 @@ struct LinkOptions {
   /// Lets nodes that do not depend on each other run side by side, in so many lanes; see
   /// rethread.h. 1: the order of the capture.
   std::size_t lanes = 1;
-  /// How many times the memory of an arena for the order of the capture lanes may take. With fewer
-  /// lanes it is less, so there are as many as this allows. (An arena of 2 MiB costs nothing:
-  /// torch's allocator takes no less from the driver.)
+  /// How many times the memory of an arena for the order of the capture lanes may take. Nodes
+  /// overtake no more of others than this allows. (An arena of 2 MiB costs nothing: torch's
+  /// allocator takes no less from the driver.)
   double parallel_memory = 1.05;
 };
 

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "pygraph/image.h"
+#include "pygraph/layout.h"
 #include "pygraph/relocate.h"
 
 namespace pygraph {
@@ -106,15 +107,15 @@ struct Lanes {
 };
 
 /// Gives each node, in the order of the listing, to the lane in which it would begin first, or to
-/// that of a node it waits for: one of `width` lanes. `costs`: how long each takes, in any unit.
+/// that of a node it waits for: one of `width` lanes. All are taken to run equally long.
 /// `windows`: how many of the nodes in front of it each may overtake, which bounds what is in use
 /// at the same time; 0: it runs behind all of them.
-Lanes in_lanes(const Edges& dependencies, std::span<const double> costs, std::size_t width,
+Lanes in_lanes(const Edges& dependencies, std::size_t width,
                std::span<const std::uint32_t> windows);
 
-/// Two nodes that no edge orders though they touch the same bytes and one writes, or though they
-/// are to stay in order; none: there is no race.
+/// Two nodes that `order` does not order though they touch the same bytes and one writes, or though
+/// they are to stay in order; none: there is no race.
 std::optional<std::pair<std::uint32_t, std::uint32_t>> find_race(const Accesses& accesses,
-                                                                 const Edges& edges);
+                                                                 const NodeOrder& order);
 
 }  // namespace pygraph

@@ -242,6 +242,17 @@ std::size_t Image::count(NodeKind kind) const noexcept {
       nodes.begin(), nodes.end(), [=](const Node& node) { return node.kind == kind; }));
 }
 
+std::vector<std::uint32_t> Image::by_creation() const {
+  std::vector<std::uint32_t> found;
+  if (created.size() == nodes.size()) {
+    found.resize(nodes.size());
+    for (std::uint32_t node = 0; node < found.size(); ++node) {
+      found[created[node]] = node;
+    }
+  }
+  return found;
+}
+
 namespace {
 
 /// Reads until a node is met that flattening would replace, if `stop` says so.

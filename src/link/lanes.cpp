@@ -15,15 +15,6 @@ constexpr std::size_t kMostNodes = 4096;
 /// What torch's allocator takes from the driver at least (kSmallBuffer, CUDACachingAllocator).
 constexpr std::size_t kFreeBytes = std::size_t{2} << 20;
 
-std::vector<Region> places_of(const LinkRequest& request) {
-  std::vector<Region> places;
-  places.reserve(request.regions.size());
-  for (const LinkRegion& region : request.regions) {
-    places.push_back(region.place);
-  }
-  return places;
-}
-
 /// Whether all blocks of a kernel must be resident at once, since they wait for each other: beside
 /// another of its kind neither might get the room.
 bool is_cooperative(const Driver& driver, const Node& node) {
@@ -79,9 +70,9 @@ std::vector<std::size_t> memory_by_node(std::span<const Buffer> buffers, const N
 }
 
 /// Takes a quarter off the windows of nodes that may run while more memory than `limit` is in use;
-/// if it is enough everywhere and only cannot be laid out, while the most is, to a twentieth. At
-/// least one node has a smaller one then, unless none has any.
-void narrow(std::vector<std::uint32_t>& windows, const std::vector<std::size_t>& memory,
+/// if it is enough everywhere and only cannot be laid out, while the most is, to a twentieth.
+/// False if no node has a smaller one then.
+bool narrow(std::vector<std::uint32_t>& windows, const std::vector<std::size_t>& memory,
             std::size_t limit) {
   const std::size_t count = windows.size();
   // How many nodes may run while a node does, or in front of it, that stand behind it; or it may
@@ -102,15 +93,18 @@ void narrow(std::vector<std::uint32_t>& windows, const std::vector<std::size_t>&
     most = full[node] ? std::max(most, memory[node]) : most;
   }
   const std::size_t above = std::min(limit, most / 20 * 19);
+  bool smaller = false;
   std::optional<std::size_t> last;  // up to this node, at which it is too much
   for (std::size_t node = 0; node < count; ++node) {
     if (full[node] && memory[node] > above) {
       last = node;
     }
     if (last && *last + windows[node] >= node) {
+      smaller = smaller || windows[node] != 0;
       windows[node] = windows[node] * 3 / 4;
     }
   }
+  return smaller;
 }
 
 /// The graph's edges, which are those of `image`, become `edges`.
@@ -140,23 +134,24 @@ void thread(const Driver& driver, CUgraph graph, const Image& image, const Edges
 
 }  // namespace
 
-Layout lay_out_for(const Image& image, const Scratch& scratch, const LinkOptions& options) {
-  return lay_out(scratch.buffers(), NodeOrder(image),
+Layout lay_out_for(const NodeOrder& order, const Scratch& scratch, const LinkOptions& options) {
+  return lay_out(scratch.buffers(), order,
                  {.share = options.share_scratch,
                   .in_pieces = options.arena_in_pieces,
                   .lenders = scratch.lenders(),
                   .smallest_loan = options.smallest_loan});
 }
 
-void spread_over_lanes(const Driver& driver, const LinkRequest& request, const Scratch& scratch,
+void spread_over_lanes(const Driver& driver, const LinkRequest& request,
+                       std::span<const Region> places, const Scratch& scratch,
                        LinkedGraph& linked) {
   const LinkOptions& options = request.options;
   const std::size_t nodes = linked.image.nodes.size();
   if (nodes > kMostNodes) {
     return;
   }
-  Accesses accesses = accesses_of(linked.image, linked.relocations, linked.table.foreign,
-                                  places_of(request), request.known);
+  Accesses accesses =
+      accesses_of(linked.image, linked.relocations, linked.table.foreign, places, request.known);
   for (std::size_t node = 0; node < nodes; ++node) {
     if (is_cooperative(driver, linked.image.nodes[node])) {
       accesses.barrier[node] = true;
@@ -166,22 +161,24 @@ void spread_over_lanes(const Driver& driver, const LinkRequest& request, const S
   const auto limit = std::max(
       kFreeBytes,
       static_cast<std::size_t>(options.parallel_memory * static_cast<double>(linked.layout.bytes)));
-  const std::vector<double> costs(nodes, 1.0);
   std::vector<std::uint32_t> windows(nodes, static_cast<std::uint32_t>(nodes));
   while (true) {
-    Lanes lanes = in_lanes(dependencies, costs, options.lanes, windows);
+    Lanes lanes = in_lanes(dependencies, options.lanes, windows);
     if (lanes.count == 1) {
       return;
     }
     Image image;
     image.nodes.resize(nodes);
     image.edges = std::move(lanes.edges);
-    Layout layout = lay_out_for(image, scratch, options);
+    const NodeOrder order(image);
+    Layout layout = lay_out_for(order, scratch, options);
     if (layout.bytes > limit) {
-      narrow(windows, memory_by_node(scratch.buffers(), NodeOrder(image)), limit);
+      if (!narrow(windows, memory_by_node(scratch.buffers(), order), limit)) {
+        return;
+      }
       continue;
     }
-    if (find_race(placed(accesses, scratch, layout, linked.arena), image.edges)) {
+    if (find_race(placed(accesses, scratch, layout, linked.arena), order)) {
       return;
     }
     thread(driver, linked.graph.get(), linked.image, image.edges);

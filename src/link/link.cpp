@@ -17,9 +17,10 @@ struct LinkContext {
   const Driver& driver;
   const LinkRequest& request;
   LinkedGraph linked{};
-  Prepared a{};               ///< capture A; its graph and image move to `linked`
-  Prepared b{};               ///< its probe
-  std::vector<Region> own{};  ///< the memory that the graphs allocate themselves
+  Prepared a{};                  ///< capture A; its graph and image move to `linked`
+  Prepared b{};                  ///< its probe
+  std::vector<Region> own{};     ///< the memory that the graphs allocate themselves
+  std::vector<Region> places{};  ///< of the given regions, then of `own`
   Scratch scratch{{}, {}, {}, 0};
 
   /// The program's region of the first of `own`, until the arena swallows them: the destinations of
@@ -53,7 +54,7 @@ IsDeviceMemory device_memory_test(const Driver& driver) {
 
 void find_relocations(LinkContext& context) {
   const LinkRequest& request = context.request;
-  std::vector<Region> places;
+  std::vector<Region>& places = context.places;
   places.reserve(request.regions.size() + context.own.size());
   for (const LinkRegion& region : request.regions) {
     places.push_back(region.place);
@@ -102,7 +103,7 @@ void find_scratch(LinkContext& context) {
 
 void lay_out_whole(LinkContext& context) {
   LinkedGraph& linked = context.linked;
-  linked.layout = lay_out_for(linked.image, context.scratch, context.request.options);
+  linked.layout = lay_out_for(NodeOrder(linked.image), context.scratch, context.request.options);
   linked.spans.assign(linked.layout.pieces.size(), {});
 }
 
@@ -144,7 +145,8 @@ void cut_into_parts(LinkContext& context) {
 
 void run_side_by_side(LinkContext& context) {
   if (context.linked.cuts.empty() && context.request.options.lanes > 1) {
-    spread_over_lanes(context.driver, context.request, context.scratch, context.linked);
+    const auto given = std::span(context.places).first(context.request.regions.size());
+    spread_over_lanes(context.driver, context.request, given, context.scratch, context.linked);
   }
 }
 

@@ -21,13 +21,7 @@ void sort_by_time(std::vector<Evidence>& evidence) {
 
 Operators::Operators(const Image& image, std::span<const OperatorSpan> spans)
     : image_(image), operator_of_(image.nodes.size(), kNone) {
-  if (image.created.size() != image.nodes.size()) {
-    return;
-  }
-  std::vector<std::uint32_t> by_creation(image.nodes.size());
-  for (std::uint32_t node = 0; node < by_creation.size(); ++node) {
-    by_creation[image.created[node]] = node;
-  }
+  const std::vector<std::uint32_t> by_creation = image.by_creation();
   for (const OperatorSpan& span : spans) {
     const std::size_t end = std::min<std::size_t>(span.end, by_creation.size());
     if (span.begin + std::size_t{1} >= end) {

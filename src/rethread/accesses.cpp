@@ -45,6 +45,13 @@ bool mentions(const std::vector<Access>& accesses, std::uint32_t region) {
                      [region](const Access& each) { return each.region == region; });
 }
 
+/// All of a region is read and written, unless it is known what is done to it.
+void add_whole(std::vector<Access>& accesses, std::uint32_t region) {
+  if (!mentions(accesses, region)) {
+    accesses.push_back({region, true, {}});
+  }
+}
+
 /// What the nodes of one operator do: the same for each of them, since one may make a table of
 /// addresses that the next reads memory through.
 std::vector<Access> declared(const KnownNodes& known, const Places& places) {
@@ -70,18 +77,6 @@ bool all_declared(const std::vector<CUdeviceptr>& addresses, const KnownNodes& k
   });
 }
 
-/// Nodes by the order in which they were created; empty where that is not known.
-std::vector<std::uint32_t> by_creation(const Image& image) {
-  std::vector<std::uint32_t> found;
-  if (image.created.size() == image.nodes.size()) {
-    found.resize(image.nodes.size());
-    for (std::uint32_t node = 0; node < found.size(); ++node) {
-      found[image.created[node]] = node;
-    }
-  }
-  return found;
-}
-
 bool does_what_no_word_tells(const Node& node) {
   return node.kind == NodeKind::kHost || node.kind == NodeKind::kEventRecord ||
          node.kind == NodeKind::kEventWait;
@@ -103,27 +98,23 @@ Accesses accesses_of(const Image& image, std::span<const Relocation> relocations
   }
   Accesses found{.of_node = std::vector<std::vector<Access>>(count),
                  .barrier = std::vector<bool>(count)};
-  const std::vector<std::uint32_t> order = by_creation(image);
+  const std::vector<std::uint32_t> order = image.by_creation();
   const Places index(places);
   std::vector<bool> is_known(count);
   for (const KnownNodes& each : known) {
     const std::size_t end = std::min<std::size_t>(each.end, order.size());
     std::vector<Access> all = declared(each, index);
-    std::vector<Access> own;
     if (each.in_order) {
-      own.push_back({kOrder, true, {}});
+      all.push_back({kOrder, true, {}});
     }
     for (std::size_t i = each.begin; i < end; ++i) {
       for (const std::uint32_t region : mentioned[order[i]]) {
-        if (!mentions(all, region) && !mentions(own, region)) {
-          own.push_back({region, true, {}});
-        }
+        add_whole(all, region);
       }
       if (!all_declared(unknown[order[i]], each)) {
-        own.push_back({kUnknownMemory, true, {}});
+        all.push_back({kUnknownMemory, true, {}});
       }
     }
-    all.insert(all.end(), own.begin(), own.end());
     for (std::size_t i = each.begin; i < end; ++i) {
       found.of_node[order[i]] = all;
       is_known[order[i]] = true;
@@ -138,9 +129,7 @@ Accesses accesses_of(const Image& image, std::span<const Relocation> relocations
       continue;
     }
     for (const std::uint32_t region : mentioned[node]) {
-      if (!mentions(found.of_node[node], region)) {
-        found.of_node[node].push_back({region, true, {}});
-      }
+      add_whole(found.of_node[node], region);
     }
     if (!unknown[node].empty()) {
       found.of_node[node].push_back({kUnknownMemory, true, {}});

@@ -51,8 +51,7 @@ bool conflict(const Access& left, const Access& right) {
 /// What nodes did to a region, but for what a later write has covered.
 struct Use {
   std::uint32_t node;
-  bool writes;
-  ByteSet bytes;
+  Access access;
 };
 
 /// Uses of each region, by its number.
@@ -65,7 +64,7 @@ class Uses {
       return;
     }
     for (const Use& use : uses->second) {
-      if ((use.writes || access.writes) && overlap(use.bytes, access.bytes)) {
+      if (conflict(use.access, access)) {
         before.push_back(use.node);
       }
     }
@@ -74,9 +73,9 @@ class Uses {
   void add(std::uint32_t node, const Access& access) {
     std::vector<Use>& uses = of_[access.region];
     if (access.writes) {  // what it covers is behind it: who waits for it waits for that, too
-      std::erase_if(uses, [&](const Use& use) { return covers(access.bytes, use.bytes); });
+      std::erase_if(uses, [&](const Use& use) { return covers(access.bytes, use.access.bytes); });
     }
-    uses.push_back({node, access.writes, access.bytes});
+    uses.push_back({node, access});
   }
 
  private:
@@ -118,25 +117,25 @@ Edges true_dependencies(const Accesses& accesses) {
   return edges;
 }
 
-Lanes in_lanes(const Edges& dependencies, std::span<const double> costs, std::size_t width,
+Lanes in_lanes(const Edges& dependencies, std::size_t width,
                std::span<const std::uint32_t> windows) {
-  const auto count = static_cast<std::uint32_t>(costs.size());
+  const auto count = static_cast<std::uint32_t>(windows.size());
   Lanes found{.edges = {}, .lane = std::vector<std::uint32_t>(count)};
   std::vector<std::vector<std::uint32_t>> before(count);
   for (const auto& [from, to] : dependencies) {
     before[to].push_back(from);
   }
   struct Lane {
-    double free = 0;
+    std::uint32_t free = 0;
     std::vector<std::uint32_t> nodes{};
   };
   std::vector<Lane> lanes(std::max<std::size_t>(width, 1));
-  std::vector<double> done(count);
+  std::vector<std::uint32_t> done(count);
   Before reach(count);
   for (std::uint32_t node = 0; node < count; ++node) {
     std::vector<std::uint32_t>& waits_for = before[node];
     const std::uint32_t overtaken = node - std::min(node, windows[node]);
-    double ready = 0;
+    std::uint32_t ready = 0;
     for (const Lane& lane : lanes) {  // the last of each that it may not overtake
       const auto after = std::lower_bound(lane.nodes.begin(), lane.nodes.end(), overtaken);
       if (after != lane.nodes.begin()) {
@@ -152,8 +151,8 @@ Lanes in_lanes(const Edges& dependencies, std::span<const double> costs, std::si
     };
     std::size_t chosen = 0;
     for (std::size_t i = 1; i < lanes.size(); ++i) {
-      const double begins = std::max(lanes[i].free, ready);
-      const double best = std::max(lanes[chosen].free, ready);
+      const std::uint32_t begins = std::max(lanes[i].free, ready);
+      const std::uint32_t best = std::max(lanes[chosen].free, ready);
       if (begins < best || (begins == best && follows(lanes[i]) && !follows(lanes[chosen]))) {
         chosen = i;
       }
@@ -163,7 +162,7 @@ Lanes in_lanes(const Edges& dependencies, std::span<const double> costs, std::si
       waits_for.push_back(lane.nodes.back());
     }
     found.count += lane.nodes.empty() ? 1 : 0;
-    done[node] = lane.free = std::max(lane.free, ready) + costs[node];
+    done[node] = lane.free = std::max(lane.free, ready) + 1;
     lane.nodes.push_back(node);
     found.lane[node] = static_cast<std::uint32_t>(chosen);
     add_least(found.edges, reach, node, std::move(waits_for));
@@ -173,17 +172,13 @@ Lanes in_lanes(const Edges& dependencies, std::span<const double> costs, std::si
 }
 
 std::optional<std::pair<std::uint32_t, std::uint32_t>> find_race(const Accesses& accesses,
-                                                                 const Edges& edges) {
+                                                                 const NodeOrder& order) {
   const auto count = static_cast<std::uint32_t>(accesses.of_node.size());
-  Before reach(count);
-  Edges by_end = edges;
-  std::sort(by_end.begin(), by_end.end(),
-            [](const auto& left, const auto& right) { return left.second < right.second; });
-  for (const auto& [from, to] : by_end) {
-    reach.add(to, from);
-  }
+  const auto ordered = [&order](std::uint32_t one, std::uint32_t other) {
+    return order.precedes(std::min(one, other), std::max(one, other));
+  };
   for (const auto& [before, after] : accesses.together) {
-    if (!reach.has(std::max(before, after), std::min(before, after))) {
+    if (!ordered(before, after)) {
       return std::pair{before, after};
     }
   }
@@ -199,7 +194,7 @@ std::optional<std::pair<std::uint32_t, std::uint32_t>> find_race(const Accesses&
       for (std::size_t j = 0; j < i; ++j) {
         const auto [before, earlier] = all[j];
         const auto [after, later] = all[i];
-        if (before != after && !reach.has(after, before) && conflict(*earlier, *later)) {
+        if (before != after && !ordered(before, after) && conflict(*earlier, *later)) {
           return std::pair{before, after};
         }
       }
@@ -207,7 +202,7 @@ std::optional<std::pair<std::uint32_t, std::uint32_t>> find_race(const Accesses&
   }
   for (std::uint32_t node = 0; node < count; ++node) {
     for (std::uint32_t each = 0; accesses.barrier[node] && each < count; ++each) {
-      if (each != node && !reach.has(std::max(each, node), std::min(each, node))) {
+      if (each != node && !ordered(each, node)) {
         return std::pair{std::min(each, node), std::max(each, node)};
       }
     }

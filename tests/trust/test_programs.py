@@ -39,18 +39,11 @@ def test_random_programs_on_the_twin(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.slow
-def test_random_programs_side_by_side_on_the_twin(capsys: pytest.CaptureFixture[str]) -> None:
-    tally = fleet.run("twin-lanes", fleet.PROFILES["lanes"], workers=2, chunk_timeout_s=1800)
-    with capsys.disabled():
-        print("\n" + tally.summary())
-    assert not tally.failures
-    assert tally.graphed_share() >= GRAPHED_SHARE
-    assert tally.replays > tally.programs
-
-
-@pytest.mark.slow
-def test_random_programs_train_on_the_twin(capsys: pytest.CaptureFixture[str]) -> None:
-    tally = fleet.run("twin-train", fleet.PROFILES["train"], workers=2, chunk_timeout_s=1800)
+@pytest.mark.parametrize("way", ["train", "lanes"])
+def test_random_programs_in_other_ways_on_the_twin(
+    way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = fleet.run(f"twin-{way}", fleet.PROFILES[way], workers=2, chunk_timeout_s=1800)
     with capsys.disabled():
         print("\n" + tally.summary())
     assert not tally.failures

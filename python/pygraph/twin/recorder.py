@@ -164,15 +164,17 @@ class _Recorder(UnseenByDynamo):
         try:
             with DisableFunction():
                 result = self._record(func, operator, args, kwargs)
-            if (after := self._count()) > before:
-                nodes = accesses.known_nodes((before, after), func, args, kwargs, result)
-                self.known.append(nodes)
+            self._note(before, func, args, kwargs, result)
             return result
         except (ValueDependent, Unsupported) as error:
             raise NotRecordable(str(func), str(error)) from None
 
     def _count(self) -> int:
         return int(_engine.captured_nodes(self._stream, twin=True)) if self._observed else 0
+
+    def _note(self, before: int, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if (after := self._count()) > before:
+            self.known.append(accesses.known_nodes((before, after), func, args, kwargs, result))
 
     def _higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
         def with_operator(inner: Any, args: Any, kwargs: Any) -> Any:
@@ -183,8 +185,7 @@ class _Recorder(UnseenByDynamo):
         if result is NotImplemented:
             raise NotRecordable(func.name(), "is a higher-order operator")
         del self.known[inside:]  # its nodes are one operator's, which draws
-        if (after := self._count()) > before:
-            self.known.append(accesses.known_nodes((before, after), func, args, kwargs, result))
+        self._note(before, func, args, kwargs, result)
         return result
 
     def _record(self, func: Any, operator: Operator, args: Any, kwargs: Any) -> Any:

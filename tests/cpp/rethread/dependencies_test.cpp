@@ -15,6 +15,10 @@ Accesses accesses(std::vector<std::vector<Access>> of_node) {
   return {.of_node = std::move(of_node), .barrier = std::vector<bool>(count), .together = {}};
 }
 
+std::optional<testing::Edge> race(const Accesses& all, const Edges& edges) {
+  return find_race(all, NodeOrder(testing::graph_of(all.of_node.size(), edges)));
+}
+
 const Access kReads0{0, false};
 const Access kWrites0{0, true};
 const Access kReads1{1, false};
@@ -25,7 +29,7 @@ TEST(TrueDependencies, ReadersOfOneWriteAreIndependent) {
   const Accesses all = accesses({{kWrites0}, {kReads0, kWrites1}, {kReads0, kWrites2}});
   const Edges edges = true_dependencies(all);
   EXPECT_EQ(edges, (Edges{{0, 1}, {0, 2}}));
-  EXPECT_FALSE(find_race(all, edges));
+  EXPECT_FALSE(race(all, edges));
 }
 
 TEST(TrueDependencies, AWriteWaitsForAllWhoRead) {
@@ -51,20 +55,19 @@ TEST(TrueDependencies, AllWaitForABarrierAndItForAll) {
   all.barrier[2] = true;
   const Edges edges = true_dependencies(all);
   EXPECT_EQ(edges, (Edges{{0, 2}, {1, 2}, {2, 3}, {2, 4}}));
-  EXPECT_FALSE(find_race(all, edges));
-  EXPECT_TRUE(find_race(all, {{0, 2}, {1, 2}, {2, 3}}));
+  EXPECT_FALSE(race(all, edges));
+  EXPECT_TRUE(race(all, {{0, 2}, {1, 2}, {2, 3}}));
 }
 
 TEST(TrueDependencies, NodesOfOneOperatorStayInOrder) {
   Accesses all = accesses({{kWrites0}, {kWrites1}});
   all.together.emplace_back(0, 1);
   EXPECT_EQ(true_dependencies(all), (Edges{{0, 1}}));
-  EXPECT_TRUE(find_race(all, {}));
+  EXPECT_TRUE(race(all, {}));
 }
 
 Lanes lanes_of(const Edges& dependencies, std::size_t nodes, std::uint32_t width) {
-  return in_lanes(dependencies, std::vector<double>(nodes, 1.0), width,
-                  std::vector<std::uint32_t>(nodes, 1000));
+  return in_lanes(dependencies, width, std::vector<std::uint32_t>(nodes, 1000));
 }
 
 TEST(Lanes, OneLaneIsAChain) {
@@ -91,12 +94,11 @@ TEST(Lanes, ThereAreNoMoreThanAsked) {
 }
 
 TEST(Lanes, ANodeOvertakesNoMoreThanItsWindow) {
-  const std::vector<double> costs(5, 1.0);
-  const Lanes behind_all = in_lanes({}, costs, 8, std::vector<std::uint32_t>{9, 9, 0, 9, 9});
+  const Lanes behind_all = in_lanes({}, 8, std::vector<std::uint32_t>{9, 9, 0, 9, 9});
   EXPECT_EQ(behind_all.edges, (Edges{{0, 2}, {1, 2}}));
-  const Lanes one = in_lanes({}, costs, 8, std::vector<std::uint32_t>(5, 1));
+  const Lanes one = in_lanes({}, 8, std::vector<std::uint32_t>(5, 1));
   EXPECT_EQ(one.edges, (Edges{{0, 2}, {0, 3}, {1, 3}, {1, 4}, {2, 4}}));
-  EXPECT_EQ(in_lanes({}, costs, 8, std::vector<std::uint32_t>(5, 0)).count, 1U);
+  EXPECT_EQ(in_lanes({}, 8, std::vector<std::uint32_t>(5, 0)).count, 1U);
 }
 
 TEST(FindRace, AMissingEdgeIsFoundWhicheverItIs) {
@@ -109,15 +111,14 @@ TEST(FindRace, AMissingEdgeIsFoundWhicheverItIs) {
     }
     const Accesses all = accesses(std::move(of_node));
     const Edges edges = true_dependencies(all);
-    ASSERT_FALSE(find_race(all, edges)) << turn;
+    ASSERT_FALSE(race(all, edges)) << turn;
     for (std::size_t i = 0; i < edges.size(); ++i) {
       Edges fewer = edges;
       fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
-      const auto race = find_race(all, fewer);
-      ASSERT_TRUE(race) << turn << ": without edge " << i;
+      ASSERT_TRUE(race(all, fewer)) << turn << ": without edge " << i;
     }
     const Lanes lanes = lanes_of(edges, 24, static_cast<std::uint32_t>(1 + random() % 4));
-    ASSERT_FALSE(find_race(all, lanes.edges)) << turn;
+    ASSERT_FALSE(race(all, lanes.edges)) << turn;
   }
 }
 
