@@ -195,8 +195,9 @@ class Rank:
 
     def side_by_side(self, steps: int) -> dict[str, Any]:
         """So many training steps of pygraph and of the same compiled code without graphs, on the
-        same batches: losses that differ in a bit, and what memory has grown by since a tenth."""
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        same batches: losses that differ in a bit, and what memory has grown by since a tenth.
+        Attention that is only warned of adds up in any order where others use the GPU."""
+        torch.use_deterministic_algorithms(True)
         programs = [
             self.workload.program(mode, self.device, self.tiny) for mode in ("default", "pygraph")
         ]
@@ -305,6 +306,8 @@ def main(
     rank = int(os.environ["RANK"])
     where: dict[str, Any] = {}
     torch.set_float32_matmul_precision("high")
+    if steps:  # as cuBLAS asks for where results are to be the same (torch, "Reproducibility")
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     if torch.cuda.is_available():
         torch.cuda.set_device(rank)
         where["device_id"] = torch.device("cuda", rank)

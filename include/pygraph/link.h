@@ -178,4 +178,23 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request);
 /// DriverError.
 LinkedGraph delayed(const Driver& driver, const LinkedGraph& linked, std::uint64_t seed);
 
+/// Memory of a device.
+struct MemoryRange {
+  CUdeviceptr address = 0;
+  std::size_t bytes = 0;
+};
+
+/// How much may_lead_to reads: twice the largest workspace that cuBLAS makes by itself (32 MiB on
+/// Hopper; cuBLAS, cublasSetWorkspace), some tens of milliseconds.
+inline constexpr std::size_t kMostFollowed = std::size_t{64} << 20;
+
+/// Whether a kernel that has some foreign addresses may find one of `places` by them: an allocation
+/// that one of them points into holds an address in a place, or one past its end, or an address of
+/// another allocation of which the same is true. Also true where that cannot be told: an allocation
+/// is unknown to the driver, cannot be read, or there is more to read than kMostFollowed. Addresses
+/// are looked for at multiples of 8 bytes, as a GPU loads them (CUDA C++ programming guide, Device
+/// Memory Accesses). What `stream` was given before has run by then; it must not be capturing.
+bool may_lead_to(const Driver& driver, CUstream stream, std::span<const CUdeviceptr> foreign,
+                 std::span<const MemoryRange> places);
+
 }  // namespace pygraph

@@ -359,6 +359,22 @@ void bind_link(nb::module_& module) {
       "into region copy_regions[0] + i; `operators` are the nodes that were launched together, as "
       "(count before, count after). The rest: LinkRequest, LinkOptions.");
 
+  module.def(
+      "may_lead_to",
+      [](std::uint64_t stream, const std::vector<CUdeviceptr>& foreign,
+         const std::vector<std::pair<CUdeviceptr, std::size_t>>& places, bool twin) {
+        std::vector<MemoryRange> ranges;
+        ranges.reserve(places.size());
+        for (const auto& [address, bytes] : places) {
+          ranges.push_back({address, bytes});
+        }
+        return may_lead_to(choose_driver(twin), reinterpret_cast<CUstream>(stream),  // NOLINT
+                           foreign, ranges);
+      },
+      nb::arg("stream"), nb::arg("foreign"), nb::arg("places"), nb::arg("twin") = false,
+      "Whether memory at `foreign` addresses leads to one of `places`, (address, bytes) each; see "
+      "may_lead_to in link.h. Never raises.");
+
   nb::class_<Program>(module, "Program", "An instantiated graph and its binding; see program.h.")
       .def("bind",
            [](Program& self, std::uint32_t region, std::uint64_t address) {

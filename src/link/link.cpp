@@ -4,6 +4,7 @@
 
 #include "copies.h"
 #include "cut.h"
+#include "foreign.h"
 #include "lanes.h"
 #include "prepare.h"
 #include "scratch.h"
@@ -40,16 +41,6 @@ void prepare(LinkContext& context) {
 void find_own_memory(LinkContext& context) {
   context.own =
       own_memory(context.a.allocations, context.b.allocations, context.linked.table.problems);
-}
-
-/// Whether a number is an address that the driver knows as device memory.
-IsDeviceMemory device_memory_test(const Driver& driver) {
-  return [&driver](CUdeviceptr address) {
-    unsigned int type = 0;
-    return driver.api.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) ==
-               CUDA_SUCCESS &&
-           type == CU_MEMORYTYPE_DEVICE;
-  };
 }
 
 void find_relocations(LinkContext& context) {

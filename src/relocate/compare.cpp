@@ -8,9 +8,9 @@
 #include <numeric>
 #include <optional>
 #include <stdexcept>
-#include <unordered_map>
 #include <utility>
 
+#include "device_memory.h"
 #include "number_index.h"
 #include "pygraph/relocate.h"
 
@@ -137,30 +137,6 @@ CopyEnd copy_end(const Node& node, std::uint32_t offset) {
       return CopyEnd::kDevice;
   }
 }
-
-/// Answers of an IsDeviceMemory, remembered: kernels of a graph repeat their constants.
-class DeviceMemoryTest {
- public:
-  explicit DeviceMemoryTest(const IsDeviceMemory& ask) : ask_(ask) {}
-
-  bool operator()(std::uint64_t value) {
-    constexpr std::uint64_t kLowest = std::uint64_t{64} << 10;
-    constexpr std::uint64_t kHighest = std::uint64_t{1} << 57;
-    if (!ask_ || value < kLowest || value >= kHighest) {
-      return false;
-    }
-    const auto [entry, fresh] = known_.try_emplace(value, false);
-    if (fresh) {
-      entry->second = ask_(value);
-    }
-    return entry->second;
-  }
-  [[nodiscard]] bool answers() const { return static_cast<bool>(ask_); }
-
- private:
-  const IsDeviceMemory& ask_;
-  std::unordered_map<std::uint64_t, bool> known_;
-};
 
 std::string text_of(const LaunchShape& shape) {
   return fmt::format("{} x {} x {} blocks of {} x {} x {} threads with {} bytes of shared memory",

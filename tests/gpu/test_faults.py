@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import itertools
 import time
@@ -289,3 +290,56 @@ def test_tables_in_memory_of_others_fail_the_proof() -> None:
     report = through_kept_tables(make_table)
     assert report.state != "graphed"
     assert "everything relocated: failed" in (report.reason or "")
+
+
+@pytest.fixture
+def hidden() -> Iterator[int]:
+    """The address of a MiB of zeros that torch knows nothing of, as libraries have."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    address = ctypes.c_uint64()
+    torch.cuda.synchronize()  # whose context is current
+    assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 20)) == 0
+    assert driver.cuMemsetD8_v2(address, ctypes.c_ubyte(0), ctypes.c_size_t(1 << 20)) == 0
+    torch.cuda.synchronize()
+    yield address.value
+    torch.cuda.synchronize()
+    assert driver.cuMemFree_v2(address) == 0
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_constants_move_where_unknown_memory_does_not_lead_to_them(
+    hidden: int, tells: bool
+) -> None:
+    """A library's workspace may hold anything, but no address of a weight; a table that it made of
+    weights does, and would not hear of a move."""
+    from table_kernels import double_through_table
+
+    from pygraph.capturing import tensors
+    from pygraph.runtime.compiled_graph import CompiledGraph
+
+    words = torch.empty(1 << 17, dtype=torch.int64, device="meta")
+    memory = tensors.at_address(words, hidden, 1 << 20, torch.device("cuda", 0))
+    source = memory[-100:].view(torch.float32)
+    source.copy_(randn(200))
+    memory[0] = source.data_ptr()
+    weight = randn(200)
+
+    def function(arguments: list[Any]) -> list[Any]:
+        x, held = arguments
+        out = torch.empty_like(x)
+        double_through_table[(1,)](memory, out, x.numel(), 256)
+        return [out.add_(x).mul_(held)]
+
+    memory[77] = weight.data_ptr() if tells else 0
+    graph = CompiledGraph(function, name="graph 0 (unknown memory)", constants=(1,))
+    for call in range(8):
+        if call == 4:
+            before, weight = weight, randn(200)
+            assert before.data_ptr() != weight.data_ptr()
+            memory[77] = weight.data_ptr() if tells else 0
+        x = randn(200)
+        (found,) = graph.dispatcher([x, weight])
+        assert torch.equal(found, (2 * source + x) * weight)
+    report = graph.refresh_report()
+    assert (report.state, report.unknown_words) == ("graphed", 1 if tells else 0)
+    assert report.relinks == (1 if tells else 0)

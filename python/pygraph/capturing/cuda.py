@@ -69,6 +69,9 @@ class Cuda(Device):
     def busy(self) -> bool:
         return bool(private.is_current_stream_capturing())
 
+    def stream(self) -> int:
+        return int(torch.cuda.current_stream(self.index).cuda_stream)
+
     def idle(self) -> bool:
         return bool(torch.cuda.current_stream(self.index).query())
 

@@ -113,6 +113,15 @@ class Device(abc.ABC):
     def space(self) -> _engine.PhantomSpace:
         """The phantom space; reserved and backed on first use, kept for later."""
 
+    def may_lead_to(self, foreign: Sequence[int], places: Sequence[tuple[int, int]]) -> bool:
+        """Whether memory of this device at `foreign` addresses holds an address in one of `places`,
+        (address, bytes) each, leads to memory that does, or cannot be followed (link.h)."""
+        return _engine.may_lead_to(self.stream(), foreign, places, twin=self.twin)
+
+    @abc.abstractmethod
+    def stream(self) -> int:
+        """The current stream's handle."""
+
     @abc.abstractmethod
     def record(
         self,

@@ -104,11 +104,13 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
     compared = time.perf_counter()
 
     # Words that no region explains stay; the callable's own tensors among them are kept alive.
-    # Where they are in a constant argument, it must stay, too.
+    # Where they are in a constant argument, it must stay, too; all constants must while a word that
+    # nobody knows may lead to one.
     left = foreign.without_leftovers(request, a, linked.foreign_words)
     stays = foreign.require_allowed(request, left)
     owned, unknown = foreign.explain(request.holdings, left)
     unknown = foreign.unexplained(a, linked.foreign_words, unknown)
+    unknown = foreign.that_lead(request, unknown)
 
     # How each argument reaches the graph, and each generator.
     specs = arguments.specifications(

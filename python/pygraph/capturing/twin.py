@@ -114,6 +114,9 @@ class Twin(Device):
     def busy(self) -> bool:
         return False
 
+    def stream(self) -> int:
+        return 0
+
     def idle(self) -> bool:
         """Always: its kernels run within the call."""
         return True
