@@ -19,7 +19,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 import pygraph
 from pygraph.runtime import devices
@@ -50,6 +57,22 @@ def compiled(module: Any, launch: str = "after_guards") -> Any:
 
 def inference(layers: int, launch: str = "after_guards") -> Call:
     function, inputs = compiled(network(layers), launch), turns(1)
+
+    @torch.no_grad()
+    def call() -> Any:
+        return function(*next(inputs))
+
+    return call
+
+
+def tensor_parallel(layers: int) -> Call:
+    """By a group of this process alone. Each parameter is a DTensor."""
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    module, styles = network(layers), itertools.cycle((ColwiseParallel(), RowwiseParallel()))
+    plan = {str(2 * layer): next(styles) for layer in range(layers)}
+    split = parallelize_module(module, init_device_mesh("cpu", (1,)), plan)
+    function, inputs = compiled(split, "before_guards"), turns(1)
 
     @torch.no_grad()
     def call() -> Any:
@@ -133,6 +156,7 @@ CASES: dict[str, Callable[[], Call | tuple[Call, Counted]]] = {
     "inference, 8 layers, on a guess": lambda: inference(8, "always"),
     "inference, 8 layers, past the guards": lambda: inference(8, "before_guards"),
     "inference, 32 layers": lambda: inference(32),
+    "tensor parallel, 8 layers, past the guards": lambda: tensor_parallel(8),
     "frozen, 1 layer": lambda: frozen(1),
     "frozen, 64 layers": lambda: frozen(64),
     "training, 8 layers": lambda: training(8),

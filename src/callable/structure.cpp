@@ -1,5 +1,7 @@
 #include "structure.h"
 
+#include <structmember.h>  // T_OBJECT_EX
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -96,6 +98,9 @@ class TensorAttribute {
                                   : definition_->get(tensor, definition_->closure);
   }
   [[nodiscard]] PyObject* name() const noexcept { return name_; }
+  [[nodiscard]] bool is(const PyGetSetDef* definition) const noexcept {
+    return definition == definition_;
+  }
 
  private:
   PyObject* name_ = nullptr;
@@ -105,6 +110,65 @@ class TensorAttribute {
 const TensorAttribute& grad() {
   static const TensorAttribute attribute("grad");  // NOLINT: lives as long as the process
   return attribute;
+}
+
+/// The version of a class, which ends with a change; 0: it has none.
+unsigned int version_of(PyTypeObject* type) noexcept {
+#if PY_VERSION_HEX >= 0x030C0000
+  PyUnstable_Type_AssignVersionTag(type);
+#endif
+  return type->tp_version_tag;
+}
+
+/// How objects of `type` have an attribute. Slots, and what C code computes, come before the
+/// variables of an object (Python's data model, Invoking Descriptors); the rest is looked up.
+AttributeReader reader_of(PyTypeObject* type, PyObject* name) noexcept {
+  AttributeReader made{.version = version_of(type)};
+  const PythonRef found =
+      PythonRef::stolen(PyObject_GetAttr(reinterpret_cast<PyObject*>(type), name));
+  PyErr_Clear();
+  if (!found || type->tp_getattro != PyObject_GenericGetAttr) {
+    return made;
+  }
+  if (Py_IS_TYPE(found.get(), &PyMemberDescr_Type)) {
+    const PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(found.get())->d_member;
+    const bool object = member->type == T_OBJECT_EX || member->type == T_OBJECT;
+    const bool own = PyType_IsSubtype(type, PyDescr_TYPE(found.get())) != 0;  // or its metaclass's
+    made.slot = object && own ? member->offset : 0;
+  } else if (Py_IS_TYPE(found.get(), &PyGetSetDescr_Type) &&
+             PyType_IsSubtype(type, PyDescr_TYPE(found.get())) != 0) {
+    made.computed = reinterpret_cast<PyGetSetDescrObject*>(found.get())->d_getset;
+  }
+  return made;
+}
+
+const TensorAttribute& requires_grad() {
+  static const TensorAttribute attribute("requires_grad");  // NOLINT: lives as long as the process
+  return attribute;
+}
+
+/// An attribute of an object, or null, where it has none; leaves no Python error set.
+PythonRef attribute_of(PyObject* object, PyObject* name, AttributeReader& reader) noexcept {
+  if (reader.version == 0 || reader.version != Py_TYPE(object)->tp_version_tag) {
+    reader = reader_of(Py_TYPE(object), name);
+  }
+  if (reader.slot != 0) {
+    auto* slot = reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + reader.slot);
+    if (*slot != nullptr) [[likely]] {  // else it is None, or there is none
+      return PythonRef::to(*slot);
+    }
+  }
+  if (reader.computed != nullptr && requires_grad().is(reader.computed)) {
+    // Torch first asks a class that tensors are made of others with, in Python.
+    return PythonRef::to(torch_api().requires_grad(object) ? Py_True : Py_False);
+  }
+  PyObject* value = reader.computed == nullptr
+                        ? PyObject_GetAttr(object, name)
+                        : reader.computed->get(object, reader.computed->closure);
+  if (value == nullptr) {
+    PyErr_Clear();
+  }
+  return PythonRef::stolen(value);
 }
 
 /// What runs when a leaf gets a gradient.
@@ -261,13 +325,20 @@ class Structure::Walk {
  private:
   bool admits(PyObject* object) {
     if (recorder_ == nullptr) {
-      return compare(object);
+      return is_same_leaf(nodes_[at_], object) ? ++at_ != 0 : compare(object);
     }
     const Recorder::Position outer =
         recorder_->enter(static_cast<std::uint32_t>(at_), nodes_[at_], object);
     const bool same = compare(object);
     recorder_->leave(outer, static_cast<std::uint32_t>(at_));
     return same;
+  }
+
+  /// What most places are, and needs nothing of a walk's: the very object, or a value as it was.
+  static bool is_same_leaf(const Place& node, PyObject* object) noexcept {
+    const bool fixed = node.kind == Place::Kind::kIs || node.kind == Place::Kind::kValue;
+    return ((fixed && node.object.get() == object) || node.kind == Place::Kind::kAny) &&
+           node.number < 0 && node.returned < 0;
   }
 
   bool compare(PyObject* object) {
@@ -520,10 +591,7 @@ class Structure::Walk {
   bool attributes(const Place& node, PyObject* object) {
     for (std::uint32_t i = 0; i < node.children; ++i) {
       PyObject* key = nodes_[at_].key.get();
-      const PythonRef value = PythonRef::stolen(PyObject_GetAttr(object, key));
-      if (!value) {
-        PyErr_Clear();
-      }
+      const PythonRef value = attribute_of(object, key, nodes_[at_].reader);
       note(Slot::Owner::kAttribute, object, key, 0);
       if (!(value ? admits(value.get()) : admits_nothing())) {
         return false;
@@ -601,10 +669,7 @@ class Structure::Walk {
         !looked_up(node, object)) {
       return false;
     }
-#if PY_VERSION_HEX >= 0x030C0000
-    PyUnstable_Type_AssignVersionTag(type);
-#endif
-    node.version = type->tp_version_tag;  // 0: has none
+    node.version = version_of(type);
     return true;
   }
 

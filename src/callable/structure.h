@@ -48,6 +48,14 @@ struct TensorShape {
   mutable bool has_seen = false;
 };
 
+/// How an attribute of a class's objects is read past the look-up of its name, until the class
+/// changes, or one that it is derived from.
+struct AttributeReader {
+  unsigned int version = 0;  ///< CPython's for the class, which no other class has; 0: not known
+  Py_ssize_t slot = 0;       ///< where an object has it, in bytes; 0: it has no slot
+  const PyGetSetDef* computed = nullptr;  ///< null: not by C code
+};
+
 /// One place of the tree, with `children` places below it, which follow.
 struct Place {
   enum class Kind : std::uint8_t {
@@ -88,7 +96,8 @@ struct Place {
   PythonRef type;
   PythonRef key;  ///< in the container above; null: none, or the place before this one is the key
   std::unique_ptr<const TensorShape> shape = {};  ///< of a tensor
-  mutable unsigned int version = 0;  ///< kMethods: CPython's for the class, which a change ends
+  mutable unsigned int version = 0;     ///< kMethods: CPython's for the class, which a change ends
+  mutable AttributeReader reader = {};  ///< below kAttributes: of the attribute
 };
 
 /// A place that a call gives another tensor, or None.

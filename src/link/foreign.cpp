@@ -1,9 +1,9 @@
 #include "foreign.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "pygraph/link.h"
 #include "relocate/device_memory.h"

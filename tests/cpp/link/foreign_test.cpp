@@ -1,5 +1,4 @@
 // Where addresses that nobody knows lead.
-#include <algorithm>
 #include <vector>
 
 #include "pygraph/link.h"

@@ -774,6 +774,77 @@ def test_attributes_set_by_specialised_code_are_found() -> None:
             compared = Compared(lambda: points)
 
 
+class InSlots:
+    __slots__ = ("first", "second")
+
+    def __init__(self) -> None:
+        self.first: Any = 1
+        self.second: Any = [2]
+
+
+class Naming(type):
+    """Its classes tell of a slot that their objects do not have."""
+
+    own = property(lambda kind: InSlots.__dict__["second"])
+
+
+class OfNaming(metaclass=Naming):
+    __slots__ = ("own", "unlike")
+
+    def __init__(self) -> None:
+        self.own = 3
+        self.unlike = 4
+
+
+def replaced(kind: Any) -> Callable[[], None]:
+    """Makes the slot another attribute of the class, and returns what mends it."""
+    before = kind.__dict__["first"]
+    kind.first = property(lambda self: 7)
+    return lambda: setattr(kind, "first", before)
+
+
+def emptied(holder: Any) -> Callable[[], None]:
+    before = holder.first
+    del holder.first
+    return lambda: setattr(holder, "first", before)
+
+
+def given(holder: Any, name: str, value: Any) -> Callable[[], None]:
+    before = getattr(holder, name)
+    setattr(holder, name, value)
+    return lambda: setattr(holder, name, before)
+
+
+def other_state(made: Any) -> Callable[[], None]:
+    before = made.__reduce__()[2]
+    made.__setstate__((made.func, (5,), {}, None))
+    return lambda: made.__setstate__(before)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda held: given(held[0], "first", 8),
+        lambda held: given(held[0], "second", [9]),
+        lambda held: emptied(held[0]),
+        lambda held: replaced(InSlots),
+        lambda held: given(held[1], "own", 4),
+        lambda held: other_state(held[2]),
+        lambda held: given(held[3], "requires_grad", True),
+        lambda held: given(held[0], "first", None),
+    ],
+)
+def test_attributes_that_are_read_past_their_names_are_found_to_change(change: Any) -> None:
+    held = [InSlots(), OfNaming(), functools.partial(max, 4), torch.ones(3)]
+    for _ in range(2):  # a class may be learnt anew
+        compared = Compared(held)
+        assert [compared.check() for _ in range(3)] == [True] * 3
+        mend = change(held)
+        assert not compared.check()
+        mend()
+        assert compared.check()
+
+
 @pytest.mark.parametrize("key", [None, "keys", ("keys",), (["keys"], None), ((), ["names"])])
 def test_a_place_of_a_class_says_which_keys_it_has(key: Any) -> None:
     function = _engine.CapturedFunction(lambda *_: None, lambda *_: None)

@@ -86,11 +86,12 @@ def test_calls_go_past_wrappers_that_take_parameters_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["weight", "data", "local", "requires_grad", "placement", "mesh", "hook"]
+    "change", ["weight", "data", "local", "requires_grad", "placement", "spec", "mesh", "hook"]
 )
 def test_what_has_changed_is_computed_with(change: str) -> None:
     pair = Pair()
     pair.call(8)
+    assert only_graph().past_guards
     weight, other = pair.model.up.weight, torch.randn(2 * WIDTH, WIDTH)
     mesh = weight.device_mesh
     if change == "weight":
@@ -108,6 +109,8 @@ def test_what_has_changed_is_computed_with(change: str) -> None:
     elif change == "placement":
         copied = DTensor.from_local(weight.to_local(), mesh, [Replicate()], run_check=False)
         pair.model.up.weight = nn.Parameter(copied)
+    elif change == "spec":
+        vars(weight._spec).update(placements=(Replicate(),), shard_order=())
     elif change == "mesh":
         parameter = distribute_tensor(other, init_device_mesh("cpu", (1,)), weight.placements)
         pair.model.up.weight = nn.Parameter(parameter)
@@ -117,7 +120,7 @@ def test_what_has_changed_is_computed_with(change: str) -> None:
         pair.plain.up.register_forward_hook(lambda module, given, result: result * 2)
     before = pair.misses
     pair.call(6)
-    if change in ("requires_grad", "placement", "hook"):
+    if change in ("requires_grad", "placement", "spec", "hook"):
         assert pair.misses > before, "its guards are others"
     else:
         assert pair.misses == before

@@ -286,24 +286,32 @@ class StateBuilder:
         if self._met(value, label, key):
             return
         name, description = described
+        fields = {
+            each.name: getattr(description, each.name) for each in dataclasses.fields(description)
+        }
         place = self._place(PlaceKind.ATTRIBUTES, label, key, type=type(value))
-        inside = sorted(parts_of(value))
-        place["children"] = len(inside) + 2
-        for part in inside:
-            self._walk(getattr(value, part), f"{label}.{part}", sys.intern(part))
+        inside = {part: getattr(value, part) for part in sorted(parts_of(value))}
+        told = {*map(id, inside.values())} & {*map(id, fields.values())}  # once is enough
+        parts = {part: each for part, each in inside.items() if id(each) not in told}
+        place["children"] = len(parts) + 2
+        for part, each in parts.items():
+            self._walk(each, f"{label}.{part}", sys.intern(part))
         requires = value.requires_grad
         self._place(PlaceKind.VALUE, f"{label}.{_REQUIRES}", _REQUIRES, object=requires)
-        key, kind = sys.intern(name), type(description)
-        within = self._place(PlaceKind.ATTRIBUTES, f"{label}.{name}", key, type=kind)
-        fields = [sys.intern(each.name) for each in dataclasses.fields(description)]
+        own = fields.keys() <= getattr(description, "__dict__", {}).keys()
+        form = PlaceKind.VARIABLES if own else PlaceKind.ATTRIBUTES
+        written, kind = f"{label}.{name}", type(description)
+        within = self._place(form, written, sys.intern(name), type=kind)
         within["children"] = len(fields)
-        for field in fields:
-            written = f"{label}.{name}.{field}"
-            self._place(PlaceKind.IS, written, field, object=getattr(description, field))
+        for field, each in fields.items():
+            if id(each) in told and id(each) in self._sights:
+                self._walk(each, f"{written}.{field}", sys.intern(field))
+            else:
+                self._place(PlaceKind.IS, f"{written}.{field}", sys.intern(field), object=each)
         if (sight := self._sights.get(id(value))) is not None:
             self._finish(sight, (), {*inside, name, _REQUIRES}, _OF_TENSORS_IN_PARTS)
         if (sight := self._sights.get(id(description))) is not None:
-            self._finish(sight, (), fields, _BY_IDENTITY)
+            self._finish(sight, (), {*fields}, _BY_IDENTITY)
 
     def _compare(self, sight: _Sight, label: str, key: Any) -> None:
         value, kind = sight.value, type(sight.value)
