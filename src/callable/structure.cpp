@@ -127,17 +127,19 @@ AttributeReader reader_of(PyTypeObject* type, PyObject* name) noexcept {
   const PythonRef found =
       PythonRef::stolen(PyObject_GetAttr(reinterpret_cast<PyObject*>(type), name));
   PyErr_Clear();
-  if (!found || type->tp_getattro != PyObject_GenericGetAttr) {
+  const bool slot = found && Py_IS_TYPE(found.get(), &PyMemberDescr_Type);
+  const bool computed = found && Py_IS_TYPE(found.get(), &PyGetSetDescr_Type);
+  if (type->tp_getattro != PyObject_GenericGetAttr || !(slot || computed) ||
+      PyType_IsSubtype(type, PyDescr_TYPE(found.get())) == 0) {  // what its metaclass tells
     return made;
   }
-  if (Py_IS_TYPE(found.get(), &PyMemberDescr_Type)) {
+  if (slot) {
     const PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(found.get())->d_member;
     const bool object = member->type == T_OBJECT_EX || member->type == T_OBJECT;
-    const bool own = PyType_IsSubtype(type, PyDescr_TYPE(found.get())) != 0;  // or its metaclass's
-    made.slot = object && own ? member->offset : 0;
-  } else if (Py_IS_TYPE(found.get(), &PyGetSetDescr_Type) &&
-             PyType_IsSubtype(type, PyDescr_TYPE(found.get())) != 0) {
-    made.computed = reinterpret_cast<PyGetSetDescrObject*>(found.get())->d_getset;
+    made.slot = object ? member->offset : 0;
+  } else {
+    const PyGetSetDef* definition = reinterpret_cast<PyGetSetDescrObject*>(found.get())->d_getset;
+    made.computed = definition->get == nullptr ? nullptr : definition;  // nobody may read it
   }
   return made;
 }

@@ -31,7 +31,10 @@ std::optional<std::vector<CUdeviceptr>> words_of(const Driver& driver, CUstream 
                                                        words.size() * sizeof(CUdeviceptr), stream);
   // Waited for in any case: a copy that is under way must find the words.
   const CUresult ended = driver.api.cuStreamSynchronize(stream);
-  return copied == CUDA_SUCCESS && ended == CUDA_SUCCESS ? std::optional(words) : std::nullopt;
+  if (copied != CUDA_SUCCESS || ended != CUDA_SUCCESS) {
+    return std::nullopt;
+  }
+  return words;
 }
 
 /// One past the end belongs to it: kernels have such addresses.

@@ -57,13 +57,14 @@ def unexplained(
 def that_lead(request: Request, unknown: Sequence[int]) -> list[int]:
     """`unknown` addresses, if memory there may hold addresses of what another call has elsewhere:
     of arguments, or of phantom memory. A library's workspace holds none."""
-    device = request.device
+    if not unknown:
+        return []
+    device, space = request.device, request.device.space()
     held = [each for each in request.arguments if device.owns(each) and is_strided(each)]
     storages = [tensor.untyped_storage() for tensor in held]
-    space = device.space()
     places = [(storage.data_ptr(), storage.nbytes()) for storage in storages if storage.nbytes()]
-    places += [(space.base, space.reserved_bytes)]
-    return list(unknown) if unknown and device.may_lead_to(unknown, places) else []
+    places.append((space.base, space.reserved_bytes))
+    return list(unknown) if device.may_lead_to(unknown, places) else []
 
 
 def without_leftovers(
