@@ -62,16 +62,20 @@ bool may_lead_to(const Driver& driver, CUstream stream, std::span<const CUdevice
   std::set<CUdeviceptr> seen;
   std::vector<CUdeviceptr> todo(foreign.begin(), foreign.end());
   while (!todo.empty()) {
-    const std::optional<MemoryRange> here = allocation_of(driver, todo.back());
+    const std::optional<MemoryRange> found = allocation_of(driver, todo.back());
     todo.pop_back();
-    if (here && !seen.insert(here->address).second) {
-      continue;
-    }
-    if (!here || here->bytes > left) {
+    if (!found) {
       return true;
     }
-    left -= here->bytes;
-    const auto words = words_of(driver, stream, *here);
+    const MemoryRange here = *found;
+    if (!seen.insert(here.address).second) {
+      continue;
+    }
+    if (here.bytes > left) {
+      return true;
+    }
+    left -= here.bytes;
+    const auto words = words_of(driver, stream, here);
     if (!words) {
       return true;
     }
@@ -82,7 +86,7 @@ bool may_lead_to(const Driver& driver, CUstream stream, std::span<const CUdevice
       if (in_one(places, word)) {
         return true;
       }
-      if (!in_one({&*here, 1}, word) && is_device_memory(word)) {
+      if (!in_one({&here, 1}, word) && is_device_memory(word)) {
         todo.push_back(word);
       }
     }
