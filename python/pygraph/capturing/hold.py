@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from pygraph.capturing import separate
+from pygraph.capturing import separate, tables
 from pygraph.capturing.attention import unwritten_states
 from pygraph.capturing.device import CaptureFailed, is_strided
 from pygraph.capturing.holdings import Allocator
@@ -53,6 +53,9 @@ class _KeepResults(UnseenByDynamo):
 
     def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         require_seeds_on_device(func, args, kwargs)
+        if (other := tables.without(func, args, kwargs)) is not None:
+            with self:
+                return other()
         apart = separate.calls_of(func, args, kwargs)
         if apart:
             return separate.joined([self._call(func, each, kwargs) for each in apart])

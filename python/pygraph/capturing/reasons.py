@@ -36,6 +36,7 @@ _KNOWN = (
 
 def explain(error: BaseException, operator: str | None) -> tuple[str, str | None, str | None]:
     """(reason, operator, source) for an exception raised while capturing."""
+    error = _first_of(error)
     if isinstance(error, CaptureFailed):
         return str(error), error.operator or operator, error.source or source_of(error)
     text = str(error).strip().splitlines()
@@ -46,6 +47,17 @@ def explain(error: BaseException, operator: str | None) -> tuple[str, str | None
         if pattern.search(str(error)):
             return f"{reason}: {first}", operator, source_of(error)
     return f"{type(error).__name__}: {first}", operator, source_of(error)
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """What went wrong first: operators in a program's own `finally` find the capture ended."""
+    while (
+        isinstance(error, CaptureFailed)
+        and error.__context__ is not None
+        and not error.__suppress_context__
+    ):
+        error = error.__context__
+    return error
 
 
 def views_outside(error: BaseException) -> bool:

@@ -45,6 +45,9 @@ class Property(enum.Enum):
     TAKES_FROM_HOST = "takes indices or values of the host for a tensor of the device"
     SHAPED_BY_MASKS = "has results whose shapes depend on values where an argument is a mask"
     LENDS_GENERATOR = "runs an operator that draws random numbers, and keeps or sets the state"
+    SPLITS_BY_TABLE = "copies parts of a tensor; its kernel reads their addresses in device memory"
+    JOINS_BY_TABLE = "copies tensors into one; its kernel reads their addresses in device memory"
+    CALLS_OTHERS = "is Python code of other operators; its schema has no word of what it writes"
     CONTROL_FLOW = "runs a graph or not, or several times, as a tensor's value says"
 
 
@@ -249,6 +252,21 @@ TABLE = (
         _P.LENDS_GENERATOR,
         "graphsafe_run_with_rng_state run_and_save_rng_state run_with_rng_state",
         "torch/_prims/rng_prims.py",
+    ),
+    _fact(
+        _P.SPLITS_BY_TABLE,
+        "split_with_sizes_copy",
+        "aten/src/ATen/native/cuda/TensorShape.cu, pack_vecs",
+    ),
+    _fact(
+        _P.JOINS_BY_TABLE,
+        "_chunk_cat chunk_cat",
+        "aten/src/ATen/native/cuda/TensorShape.cu, pack_vecs",
+    ),
+    _fact(
+        _P.CALLS_OTHERS,
+        "all_gather_copy_in",
+        "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
     ),
     _fact(
         _P.CONTROL_FLOW,

@@ -12,6 +12,7 @@ from pygraph.torch_private.names import attribute, bound
 
 TensorBase = bound("torch._C:TensorBase")
 storage_at = bound("torch._C:_construct_storage_from_data_pointer")
+copy_each = bound("torch:_foreach_copy_")
 negated = bound("torch:_neg_view")
 conjugated = bound("torch:_conj")
 dispatch_keys = bound("torch._C:_dispatch_keys")
@@ -48,3 +49,25 @@ def description_of(value: Any) -> tuple[str, Any] | None:
         return None
     description = getattr(value, _LAYOUT, None)
     return (_LAYOUT, description) if dataclasses.is_dataclass(description) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class DTensorLayout:
+    """How a DTensor is made of its part."""
+
+    kind: Any
+    description: Any
+
+    def made_of(self, part: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.kind(part, self.description, requires_grad=False)
+        return found
+
+
+def part_and_layout(value: torch.Tensor) -> tuple[torch.Tensor, DTensorLayout] | None:
+    """The tensor that a DTensor is made of, and how; None of others that are made of tensors."""
+    described = description_of(value)
+    parts = [getattr(value, name) for name in parts_of(value)]
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+    if described is None or len(tensors) != 1:
+        return None
+    return tensors[0], DTensorLayout(type(value), described[1])

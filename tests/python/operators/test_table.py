@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.fsdp
 
 import pygraph
 from pygraph.operators import table
@@ -70,6 +71,9 @@ WANTED = {
     Property.SHAPED_BY_MASKS: "index",
     Property.LENDS_GENERATOR: "graphsafe_run_with_rng_state run_and_save_rng_state "
     "run_with_rng_state",
+    Property.SPLITS_BY_TABLE: "split_with_sizes_copy",
+    Property.JOINS_BY_TABLE: "_chunk_cat chunk_cat",
+    Property.CALLS_OTHERS: "all_gather_copy_in",
     Property.CONTROL_FLOW: "cond while_loop scan",
 }
 HIGHER_ORDER = {
@@ -77,7 +81,8 @@ HIGHER_ORDER = {
     for that in (Property.CONTROL_FLOW, Property.LENDS_GENERATOR)
     for name in WANTED[that].split()
 }
-ELSEWHERE = {"_copy", "bias_addmm"} | HIGHER_ORDER
+OF_FSDP = {"all_gather_copy_in", "chunk_cat"}
+ELSEWHERE = {"_copy", "bias_addmm"} | HIGHER_ORDER | OF_FSDP
 #: What names an operator outside of the room, and not for a fact about it: a plan answers for these
 #: in its tensors' place, the twin records each of these in a way of its own, and passes put them
 #: into graphs, or other code in their place.
@@ -121,6 +126,7 @@ def test_a_fact_has_a_source_and_stands_once() -> None:
 def test_the_names_are_those_of_torch() -> None:
     named = {name for fact in table.TABLE for name in fact.operators} - ELSEWHERE
     assert all(hasattr(torch.ops.higher_order, name) for name in HIGHER_ORDER)
+    assert all(hasattr(torch.ops.fsdp, name) for name in OF_FSDP)
     spaces = (torch.ops.aten, torch.ops.prims)
     assert [name for name in named if not any(has(space, name) for space in spaces)] == []
     assert all(has(torch.ops.aten, name) for name in table.UNDECLARED_WRITES)
