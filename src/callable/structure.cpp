@@ -29,6 +29,8 @@ const Names& names() {
   return interned;
 }
 
+constexpr auto kPointer = static_cast<Py_ssize_t>(sizeof(PyObject*));
+
 bool equal(PyObject* one, PyObject* other) noexcept {
   const int same = PyObject_RichCompareBool(one, other, Py_EQ);
   if (same < 0) {
@@ -189,13 +191,18 @@ bool says(PyObject* tensor, PyObject* method) noexcept {
   return value.get() != Py_False;
 }
 
-/// Whether nothing can have changed since a tensor was found to have this shape. It may have lost
-/// its memory, which is asked for where it is used.
+/// Whether a tensor stands somewhere where it has to, and nowhere else. Under a transformation of
+/// torch.func one has no memory of its own.
+bool has_memory_like(PyObject* tensor, const TensorShape& shape) noexcept {
+  return shape.empty || (torch_api().data(tensor) == nullptr) == shape.emptied;
+}
+
+/// Whether nothing can have changed since a tensor was found to have this shape.
 bool has_seen_shape(PyObject* tensor, const TensorShape& shape) noexcept {
   const TorchApi& api = torch_api();
   return shape.has_seen &&
          std::memcmp(api.metadata(tensor), shape.seen.data(), api.metadata_bytes) == 0 &&
-         api.requires_grad(tensor) == shape.requires_grad;
+         api.requires_grad(tensor) == shape.requires_grad && has_memory_like(tensor, shape);
 }
 
 /// `tensor` has it. Sizes and strides of many dimensions are not in the metadata, and what Python
@@ -227,18 +234,16 @@ bool has_shape(PyObject* tensor, const TensorShape& shape) noexcept {
   std::int64_t* values = nullptr;
   const std::int64_t* wanted = shape.extents.data();
   const std::size_t count = shape.dimensions;
-  const bool same = api.dtype(tensor) == shape.dtype && api.dim(tensor) == shape.dimensions &&
-                    api.get_sizes(handle, &values) == 0 &&
-                    std::equal(wanted, wanted + count, values) &&
-                    api.get_strides(handle, &values) == 0 &&
-                    std::equal(wanted + count, wanted + 2 * count, values) &&
-                    api.get_device_type(handle, &device) == 0 && device == shape.device_type &&
-                    api.get_device_index(handle, &index) == 0 && index == shape.device_index &&
-                    api.requires_grad(tensor) == shape.requires_grad &&
-                    !(shape.may_be_negated && says(tensor, names().is_neg)) &&
-                    !(shape.may_be_conjugated && says(tensor, names().is_conj)) &&
-                    // Without memory of its own, as under a transformation of torch.func.
-                    (shape.empty || api.data(tensor) != nullptr);
+  const bool same =
+      api.dtype(tensor) == shape.dtype && api.dim(tensor) == shape.dimensions &&
+      api.get_sizes(handle, &values) == 0 && std::equal(wanted, wanted + count, values) &&
+      api.get_strides(handle, &values) == 0 &&
+      std::equal(wanted + count, wanted + 2 * count, values) &&
+      api.get_device_type(handle, &device) == 0 && device == shape.device_type &&
+      api.get_device_index(handle, &index) == 0 && index == shape.device_index &&
+      api.requires_grad(tensor) == shape.requires_grad &&
+      !(shape.may_be_negated && says(tensor, names().is_neg)) &&
+      !(shape.may_be_conjugated && says(tensor, names().is_conj)) && has_memory_like(tensor, shape);
   if (same) {
     remember(tensor, shape);
   }
@@ -309,6 +314,9 @@ class Structure::Walk {
   /// One past what has not changed.
   Walk(const Structure& structure, Found& found, const Record& record) : Walk(structure, found) {
     record_ = &record;
+    for (const void* line : record.lines) {
+      __builtin_prefetch(line);
+    }
     for (const auto& [number, object] : record.met) {
       met_[number] = PythonRef::to(object);
     }
@@ -323,17 +331,79 @@ class Structure::Walk {
 
   /// A record is of no use any more: a whole comparison may admit what this has not.
   [[nodiscard]] bool is_unsure() const noexcept { return unsure_; }
+  /// The place that had another object in a field than the record has.
+  [[nodiscard]] std::optional<std::uint32_t> blamed() const noexcept { return blamed_; }
 
  private:
   bool admits(PyObject* object) {
-    if (recorder_ == nullptr) {
+    if (recorder_ == nullptr) [[likely]] {
       return is_same_leaf(nodes_[at_], object) ? ++at_ != 0 : compare(object);
     }
+    return admits_recorded(object);
+  }
+  [[gnu::cold]] bool admits_recorded(PyObject* object) {
     const Recorder::Position outer =
-        recorder_->enter(static_cast<std::uint32_t>(at_), nodes_[at_], object);
+        recorder_->enter(static_cast<std::uint32_t>(at_), nodes_[at_], object, below(at_, object));
     const bool same = compare(object);
     recorder_->leave(outer, static_cast<std::uint32_t>(at_));
     return same;
+  }
+
+  [[nodiscard]] Recorder::Below below(std::size_t at, PyObject* object) const noexcept {
+    if (is_lasting(at, object)) {
+      return Recorder::Below::kLasting;
+    }
+    return are_fields(at, object) ? Recorder::Below::kFields : Recorder::Below::kOther;
+  }
+  /// Whether it is a tuple of what the tree keeps alive, and of such tuples.
+  [[nodiscard]] bool is_lasting(std::size_t at, PyObject* object) const noexcept {
+    const Place& node = nodes_[at];
+    if (node.kind != Place::Kind::kTuple || node.returned >= 0 || PyTuple_CheckExact(object) == 0 ||
+        PyTuple_GET_SIZE(object) != node.children) {
+      return false;
+    }
+    std::size_t child = at + 1;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i, child = nodes_[child].end) {
+      const Place& place = nodes_[child];
+      PyObject* element = PyTuple_GET_ITEM(object, i);
+      const bool kept = place.object.get() == element && place.returned < 0 &&
+                        (place.kind == Place::Kind::kIs || place.kind == Place::Kind::kValue);
+      if (!kept && !is_lasting(child, element)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  /// Whether all that is below a place stands in fields of the object.
+  [[nodiscard]] bool are_fields(std::size_t at, PyObject* object) const noexcept {
+    const Place& node = nodes_[at];
+    const bool function = node.kind == Place::Kind::kFunction && PyFunction_Check(object) != 0;
+    if (!function && node.kind != Place::Kind::kAttributes) {
+      return false;
+    }
+    for (std::size_t child = at + 1; child != node.end; child = nodes_[child].end) {
+      const AttributeReader& reader = nodes_[child].reader;
+      const bool known = reader.version != 0 && reader.version == Py_TYPE(object)->tp_version_tag &&
+                         (reader.slot != 0 || tells_of_gradients(reader));
+      if (!function && !known) {
+        return false;
+      }
+    }
+    return true;
+  }
+  static bool tells_of_gradients(const AttributeReader& reader) noexcept {
+    return reader.computed != nullptr && requires_grad().is(reader.computed);
+  }
+
+  /// What comes next stands in a field of `owner`.
+  [[gnu::cold]] void reach(PyObject* owner, Py_ssize_t offset, bool lasting = false) {
+    recorder_->reach(field_of(owner, offset, lasting));
+  }
+  static Field field_of(PyObject* owner, Py_ssize_t offset, bool lasting) noexcept {
+    return {owner, static_cast<std::int32_t>(offset), *in_field(owner, offset), lasting};
+  }
+  static PyObject* const* in_field(PyObject* owner, Py_ssize_t offset) noexcept {
+    return reinterpret_cast<PyObject* const*>(reinterpret_cast<const char*>(owner) + offset);
   }
 
   /// What most places are, and needs nothing of a walk's: the very object, or a value as it was.
@@ -429,6 +499,10 @@ class Structure::Walk {
         note(Slot::Owner::kList, object, nullptr, i);
       }
       const PythonRef element = PythonRef::to(PySequence_Fast_GET_ITEM(object, i));
+      if (!list && recorder_ != nullptr) [[unlikely]] {
+        reach(object, static_cast<Py_ssize_t>(offsetof(PyTupleObject, ob_item)) + i * kPointer,
+              true);
+      }
       if (!admits(element.get())) {
         return false;
       }
@@ -539,26 +613,45 @@ class Structure::Walk {
         break;
       }
       switch (check.kind) {
-        case Recheck::Kind::kInstance:
-          same = is_of(check.type, check.object) && has_dict(check.object, check.dict);
-          break;
         case Recheck::Kind::kType:
-          same = is_of(check.type, check.object);
+          same = is_of(check.other, check.object);
+          break;
+        case Recheck::Kind::kVersion:
+          same = is_of(check.other, check.object) &&
+                 static_cast<std::int32_t>(Py_TYPE(check.object)->tp_version_tag) == check.number;
+          break;
+        case Recheck::Kind::kDict:
+          same = has_dict(check.object, check.other);
+          break;
+        case Recheck::Kind::kSize:
+          same = size_of(check.object) == check.number;
+          break;
+        case Recheck::Kind::kField:
+          same = *in_field(check.object, check.number) == check.other;
+          blamed_ = same ? blamed_ : check.place;
+          break;
+        case Recheck::Kind::kRequires:
+          same = torch_api().requires_grad(check.object) == (check.number != 0);
           break;
         case Recheck::Kind::kSame:
           same = met_[check.place].get() == check.object;
           break;
         case Recheck::Kind::kWalk: {
-          const Place& node = nodes_[check.place];
-          if (is_seen_tensor(node, check.object)) {
-            found_.leaves.push_back(PythonRef::to(check.object));
+          PyObject* object = check.in_field ? *in_field(check.object, check.number) : check.object;
+          if (object == nullptr) {
+            same = false;
             break;
           }
-          const PythonRef kept = PythonRef::to(check.object);
+          if (check.seen >= 0 && is_of(check.other, object) && is_seen(check, object)) {
+            found_.leaves.push_back(PythonRef::to(object));
+            break;
+          }
+          const PythonRef kept = PythonRef::to(object);
           at_ = check.place;
-          if (!compare(check.object)) {
+          if (!compare(object)) {
             return false;
           }
+          note_seen(check);
           same = !record_->stale();  // if this has run Python code
           break;
         }
@@ -570,10 +663,26 @@ class Structure::Walk {
   }
 
   /// What most of a call is, and needs nothing of a walk's: a parameter as it was.
-  static bool is_seen_tensor(const Place& node, PyObject* object) noexcept {
-    return node.kind == Place::Kind::kTensor && node.number < 0 && node.returned < 0 &&
-           node.children == 0 && !node.object && is_of(node, object) &&
-           has_seen_shape(object, *node.shape);
+  [[nodiscard]] bool is_seen(const Recheck& check, PyObject* tensor) const noexcept {
+    const TorchApi& api = torch_api();
+    const char* seen =
+        record_->seen.data() + static_cast<std::size_t>(check.seen) * api.metadata_bytes;
+    return std::memcmp(api.metadata(tensor), seen, api.metadata_bytes) == 0 &&
+           api.requires_grad(tensor) == check.requires_grad &&
+           (check.used || (api.data(tensor) == nullptr) == check.emptied);
+  }
+
+  /// A tensor has been found to be the same by more than its metadata.
+  void note_seen(const Recheck& check) const noexcept {
+    const std::size_t bytes = torch_api().metadata_bytes;
+    if (check.seen >= 0 && nodes_[check.place].shape->has_seen) {
+      std::memcpy(record_->seen.data() + static_cast<std::size_t>(check.seen) * bytes,
+                  nodes_[check.place].shape->seen.data(), bytes);
+    }
+  }
+
+  static Py_ssize_t size_of(PyObject* object) noexcept {
+    return PyDict_Check(object) != 0 ? PyDict_GET_SIZE(object) : PyTuple_GET_SIZE(object);
   }
 
   static bool has_dict(PyObject* object, PyObject* dict) noexcept {
@@ -595,11 +704,27 @@ class Structure::Walk {
       PyObject* key = nodes_[at_].key.get();
       const PythonRef value = attribute_of(object, key, nodes_[at_].reader);
       note(Slot::Owner::kAttribute, object, key, 0);
+      if (recorder_ != nullptr) [[unlikely]] {
+        record_attribute(object, value.get());
+      }
       if (!(value ? admits(value.get()) : admits_nothing())) {
         return false;
       }
     }
     return true;
+  }
+
+  /// The next place is an attribute of `object`.
+  [[gnu::cold]] void record_attribute(PyObject* object, PyObject* value) {
+    const AttributeReader& reader = nodes_[at_].reader;
+    const auto place = static_cast<std::uint32_t>(at_);
+    if (reader.slot != 0 && value != nullptr && *in_field(object, reader.slot) == value) {
+      recorder_->reach(field_of(object, reader.slot, false));
+    } else if (reader.slot != 0) {  // there is nothing, or None for it
+      recorder_->see(place, field_of(object, reader.slot, false));
+    } else if (tells_of_gradients(reader)) {
+      recorder_->see_requires_grad(place, object, value == Py_True);
+    }
   }
 
   /// The variables of a dictionary, or of a class itself.
@@ -691,18 +816,56 @@ class Structure::Walk {
     if (node.children != static_cast<std::uint32_t>(cells) + 2) {
       return false;
     }
+    if (recorder_ != nullptr) [[unlikely]] {
+      record_function(object);
+    }
     for (Py_ssize_t i = 0; i < cells; ++i) {
       PyObject* cell = PyTuple_GET_ITEM(closure, i);
       const PythonRef content = PythonRef::stolen(PyCell_Get(cell));
       note(Slot::Owner::kAttribute, cell, names().cell_contents, 0);
-      if (!(content ? admits(content.get()) : admits_nothing())) {
+      if (!in_field_of(cell, offsetof(PyCellObject, ob_ref), content.get())) {
         return false;
       }
     }
     PyObject* defaults = PyFunction_GET_DEFAULTS(object);
     PyObject* keyword = PyFunction_GET_KW_DEFAULTS(object);
-    return admits(defaults == nullptr ? Py_None : defaults) &&
-           admits(keyword == nullptr ? Py_None : keyword);
+    const auto or_none = [](PyObject* value) { return value == nullptr ? Py_None : value; };
+    return in_field_of(object, offsetof(PyFunctionObject, func_defaults), or_none(defaults)) &&
+           in_field_of(object, offsetof(PyFunctionObject, func_kwdefaults), or_none(keyword));
+  }
+
+  /// Compares what stands in a field; `content`: that, or what its absence means.
+  bool in_field_of(PyObject* owner, std::size_t offset, PyObject* content) {
+    if (recorder_ != nullptr) [[unlikely]] {
+      record_field(field_of(owner, static_cast<Py_ssize_t>(offset), false), content);
+    }
+    return content != nullptr ? admits(content) : admits_nothing();
+  }
+  [[gnu::cold]] void record_field(const Field& field, PyObject* content) {
+    if (field.content == content && content != nullptr) {
+      recorder_->reach(field);
+    } else {
+      recorder_->see(static_cast<std::uint32_t>(at_), field);
+    }
+  }
+
+  /// What a function is besides: its code, that it has no attributes, and its cells.
+  [[gnu::cold]] void record_function(PyObject* object) {
+    const auto place = static_cast<std::uint32_t>(at_ - 1);
+    const auto see = [&](PyObject* owner, std::size_t offset, bool lasting) {
+      recorder_->see(place, field_of(owner, static_cast<Py_ssize_t>(offset), lasting));
+    };
+    see(object, offsetof(PyFunctionObject, func_code), false);
+    PyObject* attributes = reinterpret_cast<PyFunctionObject*>(object)->func_dict;
+    if (!nodes_[place].type) {
+      see(object, offsetof(PyFunctionObject, func_dict), false);
+      recorder_->see_size(place, attributes);
+    }
+    see(object, offsetof(PyFunctionObject, func_closure), true);
+    PyObject* closure = PyFunction_GET_CLOSURE(object);
+    for (Py_ssize_t i = 0; closure != nullptr && i < PyTuple_GET_SIZE(closure); ++i) {
+      see(closure, offsetof(PyTupleObject, ob_item) + static_cast<std::size_t>(i * kPointer), true);
+    }
   }
 
   bool reference(const Place& node, PyObject* object) {
@@ -771,6 +934,7 @@ class Structure::Walk {
   const Record* record_ = nullptr;
   std::size_t anchor_ = 0;  ///< of `record_`: the next one
   bool unsure_ = false;
+  std::optional<std::uint32_t> blamed_;
 };
 
 Structure::Structure(std::vector<Place> nodes) : nodes_(std::move(nodes)) {
@@ -800,6 +964,7 @@ Structure::Structure(std::vector<Place> nodes) : nodes_(std::move(nodes)) {
     }
     open.push_back({at, node.children});
     while (!open.empty() && open.back().children == 0) {
+      nodes_[open.back().place].end = at + 1;
       open.pop_back();
     }
     slots_ = std::max(slots_, static_cast<std::size_t>(node.slot + 1));
@@ -859,6 +1024,9 @@ bool Structure::admits_again(const std::vector<PyObject*>& roots, Found& found) 
     }
     if (!walk.is_unsure()) {
       return false;
+    }
+    if (const std::optional<std::uint32_t> place = walk.blamed()) {
+      unchanged_->blame(*place);
     }
   }
   if (!admits(roots, found)) {

@@ -41,6 +41,8 @@ struct TensorShape {
   bool may_be_negated = false;
   bool may_be_conjugated = false;  ///< the same of a complex tensor
   bool empty = false;              ///< it has no elements, and need not have memory
+  bool emptied = false;            ///< it has elements, and must not have memory for them
+  bool used = true;                ///< it has memory if the graph can take it, which asks for that
   std::uint32_t dimensions = 0;
   std::vector<std::int64_t> extents = {};  ///< sizes, then strides
   /// TorchApi::metadata() of the tensor that was found to have it last, if that tells all of it.
@@ -96,6 +98,7 @@ struct Place {
   PythonRef type;
   PythonRef key;  ///< in the container above; null: none, or the place before this one is the key
   std::unique_ptr<const TensorShape> shape = {};  ///< of a tensor
+  std::size_t end = 0;                  ///< the place behind those below; Structure fills it in
   mutable unsigned int version = 0;     ///< kMethods: CPython's for the class, which a change ends
   mutable AttributeReader reader = {};  ///< below kAttributes: of the attribute
 };

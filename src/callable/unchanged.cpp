@@ -198,57 +198,195 @@ bool Record::watch(PyObject* dict, std::uint32_t place) {
   return true;
 }
 
-bool Recorder::stays_fixed(std::uint32_t place, const Place& node, PyObject* object) const {
-  if (node.returned >= 0) {  // the walk must find it
+void Recorder::see(std::uint32_t place, const Field& field) {
+  if (position_.known == Known::kHeld || (position_.known == Known::kFixed && !field.lasting)) {
+    check({.kind = Recheck::Kind::kField,
+           .place = place,
+           .number = field.offset,
+           .object = field.owner,
+           .other = field.content});
+  }
+}
+
+void Recorder::see_size(std::uint32_t place, PyObject* attributes) {
+  if (position_.known != Known::kNot && attributes != nullptr) {
+    check({.kind = Recheck::Kind::kSize, .place = place, .object = attributes});
+  }
+}
+
+void Recorder::see_requires_grad(std::uint32_t place, PyObject* tensor, bool requires_grad) {
+  if (position_.known != Known::kNot) {
+    check({.kind = Recheck::Kind::kRequires,
+           .place = place,
+           .number = requires_grad ? 1 : 0,
+           .object = tensor});
+  }
+}
+
+bool Recorder::can_be_looked_into(std::uint32_t place, const Place& node, PyObject* object,
+                                  Known known, Below below) const {
+  // What is met again under a number must be known to live, and the walk must find what is
+  // returned.
+  const bool again = known == Known::kHeld && node.number >= 0 && node.kind != Place::Kind::kSame;
+  if (node.returned >= 0 || again) {
     return false;
   }
   switch (node.kind) {
     case Place::Kind::kAny:
     case Place::Kind::kIs:
     case Place::Kind::kSame:
-    case Place::Kind::kTuple:
       return true;
     case Place::Kind::kValue:
-      return is_immutable(object);
+      return known == Known::kFixed && is_immutable(object);
+    case Place::Kind::kTuple:
     case Place::Kind::kInstance:
     case Place::Kind::kVariables:
       return !is_walked(place);
     case Place::Kind::kDict:
       return !is_walked(place) && !has_order_of_its_own(object);
+    case Place::Kind::kAttributes:
+    case Place::Kind::kFunction:
+      return !is_walked(place) && below == Below::kFields;
     default:
       return false;
   }
 }
 
-Recorder::Position Recorder::enter(std::uint32_t place, const Place& node, PyObject* object) {
+void Recorder::check_itself(std::uint32_t place, const Place& node, PyObject* object, Known known) {
+  const bool held = known == Known::kHeld;
+  Recheck made{.kind = Recheck::Kind::kType, .place = place, .object = object};
+  made.other = reinterpret_cast<PyObject*>(Py_TYPE(object));
+  switch (node.kind) {
+    case Place::Kind::kTuple:
+    case Place::Kind::kDict:
+      if (held || may_change_type(object)) {
+        check(made);
+      }
+      if (held && node.kind == Place::Kind::kTuple) {
+        made.kind = Recheck::Kind::kSize;
+        made.number = static_cast<std::int32_t>(Py_SIZE(object));
+        check(made);
+      }
+      break;
+    case Place::Kind::kAttributes:
+      made.kind = Recheck::Kind::kVersion;
+      made.number = static_cast<std::int32_t>(Py_TYPE(object)->tp_version_tag);
+      check(made);
+      break;
+    case Place::Kind::kFunction:
+      if (held) {
+        check(made);
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+void Recorder::note_line(const void* address) {
+  constexpr std::uintptr_t kLineBytes = 64;
+  const std::uintptr_t line = reinterpret_cast<std::uintptr_t>(address) & ~(kLineBytes - 1);
+  const auto* start = reinterpret_cast<const void*>(line);  // NOLINT(performance-no-int-to-ptr)
+  if (record_.lines.empty() || record_.lines.back() != start) {
+    record_.lines.push_back(start);
+  }
+}
+
+void Recorder::check(const Recheck& check) {
+  note_line(check.object);
+  if (check.kind == Recheck::Kind::kField || check.in_field) {
+    note_line(reinterpret_cast<const char*>(check.object) + check.number);
+  } else if (check.kind == Recheck::Kind::kDict) {
+    PyObject** dict = _PyObject_GetDictPtr(check.object);
+    note_line(reinterpret_cast<const char*>(dict));
+  }
+  record_.anchors[position_.anchor - 1].checks.push_back(check);
+}
+
+void Recorder::walk(std::uint32_t place, const Place& node, PyObject* object, const Field* field) {
+  Recheck made{.kind = Recheck::Kind::kWalk, .place = place, .object = object};
+  if (field != nullptr) {
+    made.in_field = true;
+    made.object = field->owner;
+    made.number = field->offset;
+  }
+  const bool alone = node.kind == Place::Kind::kTensor && node.number < 0 && node.returned < 0 &&
+                     node.children == 0 && !node.object;
+  if (alone && node.shape->has_seen) {
+    note_tensor(node, object, made);
+  }
+  check(made);
+}
+
+void Recorder::note_tensor(const Place& node, PyObject* tensor, Recheck& check) {
+  const TorchApi& api = torch_api();
+  const std::size_t bytes = api.metadata_bytes;
+  check.seen = static_cast<std::int32_t>(record_.seen.size() / bytes);
+  check.other = node.type.get();
+  const char* metadata = api.metadata(tensor);
+  note_line(tensor);
+  note_line(metadata);
+  note_line(metadata + bytes - 1);
+  note_line(*reinterpret_cast<char* const*>(metadata));  // its storage
+  check.requires_grad = node.shape->requires_grad;
+  check.used = node.shape->empty || (node.shape->used && !node.shape->emptied);
+  check.emptied = node.shape->emptied;
+  const auto begin = node.shape->seen.begin();
+  record_.seen.insert(record_.seen.end(), begin, begin + static_cast<std::ptrdiff_t>(bytes));
+}
+
+Recorder::Position Recorder::enter(std::uint32_t place, const Place& node, PyObject* object,
+                                   Below below) {
   const Position outer = position_;
+  const std::optional<Field> field = std::exchange(field_, std::nullopt);
+  Known known = outer.known;
+  if (known == Known::kFixed && field && !field->lasting) {
+    known = Known::kHeld;
+  }
+  // The tree keeps it alive, so its address is no other's.
+  const bool kept = node.object.get() == object && object != nullptr &&
+                    (node.kind == Place::Kind::kIs || node.kind == Place::Kind::kValue);
   if (node.number >= 0) {
     const auto number = static_cast<std::size_t>(node.number);
     if (node.kind != Place::Kind::kSame) {
-      fixed_[number] = outer.fixed ? object : nullptr;
-    } else if (!outer.fixed) {
+      const bool lives = known == Known::kFixed || (known == Known::kHeld && kept);
+      fixed_[number] = lives ? object : nullptr;
+    } else if (known == Known::kNot) {
       asked_[number] = true;
-    } else if (fixed_[number] == nullptr) {
-      check({Recheck::Kind::kSame, static_cast<std::uint32_t>(number), object});
     }
   }
-  if (!outer.fixed) {
+  if (known == Known::kNot || node.kind == Place::Kind::kAny) {
     return outer;
   }
-  if (!stays_fixed(place, node, object)) {
-    check({Recheck::Kind::kWalk, place, object});
-    position_.fixed = false;
-  } else if ((node.kind == Place::Kind::kTuple || node.kind == Place::Kind::kDict) &&
-             may_change_type(object)) {
-    check({Recheck::Kind::kType, place, object, node.type.get()});
+  if (!kept && !can_be_looked_into(place, node, object, known, below)) {
+    walk(place, node, object, field && known == Known::kHeld ? &*field : nullptr);
+    position_.known = Known::kNot;
+    return outer;
   }
+  if (field) {
+    see(place, *field);
+  }
+  if (node.kind == Place::Kind::kSame && fixed_[static_cast<std::size_t>(node.number)] == nullptr) {
+    check({.kind = Recheck::Kind::kSame,
+           .place = static_cast<std::uint32_t>(node.number),
+           .object = object});
+  }
+  if (known == Known::kHeld && below == Below::kLasting) {
+    record_.kept.push_back(PythonRef::to(object));
+    known = Known::kFixed;
+  }
+  if (!kept) {
+    check_itself(place, node, object, known);
+  }
+  position_.known = known;
   return outer;
 }
 
 void Recorder::enter_items(std::uint32_t place, const Place& node, PyObject* instance,
                            PyObject* dict) {
   const bool ordered = has_order_of_its_own(dict);
-  if (is_walked(place) || (ordered && !position_.fixed)) {
+  const bool known = position_.known != Known::kNot;
+  if (is_walked(place) || (ordered && !known)) {
     return;
   }
   if (ordered || !record_.watch(dict, place)) {  // an instance's __dict__ is no plain one
@@ -256,12 +394,17 @@ void Recorder::enter_items(std::uint32_t place, const Place& node, PyObject* ins
     failed_ = true;
     return;
   }
-  if (!position_.fixed) {
+  if (!known) {
     record_.anchors.push_back({.place = place, .dict = dict});
-    position_ = {.fixed = true, .anchor = record_.anchors.size()};
+    position_.anchor = record_.anchors.size();
   } else if (instance != nullptr) {
-    check({Recheck::Kind::kInstance, place, instance, node.type.get(), dict});
+    check({.kind = Recheck::Kind::kType,
+           .place = place,
+           .object = instance,
+           .other = node.type.get()});
+    check({.kind = Recheck::Kind::kDict, .place = place, .object = instance, .other = dict});
   }
+  position_.known = Known::kFixed;
 }
 
 void Recorder::leave(Position outer, std::uint32_t end) {

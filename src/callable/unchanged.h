@@ -14,15 +14,22 @@
 //
 //   - An instance may have got another type, or another __dict__. Its attributes are fixed in turn.
 //   - A tuple's elements are fixed with it. Values that nobody can change need no check.
+//   - What objects in C hold is a *field*: a slot, what a cell contains, the code of a function and
+//     its defaults. It changes unheard, so the pointer that stands there is compared with the one
+//     that stood there. That it is the same does not say that the object is: the old one may have
+//     gone, and another one stand on its address. So what is reached through a field is *held*, and
+//     not fixed. It is alive and can be looked into, but all that it is made of is checked: its
+//     type, its fields in turn, a tuple's elements. It ends where the tree itself keeps the object
+//     alive, or where a watched dictionary tells of its end.
 //   - Everything else is walked as ever, from this object on: tensors, whose metadata and gradient
-//     change in place; lists, sets, arrays, functions with their cells, objects without a __dict__.
-//     The walk may come to further anchors below.
+//     change in place; lists, sets, arrays. The walk may come to further anchors below.
 //
 // Pointers of a Record are compared and followed without a reference: they keep nobody's model
-// alive. They are followed only while the Record is not stale, thus while what is fixed lives: an
-// anchor was just reached from something alive, and a dictionary's end is a change. For the same
-// reason none of them can be another object on an old address. What is not fixed is read anew in
-// each call, by the walk, which trusts no pointer but that of a watched dictionary.
+// alive. (It refers to tuples of what the tree refers to anyway.) They are followed only while the
+// Record is not stale, thus while what is fixed lives: an anchor was just reached from something
+// alive, and a dictionary's end is a change. For the same reason none of them can be another object
+// on an old address. What is not fixed is read anew in each call, by the walk, which trusts no
+// pointer but that of a watched dictionary.
 //
 // These dictionaries are not watched: variables of modules, which a program assigns all the time;
 // those in which a call itself puts something else; an OrderedDict of several items, whose
@@ -38,27 +45,51 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
+
+#include "../torch/python_ref.h"
 
 namespace pygraph::torch_bridge::callable {
 
 struct Place;
 class Registry;
 
-/// Something fixed that may have changed nevertheless.
+/// Something that may have changed unheard. A call reads thousands of these, most of them from
+/// memory that is in no cache, so they are small.
 struct Recheck {
   enum class Kind : std::uint8_t {
-    kInstance,  ///< `object` is of the type `type` and has the __dict__ `dict`, that of `place`
-    kType,      ///< `object` is of the type `type`
+    kType,      ///< `object` is of the type `other`
+    kVersion,   ///< and CPython's version of that type is `number`
+    kDict,      ///< the __dict__ of `object` is `other`
+    kSize,      ///< `object`, a tuple or a dictionary, has `number` elements
+    kField,     ///< `other` stands `number` bytes behind the start of `object`
+    kRequires,  ///< `object`, a tensor, requires gradients if `number` is not 0
     kSame,      ///< `object` is what this call has met as number `place`
     kWalk,      ///< `object` is compared with the tree that begins at `place`
   };
   Kind kind = Kind::kWalk;
+  /// kWalk: it is not `object`, but what stands `number` bytes behind its start; not null.
+  bool in_field = false;
+  /// kWalk, of a tensor without more below it: its type is `other`, which of Record::seen is its
+  /// metadata, or negative, and what else is in its TensorShape.
+  bool requires_grad : 1 = false;
+  bool used : 1 = false;
+  bool emptied : 1 = false;
+  std::int32_t seen = -1;
   std::uint32_t place = 0;
+  std::int32_t number = 0;
   PyObject* object = nullptr;
-  PyObject* type = nullptr;
-  PyObject* dict = nullptr;
+  PyObject* other = nullptr;
+};
+
+/// Where something stands within an object: so many bytes behind its start.
+struct Field {
+  PyObject* owner = nullptr;
+  std::int32_t offset = 0;
+  PyObject* content = nullptr;  ///< or null
+  bool lasting = false;         ///< for the life of the owner
 };
 
 /// A watched dictionary that is not below another one, or not fixed by it.
@@ -95,6 +126,14 @@ class Record {
   /// Numbers of fixed objects, as which something that is not fixed is met again.
   std::vector<std::pair<std::uint32_t, PyObject*>> met;
   std::uint64_t uses = 0;
+  /// TorchApi::metadata() of tensors, one behind the other in the order of the checks.
+  mutable std::vector<char> seen;
+  /// The cache lines of objects that a call beside this reads, in order. They have often been
+  /// driven out since the last call, and one object leads to the next, so a call asks for all of
+  /// them first. An address of something that is no more does no harm.
+  std::vector<const void*> lines;
+  /// Tuples of what the tree keeps alive. As long as they live no other has their address.
+  std::vector<PythonRef> kept;
 
  private:
   friend class Registry;
@@ -111,17 +150,33 @@ inline constexpr std::uint8_t kMostStrikes = 2;
 /// Writes a Record, told by a walk what it comes to.
 class Recorder {
  public:
+  /// How far what the walk comes to is known to be what it was.
+  enum class Known : std::uint8_t { kNot, kHeld, kFixed };
   /// Where in the tree the walk is.
   struct Position {
-    bool fixed = false;
+    Known known = Known::kNot;
     std::size_t anchor = 0;  ///< one behind the innermost one
   };
 
   Recorder(Record& record, Strikes& strikes, std::size_t numbers)
       : record_(record), strikes_(strikes), fixed_(numbers), asked_(numbers) {}
 
+  /// What the walk comes to next stands in a field.
+  void reach(const Field& field) noexcept { field_ = field; }
+  /// A field of which more is not in the tree than what stands in it.
+  void see(std::uint32_t place, const Field& field);
+  /// The attributes of a function that has none; or null.
+  void see_size(std::uint32_t place, PyObject* attributes);
+  /// Whether a tensor requires gradients is in the tree.
+  void see_requires_grad(std::uint32_t place, PyObject* tensor, bool requires_grad);
+  /// What is below a place.
+  enum class Below : std::uint8_t {
+    kFields,   ///< all stands in fields of the object
+    kLasting,  ///< the object is a tuple of what the tree keeps alive
+    kOther,
+  };
   /// The walk comes to `place`; returns where it was.
-  Position enter(std::uint32_t place, const Place& node, PyObject* object);
+  Position enter(std::uint32_t place, const Place& node, PyObject* object, Below below);
   /// The items of `dict`, that of `place`, come next. `instance`: whose __dict__ it is, or null.
   void enter_items(std::uint32_t place, const Place& node, PyObject* instance, PyObject* dict);
   /// Everything below what was entered at `outer` is done.
@@ -133,16 +188,22 @@ class Recorder {
   [[nodiscard]] bool is_walked(std::uint32_t place) const {
     return strikes_[place] >= kMostStrikes;
   }
-  [[nodiscard]] bool stays_fixed(std::uint32_t place, const Place& node, PyObject* object) const;
-  void check(const Recheck& check) {
-    record_.anchors[position_.anchor - 1].checks.push_back(check);
-  }
+  [[nodiscard]] bool can_be_looked_into(std::uint32_t place, const Place& node, PyObject* object,
+                                        Known known, Below below) const;
+  /// Has the tree below a place compared with what is there.
+  void walk(std::uint32_t place, const Place& node, PyObject* object, const Field* field);
+  /// What may have changed of something that is looked into.
+  void check_itself(std::uint32_t place, const Place& node, PyObject* object, Known known);
+  void check(const Recheck& check);
+  void note_line(const void* address);
+  void note_tensor(const Place& node, PyObject* tensor, Recheck& check);
 
   Record& record_;
   Strikes& strikes_;
   std::vector<PyObject*> fixed_;  ///< by number; null: not fixed
   std::vector<bool> asked_;
   Position position_;
+  std::optional<Field> field_;
   bool failed_ = false;
 };
 
@@ -161,6 +222,9 @@ class Unchanged {
 
   /// The record, if it may be used; or null.
   [[nodiscard]] std::shared_ptr<Record> usable() const noexcept;
+
+  /// What stands in a field of `place` is another object from call to call: it is walked.
+  void blame(std::uint32_t place) noexcept { strikes_[place] = kMostStrikes; }
 
   /// A call was admitted that no record has served. Makes a record: `walk(recorder)` compares once
   /// more, and returns whether the call is admitted.
