@@ -95,13 +95,14 @@ PythonRef optional(nb::handle object) {
 }
 
 /// The metadata of a tensor; of None: none.
-std::unique_ptr<const TensorShape> shape_of(nb::handle tensor) {
+std::unique_ptr<const TensorShape> shape_of(nb::handle tensor, bool used) {
   if (tensor.is_none()) {
     return nullptr;
   }
   const auto& api = calibrated_api();
   const auto handle = api.handle(tensor.ptr());
   auto shape = std::make_unique<TensorShape>();
+  shape->used = used;
   std::int64_t* sizes = nullptr;
   std::int64_t* strides = nullptr;
   const std::int64_t rank = api.dim(tensor.ptr());
@@ -114,6 +115,7 @@ std::unique_ptr<const TensorShape> shape_of(nb::handle tensor) {
   shape->extents.assign(sizes, sizes + rank);
   shape->extents.insert(shape->extents.end(), strides, strides + rank);
   shape->empty = std::find(sizes, sizes + rank, 0) != sizes + rank;
+  shape->emptied = !shape->empty && api.data(tensor.ptr()) == nullptr;
   shape->requires_grad = nb::cast<bool>(tensor.attr("requires_grad"));
   // One element is contiguous wherever it stands.
   shape->may_be_negated = !nb::cast<bool>(tensor.attr("is_contiguous")()) ||
@@ -156,7 +158,7 @@ void bind_structure(nb::module_& module) {
           "__init__",
           [](Place* self, Place::Kind kind, std::uint32_t children, std::int32_t number,
              std::int32_t slot, std::int32_t returned, nb::handle object, nb::handle type,
-             nb::handle key, nb::handle like) {
+             nb::handle key, nb::handle like, bool used) {
             new (self) Place{.kind = kind,
                              .children = children,
                              .number = number,
@@ -167,12 +169,13 @@ void bind_structure(nb::module_& module) {
                                            : optional(object),
                              .type = optional(type),
                              .key = optional(key),
-                             .shape = shape_of(like)};
+                             .shape = shape_of(like, used)};
           },
           nb::arg("kind"), nb::kw_only(), nb::arg("children") = 0, nb::arg("number") = -1,
           nb::arg("slot") = -1, nb::arg("returned") = -1, nb::arg("object") = nb::none(),
           nb::arg("type") = nb::none(), nb::arg("key") = nb::none(), nb::arg("like") = nb::none(),
-          "`like`: a tensor with the metadata that must be there.");
+          nb::arg("used") = true,
+          "`like`: a tensor with the metadata that must be there; `used`: see TensorShape.");
 }
 
 std::shared_ptr<Entry> entry_of(const nb::list& nodes, const nb::tuple& roots,
@@ -237,7 +240,7 @@ void bind_callable(nb::module_& module) {
           [](CapturedFunction& self, const nb::list& nodes, const nb::tuple& roots,
              const std::shared_ptr<ModeGuard>& modes,
              const std::vector<std::tuple<std::uint32_t, Inside, nb::object>>& arguments,
-             const std::vector<std::tuple<std::uint32_t, std::int32_t, bool>>& rebound,
+             const std::vector<std::tuple<std::uint32_t, std::int32_t, bool, nb::object>>& rebound,
              std::vector<std::uint32_t> written, const Parts& output, nb::handle dispatcher,
              nb::handle owner, bool once_decided) {
             const auto entry = entry_of(nodes, roots, modes, owner);
@@ -253,8 +256,8 @@ void bind_callable(nb::module_& module) {
                 argument.inside.push_back({other, offset});
               }
             }
-            for (const auto& [slot, result, given_up] : rebound) {
-              entry->rebound.push_back({slot, result, given_up});
+            for (const auto& [slot, result, given_up, whole] : rebound) {
+              entry->rebound.push_back({slot, result, given_up, optional(whole)});
             }
             for (const auto& [kind, index, children, object] : output) {
               entry->output.push_back(output_of(kind, index, children, object));
@@ -269,7 +272,8 @@ void bind_callable(nb::module_& module) {
           "argument of the graph its leaf, the leaves inside with their offsets in bytes, and "
           "None, "
           "or what it is without memory; "
-          "`rebound`: (slot, result, given up), see Rebound; `written`: leaves; `output`: (kind, "
+          "`rebound`: (slot, result, given up, whole), see Rebound; `written`: leaves; `output`: "
+          "(kind, "
           "index, children, "
           "object); `once_decided`: not while the dispatcher is undecided.")
       .def(

@@ -171,7 +171,16 @@ bool CapturedFunction::rebind(const Entry& entry, const Found& found, PyObject* 
                       : each.result == -1
                           ? Py_None
                           : found.leaves[static_cast<std::size_t>(-2 - each.result)].get();
-    return found.slots[each.slot].set(value);
+    if (!each.whole) {
+      return found.slots[each.slot].set(value);
+    }
+    const PythonRef list = PythonRef::stolen(PyList_New(1));
+    if (list) {
+      PyList_SET_ITEM(list.get(), 0, Py_NewRef(value));
+    }
+    const PythonRef made =
+        list ? PythonRef::stolen(PyObject_CallOneArg(each.whole.get(), list.get())) : PythonRef();
+    return made && found.slots[each.slot].set(made.get());
   });
 }
 
@@ -250,6 +259,9 @@ int CapturedFunction::traverse(visitproc visit, void* arg) const {
     Py_VISIT(entry->as_it_is.get());
     for (const Lifted& argument : entry->arguments) {
       Py_VISIT(argument.object.get());
+    }
+    for (const Rebound& each : entry->rebound) {
+      Py_VISIT(each.whole.get());
     }
     for (const Output& part : entry->output) {
       Py_VISIT(part.object.get());

@@ -50,12 +50,13 @@ struct Output {
   PythonRef object;
 };
 
-/// A place of the structure that gets a result, or None.
+/// A place of the structure that gets a result, or what is made of one, or None.
 struct Rebound {
   std::uint32_t slot = 0;
   std::int32_t result = -1;  ///< -1: None; less: leaf number -2 - result
   /// What is there is let go of in front of the launch, which may have its memory then.
   bool given_up = false;
+  PythonRef whole = {};  ///< if there is one: what is put there is `whole([the value])`
 };
 
 /// What serves the calls of one structure.

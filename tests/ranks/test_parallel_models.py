@@ -15,6 +15,11 @@ SCENARIOS = {
     "fsdp": TRAINING,
     "whole_step": WHOLE_STEPS,
     "whole_step_compared": WHOLE_STEPS,
+    "fsdp_whole_step": WHOLE_STEPS,
+    "fsdp_whole_step_gradients_stay": WHOLE_STEPS,
+    "fsdp_whole_step_in_halves": WHOLE_STEPS,
+    "fsdp_whole_step_mixed_precision": WHOLE_STEPS,
+    "tensor_parallel_whole_step": WHOLE_STEPS,
 }
 
 #: The twin knows functional collectives, and refuses others.

@@ -11,7 +11,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -200,12 +201,126 @@ def fsdp() -> dict[str, Any]:
     return figures(wrong=trains(model, model, reference, reference, own_input))
 
 
+def captured_steps(
+    make: Callable[[], Run], inputs: Callable[[], torch.Tensor] = own_input, debug: str = "off"
+) -> dict[str, Any]:
+    """Training steps, each captured whole, beside the same as they are."""
+    expected = make()
+    step = pygraph.capture(make(), device="cuda" if ON_GPUS else "twin", debug=debug)
+    wrong = 0
+    for _ in range(STEPS):
+        x = inputs()
+        wrong += unlike(step(x).item(), expected(x).item())
+    return figures(wrong=wrong)
+
+
+class Functional:
+    """FSDP2's collectives as functional ones, which the twin runs."""
+
+    def allocate(
+        self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class Gather(Functional, AllGather):
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, **_: Any
+    ) -> None:
+        output_tensor.copy_(functional.all_gather_tensor(input_tensor, 0, group))
+
+
+class Scatter(Functional, ReduceScatter):
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, **_: Any
+    ) -> None:
+        output_tensor.copy_(functional.reduce_scatter_tensor(input_tensor, "sum", 0, group))
+
+
+def sharded_steps(begin: bool = False, halves: bool = False, **more: Any) -> dict[str, Any]:
+    """Training steps of FSDP2, each captured whole, its gathering and scattering inside. `begin`:
+    gradients are dropped at the beginning, and clipped; `halves`: of each batch one backward keeps
+    its gradients to itself."""
+
+    def make() -> Run:
+        model = blocks()
+        for block in model:
+            fully_shard(block, mesh=mesh(), **more)
+            if not ON_GPUS:
+                block.set_custom_all_gather(Gather())
+                block.set_custom_reduce_scatter(Scatter())
+        fully_shard(model, mesh=mesh(), **more)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            if begin:
+                optimizer.zero_grad()
+            parts = x.chunk(2) if halves else (x,)
+            for number, part in enumerate(parts):
+                model.set_requires_gradient_sync(number == len(parts) - 1)
+                loss = model(part).square().mean()
+                loss.backward()
+            if begin:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            if not begin:
+                optimizer.zero_grad()
+            return loss.detach()
+
+        return step
+
+    return captured_steps(make)
+
+
+@scenario
+def fsdp_whole_step() -> dict[str, Any]:
+    return sharded_steps()
+
+
+@scenario
+def fsdp_whole_step_gradients_stay() -> dict[str, Any]:
+    """They are DTensors, which each step makes anew."""
+    return sharded_steps(begin=True)
+
+
+@scenario
+def fsdp_whole_step_in_halves() -> dict[str, Any]:
+    return sharded_steps(halves=True, reshard_after_forward=False)
+
+
+@scenario
+def fsdp_whole_step_mixed_precision() -> dict[str, Any]:
+    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    return sharded_steps(mp_policy=half)
+
+
+@scenario
+def tensor_parallel_whole_step() -> dict[str, Any]:
+    """Its parameters are DTensors; the loss is plain."""
+
+    def make() -> Run:
+        model = tensor_parallel(blocks())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, foreach=False)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return step
+
+    return captured_steps(make, inputs=lambda: same_input(4, 8, WIDTH))
+
+
 def whole_steps(
     average: Callable[[Sequence[torch.Tensor]], None], debug: str = "off"
 ) -> dict[str, Any]:
     """Training steps, each captured whole; `average` is what makes gradients those of all ranks."""
 
-    def make(model: nn.Module) -> Run:
+    def make() -> Run:
+        model = blocks()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, foreach=False)
 
         def step(x: torch.Tensor) -> torch.Tensor:
@@ -218,15 +333,7 @@ def whole_steps(
 
         return step
 
-    model = blocks()
-    expected = make(copy.deepcopy(model))
-    where = "cuda" if ON_GPUS else "twin"
-    step = pygraph.capture(make(model), device=where, debug=debug)
-    wrong = 0
-    for _ in range(STEPS):
-        x = own_input()
-        wrong += unlike(step(x).item(), expected(x).item())
-    return figures(wrong=wrong)
+    return captured_steps(make, debug=debug)
 
 
 def by_functional_collectives(gradients: Sequence[torch.Tensor]) -> None:

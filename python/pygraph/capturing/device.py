@@ -113,6 +113,10 @@ class Device(abc.ABC):
     def space(self) -> _engine.PhantomSpace:
         """The phantom space; reserved and backed on first use, kept for later."""
 
+    def in_capture(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's memory is the arguments' or the scratch of the capture under way."""
+        return self.space().contains(tensor.data_ptr())
+
     def may_lead_to(self, foreign: Sequence[int], places: Sequence[tuple[int, int]]) -> bool:
         """Whether memory of this device at `foreign` addresses holds an address in one of `places`,
         (address, bytes) each, leads to memory that does, or cannot be followed (link.h)."""

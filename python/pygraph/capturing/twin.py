@@ -26,7 +26,7 @@ from pygraph.capturing.device import (
     Segment,
 )
 from pygraph.capturing.holdings import Allocator, Observed
-from pygraph.twin import generator_state
+from pygraph.twin import generator_state, resized
 from pygraph.twin.recorder import NotRecordable, record
 
 #: Address space for both placements, and the one block behind all of it.
@@ -66,6 +66,9 @@ class Twin(Device):
                 0, reserve_bytes=_RESERVE_BYTES, block_bytes=_BLOCK_BYTES, twin=True
             )
         return self._space
+
+    def in_capture(self, tensor: torch.Tensor) -> bool:
+        return self.space().contains(resized.address_of(tensor))
 
     def release(self) -> None:
         """Gives the phantom space back; no capture may be under way."""

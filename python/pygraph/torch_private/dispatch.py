@@ -22,6 +22,8 @@ OperatorPacket = bound("torch._ops:OpOverloadPacket")
 HigherOrderOperator = bound("torch._ops:HigherOrderOperator")
 schema = attribute("_schema", torch.ops.aten.add.Tensor)
 overload_name = attribute("_overloadname", torch.ops.aten.add.Tensor)
+_kernel = attribute("_op_dk", torch.ops.aten.add.Tensor)
+DispatchKey = bound("torch._C:DispatchKey")
 _opname = attribute("_opname", torch.ops.aten.add.Tensor)
 
 PLAIN = torch.Tensor.__torch_dispatch__
@@ -58,6 +60,15 @@ class UnseenByDynamo(TorchDispatchMode):  # type: ignore[misc, valid-type]
                 return func(*args, **(kwargs or {}))
             return NotImplemented
         return self.see(func, args, kwargs or {})
+
+
+def taken_apart(func: Any, args: Any, kwargs: Any) -> Any:
+    """Runs the code of an operator that calls others, which modes see: what a composite one is made
+    of, or else its kernel for the CPU."""
+    result = func.decompose(*args, **kwargs)
+    if result is NotImplemented:
+        return _kernel(func)(DispatchKey.CPU, *args, **kwargs)
+    return result
 
 
 def schema_if_any(target: Any) -> Any:

@@ -20,6 +20,8 @@ from pygraph.torch_private.replacing import surround
 
 _MODULE = "torch.distributed.distributed_c10d"
 _TRACED = "torch._library.fake_class_registry:FakeScriptObject"
+REDUCER = "torch._C._distributed_c10d.Reducer"
+"""DDP's, which computes with buckets of gradients of its own."""
 #: Ends a group: orderly, or at once.
 _ENDS = ("shutdown", "abort")
 

@@ -18,7 +18,7 @@ from pygraph import _engine
 from pygraph.operators import collectives
 from pygraph.torch_private import distributed
 from pygraph.torch_private.tensors import object_of
-from pygraph.twin import layouts
+from pygraph.twin import layouts, resized
 from pygraph.twin.layouts import TensorLayout
 from pygraph.twin.predict import Substitute, predict
 
@@ -133,7 +133,7 @@ class OperatorCall:
         if tensor.numel() == 0:
             place = _Empty(layout, len(self.tensors))
         else:
-            place = self._word("p", tensor.data_ptr())
+            place = self._word("p", resized.address_of(tensor))
             self.layouts[place] = layout
         self.tensors.append(tensor)
         self._places[id(tensor)] = place

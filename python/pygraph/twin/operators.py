@@ -119,6 +119,8 @@ def _treatment(func: Any, schema: Any, returned: list[str | None]) -> Treatment:
     # One that is composite and has a kernel besides runs the kernel, whose bits may be others.
     if has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CPU"):
         return Treatment.COMPOSITE
+    if known(func, Property.CALLS_OTHERS, ("fsdp",)):
+        return Treatment.COMPOSITE
     if torch.Tag.inplace_view in func.tags:
         return Treatment.REAL
     aliasing = [result.alias_info is not None for result in schema.returns]

@@ -25,9 +25,9 @@ import torch
 
 from pygraph import _engine
 from pygraph.operators import accesses, known
-from pygraph.torch_private.dispatch import DisableFunction, UnseenByDynamo
+from pygraph.torch_private.dispatch import DisableFunction, UnseenByDynamo, taken_apart
 from pygraph.torch_private.tensors import object_of
-from pygraph.twin import faults, generator_state, layouts, operations
+from pygraph.twin import faults, generator_state, layouts, operations, resized
 from pygraph.twin.layouts import TensorLayout
 from pygraph.twin.operations import Alias, OperatorCall, Unsupported
 from pygraph.twin.operators import Operator, Treatment, operator_of
@@ -80,7 +80,7 @@ def record(
     _engine.begin_capture(stream.handle, twin=True)
     mode = _Recorder(inputs, space, stream.handle, generators, observed)
     try:
-        with _reads_refused(), mode:
+        with _reads_refused(), resized.followed(mode.allocate), mode:
             outputs = function(list(inputs))
     except BaseException:
         with contextlib.suppress(_engine.DriverError):
@@ -159,7 +159,7 @@ class _Recorder(UnseenByDynamo):
             return func(*args, **kwargs)
         if operator.treatment is Treatment.COMPOSITE:
             with self:
-                return func.decompose(*args, **kwargs)
+                return taken_apart(func, args, kwargs)
         before = self._count()
         try:
             with DisableFunction():
@@ -192,7 +192,7 @@ class _Recorder(UnseenByDynamo):
         args, kwargs = operator.from_tensor(args, kwargs)
         call = operator.call(args, kwargs, self._generators)
         for tensor in call.tensors:
-            if tensor.numel() and not self._space.contains(tensor.data_ptr()):
+            if tensor.numel() and not self._space.contains(resized.address_of(tensor)):
                 self.keep.append(tensor)
         written = known.written(func, args, kwargs)
         for tensor in written:
@@ -229,13 +229,19 @@ class _Recorder(UnseenByDynamo):
     def _require_ours(self, func: Any, tensor: torch.Tensor) -> None:
         ours = (
             tensor.numel() == 0
-            or self._space.contains(tensor.data_ptr())
+            or self._space.contains(resized.address_of(tensor))
             or object_of(tensor.untyped_storage()) in self._inputs
         )
         if not ours:
             raise NotRecordable(
                 str(func), "writes memory that is neither an argument nor made by the capture"
             )
+
+    def allocate(self, nbytes: int) -> int:
+        """Where a buffer of the graph's begins."""
+        address = self._space.allocate(nbytes)
+        self.buffers.append((address, nbytes))
+        return address
 
     def _result(
         self, result: Any, call: OperatorCall, fresh: list[torch.Tensor], front: int
@@ -246,8 +252,7 @@ class _Recorder(UnseenByDynamo):
             if nbytes == 0:
                 return layouts.empty(result)
             before = front * result.dtype.itemsize
-            address = self._space.allocate(before + nbytes)
-            self.buffers.append((address, before + nbytes))
+            address = self.allocate(before + nbytes)
             fresh.append(layouts.at_address(address + before, result, nbytes, front))
             return fresh[-1]
         if isinstance(result, list):
@@ -268,12 +273,13 @@ class _Recorder(UnseenByDynamo):
     def _fill(self, tensor: torch.Tensor) -> None:
         nbytes = layouts.layout_of(tensor).nbytes()
         if nbytes:
-            _engine.twin_fill(self._stream, tensor.data_ptr(), 0, nbytes)
+            _engine.twin_fill(self._stream, resized.address_of(tensor), 0, nbytes)
 
     def _copied(self, to: torch.Tensor, source: torch.Tensor) -> bool:
         """Records a copy as the driver's own node, when bytes are all there is to copy."""
         layout = layouts.layout_of(to)
         same = layouts.layout_of(source) == layout and to.is_contiguous()
         if same and (nbytes := layout.nbytes()):
-            _engine.twin_copy(self._stream, to.data_ptr(), source.data_ptr(), nbytes)
+            places = resized.address_of(to), resized.address_of(source)
+            _engine.twin_copy(self._stream, *places, nbytes)
         return same

@@ -335,6 +335,7 @@ class Compared:
             function=lambda: True,
             owner=self.owner,
         )
+        self._tree.forget()  # or nothing would ever stand on the address of something else
 
     def _describe(self) -> Tree | None:
         tree = Tree(frozenset(), every=True)
@@ -495,13 +496,59 @@ class Garden:
         elif isinstance(target, torch.Tensor):
             self.change_tensor(target)
         elif isinstance(target, Slotted):
-            target.rate = self.like(target.rate)
+            self.put_anew(lambda: target.rate, lambda value: setattr(target, "rate", value))
+        elif isinstance(target, functools.partial):
+            self.change_partial(target)
         elif isinstance(target, set):
             target.symmetric_difference_update({self.random.randrange(4)})
         elif isinstance(target, types.FunctionType):
             self.change_function(target)
         elif isinstance(target, (Point, nn.Module)):
             self.change_instance(target)
+
+    def put_anew(self, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
+        """Puts something in the place of what is there, perhaps at its very address."""
+        value = get()
+        if self.random.random() < 0.5:
+            put(self.like(value))
+            return
+        parts = list(value) if isinstance(value, tuple) else None
+        self.met = [each for each in self.met if each is not value]
+        kind, attributes = type(value), getattr(value, "__dict__", None)
+        put(None)
+        if parts is not None and kind in (tuple, Pair, OtherPair):
+            del value
+            match self.random.randrange(4):
+                case 0 if parts:
+                    parts[0] = self.like(parts[0])
+                case 1 if parts:
+                    parts.pop()
+                case 2:
+                    parts.append(0)
+            put(kind(parts))
+        elif kind in (Point, Other):
+            del value
+            made = kind(None)
+            made.__dict__.update(attributes)
+            put(made)
+        elif kind is functools.partial:
+            function, given, named = value.func, value.args, value.keywords
+            del value
+            put(functools.partial(function, *(self.like(each) for each in given), **named))
+        else:
+            put(value)
+
+    def change_partial(self, target: functools.partial[Any]) -> None:
+        """In ways that CPython has for them."""
+        match self.random.randrange(3):
+            case 0:
+                target.keywords["key"] = self.like(target.keywords.get("key"))
+            case 1:
+                given = tuple(self.like(each) for each in target.args)
+                target.__setstate__((target.func, given, target.keywords, vars(target)))
+            case 2:
+                function = self.random.choice([max, min])
+                target.__setstate__((function, target.args, target.keywords, vars(target)))
 
     def like(self, value: Any) -> Any:
         """The same once more, an equal one, or something else."""
@@ -581,9 +628,13 @@ class Garden:
 
     def change_tensor(self, target: torch.Tensor) -> None:
         with torch.no_grad():
-            match self.random.randrange(4):
+            match self.random.randrange(5):
                 case 0:
                     target.requires_grad_(not target.requires_grad)
+                case 4:
+                    filled = target.untyped_storage().nbytes()
+                    needed = target.numel() * target.element_size()
+                    target.untyped_storage().resize_(0 if filled else needed)
                 case 1:
                     target.data = self.tensor().data
                 case 2 if target.requires_grad:
@@ -595,7 +646,9 @@ class Garden:
         match self.random.randrange(4):
             case 0 if target.__closure__:
                 cell = target.__closure__[0]
-                cell.cell_contents = self.like(cell.cell_contents)
+                self.put_anew(
+                    lambda: cell.cell_contents, lambda value: setattr(cell, "cell_contents", value)
+                )
             case 1:
                 target.__defaults__ = (self.like(target.__defaults__),)
             case 2:
@@ -743,6 +796,110 @@ def test_random_changes_are_found(seed: int) -> None:
         compared = Compared(garden.variables())
     assert same_again > 10
     assert not WATCHES or shortcuts > 50, shortcuts
+
+
+def settled(*roots: Any) -> Compared:
+    """Compared so often that only what may have changed unheard is looked at."""
+    compared = Compared(*roots)
+    for _ in range(3):
+        assert compared.check()
+    assert not WATCHES or compared.function.shortcuts
+    return compared
+
+
+@pytest.mark.parametrize("looked", [False, True])
+def test_an_attribute_that_a_function_gets_is_found(looked: bool) -> None:
+    def function() -> None:
+        pass
+
+    if looked:
+        assert vars(function) == {}  # which makes the dictionary
+    compared = settled(Point({"function": function}))
+    function.flag = 1  # type: ignore[attr-defined]
+    assert not compared.check()
+    del function.flag  # type: ignore[attr-defined]
+    assert compared.check()
+
+
+def test_another_class_of_slots_is_found() -> None:
+    class Kind:
+        __slots__ = ("rate",)
+
+        def __init__(self) -> None:
+            self.rate = 0.25
+
+    class Like(Kind):
+        __slots__ = ()
+
+    class Own(Kind):
+        __slots__ = ()
+
+    held = Like()
+    compared = settled(Point({"held": held}))
+    held.__class__ = Own
+    assert not compared.check()
+    held.__class__ = Like
+    assert compared.check()
+    Like.rate = property(lambda _: 8.0)  # type: ignore[assignment, method-assign]
+    assert not compared.check()
+    del Like.rate
+    assert compared.check()
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_memory_that_a_tensor_gets_or_loses_is_found(emptied: bool) -> None:
+    held = torch.zeros(4)
+    sizes = [held.untyped_storage().nbytes(), 0]
+    held.untyped_storage().resize_(sizes[emptied])
+    compared = settled(Point({"held": held}))
+    held.untyped_storage().resize_(sizes[not emptied])
+    assert not compared.check()
+    held.untyped_storage().resize_(sizes[emptied])
+    assert compared.check()
+
+
+def test_another_function_in_the_place_of_one_is_found() -> None:
+    """At its very address, and with a variable of its own."""
+
+    def make(value: float) -> Callable[[], float]:
+        return lambda: value
+
+    held = Slotted(make(1.5))
+    kept = held.rate.__closure__[0]
+    compared = settled(Point({"held": held}))
+    address = id(held.rate)
+    for _ in range(20):
+        held.rate = None
+        held.rate = make(2.5)
+        if id(held.rate) == address:
+            break
+    assert kept.cell_contents == 1.5 and not compared.check()
+
+
+def test_what_is_another_object_each_time_ends_no_record() -> None:
+    held = Slotted((1.5, 2.5))
+    compared = settled(Point({"held": held}))
+    for number in range(30):
+        held.rate = (1.5, number * 0.0 + 2.5)
+        before = compared.function.shortcuts
+        assert compared.check()
+    assert compared.function.shortcuts - before == WATCHES
+
+
+def test_a_tuple_of_another_size_in_the_place_of_one_is_found() -> None:
+    """At its very address, if CPython gives that out again."""
+    held = Slotted(Pair([[1], [2]]))
+    compared = settled(Point({"held": held}))
+    first, second = held.rate
+    address = id(held.rate)
+    for more in range(20):
+        held.rate = None
+        others = [Pair([first, second, more]) for _ in range(more)]
+        held.rate = Pair([first, second, more])
+        if id(held.rate) == address:
+            break
+        del others
+    assert not compared.check()
 
 
 def test_attributes_set_by_specialised_code_are_found() -> None:
@@ -932,6 +1089,21 @@ def test_threads_may_compare_while_one_changes() -> None:
     for each in threads:
         each.join()
     compared.check()
+
+
+def test_what_stands_in_a_tuple_is_not_kept_alive() -> None:
+    def step(x: torch.Tensor, holder: Any) -> Any:
+        with torch.no_grad():
+            return holder.x.rate[0](x) + 1
+
+    with pygraph.capture(step, device="twin") as captured:
+        holder = Point(Slotted((nn.Linear(4, 4),)))
+        for _ in range(WARM):
+            captured(torch.randn(2, 4), holder)
+        died = weakref.ref(holder.x.rate[0])
+        del holder
+        gc.collect()
+        assert died() is None
 
 
 def test_what_was_compared_is_not_kept_alive() -> None:

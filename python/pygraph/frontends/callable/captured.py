@@ -9,6 +9,7 @@ that nothing serves yet.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import pkgutil
@@ -316,7 +317,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
         entry.chosen = {*tree.given, *touched(tree.leaves, self._watched.touched), *numbers}
         gradients = {place for place, owner in tree.owners.items() if owner.key == "grad"}
         moving = gradients | made.rebound.keys()
-        entry.moving = {leaf for leaf, place in enumerate(tree.leaf_places) if place in moving}
+        entry.moving = {leaf for place in moving for leaf in tree.leaves_in(place)}
         problem = (
             self._watched.reason
             or self._watched.against_unmet(tree.functions)
@@ -454,13 +455,13 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
         assert graph is not None and step is not None
         numbers = {place: n for n, place in enumerate(step.slots)}
         rebound = _rebound(step, tree, entry.chosen)
-        unread = [step.slots[slot] for slot, _, gone in rebound if gone]
+        unread = [step.slots[slot] for slot, _, gone, _ in rebound if gone]
         if isinstance(step, TrainingStep):
             self._make_pending(entry, step, lifted)
         parts = _form(entry).parts
         returned = {place: n for n, place in enumerate(objects_in(parts))}
         self._calls.add(
-            nodes=tree.nodes(numbers, unread, returned),
+            nodes=tree.nodes(numbers, unread, returned, entry.chosen),
             roots=tuple(tree.roots[2:]),
             modes=entry.same_modes,
             arguments=[(each.leaf, each.inside, None) for each in lifted],
@@ -657,19 +658,20 @@ def _release(entry: Entry) -> None:
         entry.pending.release()
 
 
-def _rebound(step: Step, tree: Tree, chosen: Collection[int]) -> list[tuple[int, int, bool]]:
-    """(slot, result, whether what is there is given up) of what a call rebinds. A gradient that the
-    graph does not read is given up in front of the launch, which may have its memory then, as a
-    callable that begins with zero_grad() has."""
+def _rebound(step: Step, tree: Tree, chosen: Collection[int]) -> list[tuple[int, int, bool, Any]]:
+    """(slot, result, whether what is there is given up, what makes a DTensor of the result, or
+    None) of what a call rebinds. A gradient that the graph does not read is given up in front of
+    the launch, which may have its memory then, as a callable that begins with zero_grad() has."""
     assert step.form is not None
     returned = {part[1] for part in step.form.parts if part[0] is OutputKind.LEAF}
     needed = {*chosen, *returned, *step.form.bound_leaves}
-    leaf_at = {place: leaf for leaf, place in enumerate(tree.leaf_places)}
-    found = []
+    found, met = [], tree.met_elsewhere()
     for slot, (place, result) in enumerate(zip(step.slots, step.form.bound, strict=True)):
-        leaf = leaf_at.get(place, -1)
-        gone = leaf >= 0 and leaf not in needed and tree.owners[place].key == "grad"
-        found.append((slot, result, gone))
+        inside = tree.leaves_in(place)
+        below = bisect.bisect_right(met, place), bisect.bisect_left(met, tree.places[place].end)
+        alone = len(inside) == 1 and below[0] == below[1]
+        gone = alone and inside[0] not in needed and tree.owners[place].key == "grad"
+        found.append((slot, result, gone, step.form.made.get(slot)))
     return found
 
 

@@ -155,10 +155,10 @@ def _same_value(left: Any, right: Any) -> bool:
 
 def _what(place: Place) -> str:
     if place.kind is PlaceKind.TENSOR:
-        dtype, device, sizes, strides, requires_grad = place.shape
+        dtype, device, sizes, strides, requires_grad, emptied = place.shape
         name = str(dtype).removeprefix("torch.")
-        grad = ", requires grad" if requires_grad else ""
-        return f"a {name} tensor {list(sizes)} of strides {list(strides)} on {device}{grad}"
+        more = ", requires grad" * requires_grad + ", without memory" * emptied
+        return f"a {name} tensor {list(sizes)} of strides {list(strides)} on {device}{more}"
     if place.kind in _VALUES:
         text = repr(place.object)
         return text if len(text) < 60 else f"{text[:57]}..."

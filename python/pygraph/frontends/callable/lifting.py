@@ -25,7 +25,7 @@ import torch
 
 from pygraph.capturing import tensors
 from pygraph.capturing.device import CaptureFailed, Device
-from pygraph.frontends.callable.structure import PLAIN_TENSORS, Tree
+from pygraph.frontends.callable.structure import PLAIN_TENSORS, Tree, has_memory
 from pygraph.operators.known import known
 from pygraph.operators.table import Property
 from pygraph.torch_private.dispatch import DisableDispatch, UnseenByDynamo, tree_map
@@ -114,7 +114,7 @@ def arguments_of(
         leaf = leaves[number]
         if not isinstance(leaf, torch.Tensor):
             found.append(Lifted(leaf, number, [], number in given))
-        elif leaf.numel():
+        elif leaf.numel() and has_memory(leaf):
             by_storage.setdefault(object_of(leaf.untyped_storage()), []).append(number)
     for numbers in by_storage.values():
         found += (_lifted(leaves, group, given) for group in _overlapping(leaves, numbers))
@@ -162,7 +162,6 @@ class Substitution(UnseenByDynamo):
     def __init__(self, originals: Sequence[Any], stand_ins: Sequence[Any], device: Device) -> None:
         super().__init__()
         self._device = device
-        self._own = device.space()
         given = list(zip(originals, stand_ins, strict=True))
         self._generators = {
             object_of(each): other for each, other in given if isinstance(each, torch.Generator)
@@ -182,7 +181,7 @@ class Substitution(UnseenByDynamo):
         if not tensor.numel():
             return tensor
         address = tensor.data_ptr()
-        if self._own.contains(address):
+        if self._device.in_capture(tensor):
             return tensor
         number = bisect.bisect_right(self._starts, address) - 1
         if number >= 0:

@@ -13,6 +13,7 @@ from pygraph._engine import OutputKind
 from pygraph.capturing.device import CaptureFailed
 from pygraph.frontends.callable.structure import Tree, is_atom
 from pygraph.torch_private.dispatch import tree_flatten, tree_unflatten
+from pygraph.torch_private.tensors import DTensorLayout, part_and_layout, parts_of
 
 #: (kind, index, children, object), see src/callable/captured.h. The index of an OBJECT is its place
 #: in the tree.
@@ -38,12 +39,15 @@ class Returned:
     #: What the rebound places are given, in their order: the number of a tensor; NOTHING: None;
     #: below that: NOTHING - 1 - the number of a leaf.
     bound: list[int] = dataclasses.field(default_factory=list)
+    #: By number among these, what makes a DTensor of the tensor.
+    made: dict[int, Whole] = dataclasses.field(default_factory=dict)
 
     def same_form(self, other: Returned) -> bool:
         """Whether another run returned and rebound the same but for the tensors' values."""
         return (
             self.count == other.count
             and self.bound == other.bound
+            and self.made == other.made
             and [part[:3] for part in self.parts] == [part[:3] for part in other.parts]
             and all(_same(a[3], b[3]) for a, b in zip(self.parts, other.parts, strict=True))
         )
@@ -87,9 +91,12 @@ class Returned:
 
     def bound_values(self, results: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         """What the rebound places get, of a graph's results."""
-        return [
+        found = [
             results[n] if n >= 0 else None if n == NOTHING else leaves[_leaf(n)] for n in self.bound
         ]
+        for number, make in self.made.items():
+            found[number] = make([found[number]])
+        return found
 
 
 def take_apart(value: Any, rebound: Sequence[Any], tree: Tree) -> Returned:
@@ -110,10 +117,10 @@ class _Taker:
 
     def add(self, value: Any) -> None:
         parts = self.found.parts
-        if isinstance(value, torch.Tensor):
-            self._add_tensor(value)
-        elif (place := self._place_of.get(id(value))) is not None:  # a cache, or the batch
+        if (place := self._place_of.get(id(value))) is not None:  # a cache, or the batch
             parts.append((OutputKind.OBJECT, place, 0, None))
+        elif isinstance(value, torch.Tensor):
+            self._add_tensor(value)
         elif is_atom(value):
             parts.append((OutputKind.CONSTANT, 0, 0, value))
         elif type(value) in (tuple, list):
@@ -141,11 +148,19 @@ class _Taker:
         leaf = self._leaf_of.get(id(value))
         if leaf is not None:
             self.found.parts.append((OutputKind.LEAF, leaf, 0, None))
+        elif parts_of(value):
+            part, whole = taken_from(value)
+            self.found.parts.append((OutputKind.MADE, 0, 1, whole))
+            self._add_tensor(part)
         else:
             self.found.parts.append((OutputKind.RESULT, self._number(value), 0, None))
 
     def bind(self, rebound: Sequence[Any]) -> None:
-        for value in rebound:
+        for number, value in enumerate(rebound):
+            if parts_of(value):
+                if id(value) in self._place_of:
+                    raise CaptureFailed(f"it puts a {type(value).__name__} in another place")
+                value, self.found.made[number] = taken_from(value)
             leaf = self._leaf_of.get(id(value))
             if value is None:
                 self.found.bound.append(NOTHING)
@@ -162,6 +177,35 @@ class _Taker:
             self.found.tensors.append(detached(value))
             self.found.sources.append(value)
         return number
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """Makes a DTensor of its part."""
+
+    layout: DTensorLayout
+
+    def __call__(self, parts: list[Any]) -> Any:
+        return self.layout.made_of(parts[0])
+
+
+def taken_from(value: torch.Tensor) -> tuple[torch.Tensor, Whole]:
+    """The part of a DTensor that a run has made, and what makes it of another one. Raises
+    CaptureFailed."""
+    if value.requires_grad:
+        raise CaptureFailed(
+            f"it returns or rebinds a {type(value).__name__} that requires gradients"
+        )
+    part, layout = require_part(value)
+    return part, Whole(layout)
+
+
+def require_part(value: torch.Tensor) -> tuple[torch.Tensor, DTensorLayout]:
+    """The tensor that a DTensor is made of, and how. Raises CaptureFailed for others."""
+    found = part_and_layout(value)
+    if found is None:
+        raise CaptureFailed(f"a {type(value).__name__} is neither a plain tensor nor a DTensor")
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

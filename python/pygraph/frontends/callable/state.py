@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from pygraph.torch_private.distributed import REDUCER
 from pygraph.torch_private.dynamo import ORIGINAL
 
 
@@ -36,7 +37,9 @@ class Keeps(enum.Enum):
 _OWN_LIBRARIES = ("torch", "numpy", "triton", "pygraph")
 #: Where objects of libraries have state of a program: kinds, and packages.
 _KEEPERS = (torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler, threading.local)
-_KEEPING = ("torch.optim.", "torch.distributions.", "numpy.random.", "numpy.ma.")
+_KEEPING = (
+    "torch.optim.", "torch.distributions.", "torch.distributed.fsdp.", "numpy.random.", "numpy.ma.",
+)  # fmt: skip
 #: What a program sets attributes of as it does of its own objects.
 _NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
 #: Modules of the standard library whose objects are values, or do their work beside a computation.
@@ -97,6 +100,8 @@ def kept_by(kind: type) -> Keeps:
     top = _package(kind.__module__)
     if keeps_attributes_of_programs(kind):
         return Keeps.ATTRIBUTES
+    if _name(kind) == REDUCER:
+        return Keeps.HIDDEN
     if top in _OWN_LIBRARIES and not f"{kind.__module__}.".startswith(_KEEPING):
         return Keeps.NOTHING
     library = is_library(kind.__module__)

@@ -19,13 +19,19 @@ from pygraph.capturing.device import CaptureFailed, Device
 from pygraph.capturing.host_numbers import Computed
 from pygraph.frontends.callable.differences import difference
 from pygraph.frontends.callable.lifting import Lifted, Substitution
-from pygraph.frontends.callable.returned import Returned, take_apart, waits_for_backward
+from pygraph.frontends.callable.returned import (
+    Returned,
+    require_part,
+    take_apart,
+    waits_for_backward,
+)
 from pygraph.frontends.callable.structure import NotDescribed, Owner, Tree
 from pygraph.frontends.callable.traced import Tape
 from pygraph.frontends.callable.watching import backwards_here, casts_anew
 from pygraph.torch_private.autograd import set_versions
 from pygraph.torch_private.dispatch import tree_leaves, tree_map
-from pygraph.torch_private.tensors import object_of, version
+from pygraph.torch_private.storages import Seen, resizes_seen
+from pygraph.torch_private.tensors import object_of, parts_of, version
 
 #: Makes the tree of a call with these positional and named arguments, at this moment.
 Describe = Callable[[list[Any], dict[str, Any]], Tree]
@@ -274,7 +280,7 @@ class Step:
             for optimizer in call.tree.optimizers:
                 switch_to_capturable(optimizer)  # restored with the tree
             before = self._described(given, given_by_name)
-            with mode:
+            with mode, resizes_seen(self._resized(call.tree)):
                 made = run(self._function, given, given_by_name, self._describe, before)
         except _OF_NUMBERS as error:
             if not numbers:
@@ -286,6 +292,22 @@ class Step:
             place = call.tree.path(call.tree.leaf_places[self._lifted[argument].leaf])
             raise CaptureFailed(f"{place} decides what is computed ({method})")
         return self._results(made)
+
+    def _resized(self, tree: Tree) -> Seen:
+        """In a capture a storage gets memory of the capture's. It must have none before, and
+        restore() must know that, or it must be the capture's already."""
+        emptied = {object_of(each.untyped_storage()) for each in tree.emptied}
+        space = self._device.space()
+
+        def see(original: Callable[[Any, int], Any], storage: Any, size: int) -> Any:
+            if object_of(storage) in emptied or space.contains(storage.data_ptr()):
+                return original(storage, size)
+            raise CaptureFailed(
+                f"it resizes a storage of {storage.nbytes()} bytes that is in nothing it reads, or "
+                "has memory before the call"
+            )
+
+        return see
 
     def _results(self, made: FinishedRun) -> list[Any]:
         if made.waits():
@@ -346,6 +368,9 @@ def steps_on_host(optimizers: Sequence[torch.optim.Optimizer], device: Device) -
 
 def _replaced(value: Any, mode: Substitution) -> Any:
     """An argument with stand-ins in place of its tensors, as far as its containers are plain."""
+    if parts_of(value):
+        part, layout = require_part(value)
+        return layout.made_of(mode.of(part)).requires_grad_(value.requires_grad)
     if isinstance(value, torch.Tensor):
         other = mode.of(value)
         if other is not value and value.requires_grad:

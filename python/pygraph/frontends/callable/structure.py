@@ -42,7 +42,9 @@ from pygraph.frontends.callable.state import (
     slots,
 )
 from pygraph.frontends.callable.traced import TRACED
+from pygraph.torch_private.distributed import is_handle
 from pygraph.torch_private.dynamo import MARKS
+from pygraph.torch_private.tensors import description_of, parts_of
 
 #: Places of a tree, at most: comparing so many takes a millisecond.
 MOST_PLACES = 100_000
@@ -71,7 +73,7 @@ _NO_PROGRAMS = ("__", MARKS, "_is_hf_")
 _REMEMBERING = type(functools.cache(len))
 #: An object in such a place may have attributes besides.
 _TOLD_BY_MORE = (*COUNTED, PlaceKind.FUNCTION, PlaceKind.TENSOR, PlaceKind.VALUE)
-_MORE_THAN_ATTRIBUTES = (functools.partial, enum.Enum)
+_MORE_THAN_ATTRIBUTES = (functools.partial, enum.Enum, torch.Tensor)
 #: What runs when a leaf gets a gradient.
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 #: What a subclass of these is equal to is its value, too.
@@ -158,6 +160,7 @@ class Tree:
         self._met: dict[int, int] = {}
         self._alive: list[Any] = []  #: ids stay those of what was met
         self._containers: list[tuple[Any, Any]] = []
+        self.emptied: list[torch.Tensor] = []  #: that have no memory between two calls
         self.walked: dict[int, Any] = {}  #: what can be changed in place: places, and objects
         self.first_of_root: list[int] = []
 
@@ -299,7 +302,7 @@ class Tree:
             self._alive.append(value)
             self._describe(value, kind, place, number, owner)
             self._owe_class(kind)
-            if place.kind in _CHANGEABLE:
+            if place.kind in _CHANGEABLE or parts_of(value):
                 self.walked[number] = value
             more = place.kind in _TOLD_BY_MORE or isinstance(value, _MORE_THAN_ATTRIBUTES)
             if more and (names := self._attributes_beside(value)):
@@ -321,7 +324,9 @@ class Tree:
     def _describe(
         self, value: Any, kind: type, place: Place, number: int, owner: Owner | None
     ) -> None:
-        if isinstance(value, torch.Tensor):
+        if parts_of(value):
+            self._made_of_others(value, place, number, owner)
+        elif isinstance(value, torch.Tensor):
             self._tensor(value, place, number, owner)
         elif isinstance(value, torch.Generator):
             place.kind, place.type = PlaceKind.GENERATOR, kind
@@ -381,18 +386,55 @@ class Tree:
         if value.is_conj() or value.is_neg():
             raise NotDescribed(f"{self.path(number)} is a conjugated or negated tensor")
         place.kind, place.type = PlaceKind.TENSOR, type(value)
+        emptied = not has_memory(value)
         sizes, strides = tuple(value.shape), tuple(value.stride())
-        place.shape = value.dtype, value.device, sizes, strides, value.requires_grad
+        place.shape = value.dtype, value.device, sizes, strides, value.requires_grad, emptied
+        if emptied:
+            self.emptied.append(value)
         self._hold(number, value, owner)
         self._leaf(value, number)
-        # A parameter whose gradients are switched off in between has them all the same.
-        may_have = value.requires_grad or isinstance(value, torch.nn.Parameter)
-        if may_have and value.is_leaf and self._counts("grad"):
+        if self._may_get_gradients(value):
             place.children = 1 + len(_HOOKS)
             gradient = Owner(Holder.ATTRIBUTE, value, "grad")
             self._add(value.grad, ".grad", number, gradient)
             for name in _HOOKS:
                 self._add(getattr(value, name), f".{name}", number)
+
+    def _may_get_gradients(self, value: torch.Tensor) -> bool:
+        """Or has had some: a parameter's may be switched off in between."""
+        may_have = value.requires_grad or isinstance(value, torch.nn.Parameter)
+        return may_have and value.is_leaf and self._counts("grad")
+
+    def _made_of_others(
+        self, value: torch.Tensor, place: Place, number: int, owner: Owner | None
+    ) -> None:
+        """A DTensor: the tensors that it is made of, and what says how they make it."""
+        described = description_of(value)
+        if described is None:
+            kind = type(value).__name__
+            raise NotDescribed(f"{self.path(number)} is a {kind}; needed: plain ones, or DTensors")
+        self._hold(number, value, owner)
+        more = ["grad", *_HOOKS] if self._may_get_gradients(value) else []
+        self._attributes(value, [*parts_of(value), "requires_grad", *more], place, number)
+        place.children += 1
+        self._layout(*described, number)
+
+    def _layout(self, name: str, description: Any, above: int) -> None:
+        """Adds what says how a DTensor is made: the same if its fields are equal."""
+        label, kind = f".{name}", type(description)
+        fields = {
+            each.name: getattr(description, each.name) for each in dataclasses.fields(description)
+        }
+        own = fields.keys() <= getattr(description, "__dict__", {}).keys()
+        form = PlaceKind.VARIABLES if own else PlaceKind.ATTRIBUTES
+        place = Place(form, label, above, len(fields), type=kind, key=sys.intern(name))
+        self.places.append(place)
+        number = len(self.places) - 1
+        for field, value in fields.items():
+            told = PlaceKind.IS if is_handle(value) else PlaceKind.VALUE
+            key, end = sys.intern(field), len(self.places) + 1
+            self.places.append(Place(told, f".{field}", number, end=end, object=value, key=key))
+        place.end = len(self.places)
 
     def _elements(self, value: Any, kind: PlaceKind, place: Place, number: int) -> None:
         place.kind, place.type, place.children = kind, type(value), len(value)
@@ -603,16 +645,20 @@ class Tree:
         slots: Mapping[int, int],
         unread: Collection[int] = (),
         returned: Mapping[int, int] = types.MappingProxyType({}),
+        used: Collection[int] = (),
     ) -> list[_engine.Place]:
         """The tree for the engine. `slots`: of places that a call gives something else, their
-        numbers among those. `unread`: gradients that it does not look at. `returned`: of places
-        whose objects are returned, the same."""
-        met_again = {place.same for place in self.places if place.same >= 0}
+        numbers among those. `unread`: gradients that it does not look at, nor below them.
+        `returned`: of places whose objects are returned, the same. `used`: leaves that the graph
+        takes."""
+        below = {each for number in unread for each in range(number + 1, self.places[number].end)}
+        met_again = {*self.met_elsewhere()}
         likes = dict(zip(self.leaf_places, self.leaves, strict=True))
+        taken = {self.leaf_places[leaf] for leaf in used}
         return [
             _engine.Place(
                 PlaceKind.UNREAD if number in unread else place.kind,
-                children=place.children,
+                children=0 if number in unread else place.children,
                 number=place.same if place.same >= 0 else number if number in met_again else -1,
                 slot=slots.get(number, -1),
                 returned=returned.get(number, -1),
@@ -620,9 +666,23 @@ class Tree:
                 type=place.type,
                 key=place.key,
                 like=likes[number] if place.kind is PlaceKind.TENSOR else None,
+                used=number in taken,
             )
             for number, place in enumerate(self.places)
+            if number not in below
         ]
+
+    def leaves_in(self, number: int) -> range:
+        """The leaves in a place, and below it."""
+        place = self.places[number]
+        return range(
+            bisect.bisect_left(self.leaf_places, number),
+            bisect.bisect_left(self.leaf_places, max(place.end, number + 1)),
+        )
+
+    def met_elsewhere(self) -> list[int]:
+        """The places of what stands behind them as well, in order."""
+        return sorted({place.same for place in self.places if place.same >= 0})
 
     @property
     def given(self) -> range:
@@ -655,17 +715,25 @@ class Tree:
             get = functools.partial(getattr, owner.container) if attribute else owner.container.get
             if get(owner.key, None) is not self.held[number]:
                 owner.put(self.held[number])
+        for tensor in filter(has_memory, self.emptied):  # a run that has not come to its end
+            tensor.untyped_storage().resize_(0)
 
     def forget(self) -> None:
         """Lets go of all that was found; what it looked like stays."""
         self.leaves, self._alive, self._containers = [], [], []
         self.held, self.owners, self.number_owners, self.functions = {}, {}, {}, []
-        self.walked = {}
+        self.walked, self.emptied = {}, []
         self.roots, self.classes, self.optimizers = [], [], []
 
 
 def _alike(left: Sequence[Any], right: Sequence[Any]) -> bool:
     return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements stand somewhere. FSDP2 takes the memory of gathered weights away
+    until they are gathered again."""
+    return not tensor.numel() or tensor.untyped_storage().nbytes() > 0
 
 
 def is_atom(value: Any) -> bool:
