@@ -17,7 +17,7 @@ import torch
 import typer
 
 from benchmarks.first_light.record import Record
-from benchmarks.gpus.rank import MODES
+from benchmarks.gpus.rank import MODES, OURS
 from benchmarks.gpus.workloads import WORKLOADS, Workload
 from benchmarks.harness import record
 from benchmarks.harness.environment import command_line, environment
@@ -86,7 +86,7 @@ def rows_of(workload: Workload, ranks: Sequence[Sequence[dict[str, Any]]]) -> li
         row.extra = {"ranks": len(ranks), "parallel": workload.parallel}
         if workload.stands_for:
             row.extra["stands_for"] = workload.stands_for
-        if row.mode == "pygraph":
+        if row.mode in OURS:
             calls, replays = (sum(each[name] for each in modes) for name in ("calls", "replays"))
             row.extra["replayed"] = replays / calls if calls else None
             row.extra["fallbacks"] = [each for mode in modes for each in mode["fallbacks"]]
@@ -113,10 +113,14 @@ def summary(rows: Sequence[Record]) -> dict[str, Any]:
                 ("default", "pygraph"),
                 ("reduce-overhead", "pygraph"),
                 ("pygraph", "floor"),
+                ("default", "capture"),
+                ("reduce-overhead", "capture"),
+                ("capture", "floor"),
             )
+            if {over, under} <= {row.mode for row in rows if row.workload == name}
         }
     for label in ("reduce-overhead/pygraph", "pygraph/floor", "default/pygraph"):
-        values = [found["ratios"][name][label] for name in sorted(tensor)]
+        values = [found["ratios"][name].get(label) for name in sorted(tensor)]
         known = [value for value in values if value]
         found[f"tensor parallel {label}"] = {"geomean": geomean(known), "workloads": len(known)}
     return found
@@ -200,4 +204,4 @@ def main(
                 long[workload.name] = running.results()
                 print(workload.name, long[workload.name] or running.log(), flush=True)
                 store()
-    raise typer.Exit(0 if rows and all(row.correct for row in rows if row.mode == "pygraph") else 1)
+    raise typer.Exit(0 if rows and all(row.correct for row in rows if row.mode in OURS) else 1)

@@ -15,6 +15,7 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +31,10 @@ from benchmarks.harness.reports import read_report
 from pygraph.capturing.collection import nothing_collected
 from pygraph.reporting.text import graph_lines
 
-MODES = ("eager", "default", "reduce-overhead", "pygraph", "floor")
+MODES = ("eager", "default", "reduce-overhead", "pygraph", "capture", "floor")
+"""Those of the other benchmarks, and capture: pygraph.capture of a whole training step, whose model
+is compiled as default's. DDP's steps cannot be captured so."""
+OURS = ("pygraph", "capture")
 WARM_UP = 30
 """Calls: graphs are made, and DDP has put its buckets in their order."""
 CHECKED = 4
@@ -80,7 +84,7 @@ class Ready:
         return self.program.step(*inputs)
 
     def graphs(self) -> list[Any]:
-        if self.found.mode != "pygraph":
+        if self.found.mode not in OURS:
             return []
         return [each for each in read_report().graphs if each.name not in self.others]
 
@@ -193,37 +197,44 @@ class Rank:
                 step = reference(self.workload, self.device, self.tiny)
             self.expected = [step(*each).float().cpu() for each in self.inputs[:CHECKED]]
 
-    def side_by_side(self, steps: int) -> dict[str, Any]:
-        """So many training steps of pygraph and of the same compiled code without graphs, on the
-        same batches: losses that differ in a bit, and what memory has grown by since a tenth.
-        Attention that is only warned of adds up in any order where others use the GPU."""
+    def side_by_side(self, steps: int, wanted: Sequence[str]) -> dict[str, Any]:
+        """So many training steps with PyGraph and of the same compiled code without graphs, on the
+        same batches: by mode, losses that differ in a bit; and what memory has grown by since a
+        tenth. Attention that is only warned of adds up in any order where others use the GPU."""
         torch.use_deterministic_algorithms(True)
-        programs = [
-            self.workload.program(mode, self.device, self.tiny) for mode in ("default", "pygraph")
-        ]
-        differ, first, begun = 0, None, (0.0, 0.0)
-        losses: list[list[float]] = []
+        programs = {
+            mode: self.workload.program(mode, self.device, self.tiny)
+            for mode in ("default", *OURS)
+            if mode in wanted
+        }
+        begun, losses = (0.0, 0.0), []
         for step in range(steps):
             inputs = self.inputs[step % len(self.inputs)]
-            losses.append([program.step(*inputs).item() for program in programs])
-            if losses[-1][0] != losses[-1][1]:
-                differ += 1
-                first = step if first is None else first
+            losses.append([program.step(*inputs).item() for program in programs.values()])
             if step == steps // 10:
                 begun = self._memory()
         now = self._memory()
-        calls, replays = _counted(read_report().graphs)
-        return {
+        graphs = read_report().graphs
+        captured = [each for each in graphs if "capture of" in each.name]
+        own = {"pygraph": [each for each in graphs if each not in captured], "capture": captured}
+        found: dict[str, Any] = {
             "steps": steps,
-            "differ": differ,
-            "first_that_differs": first,
-            "largest_difference": max(abs(a - b) / abs(a) for a, b in losses),
-            "last_losses": losses[-1],
             "allocated_grown_mib": now[0] - begun[0],
             "reserved_grown_mib": now[1] - begun[1],
-            "calls": calls,
-            "replays": replays,
         }
+        for number, mode in enumerate(programs):
+            differ = [step for step, each in enumerate(losses) if each[number] != each[0]]
+            calls, replays = _counted(own.get(mode, []))
+            found[mode] = {
+                "differ": len(differ),
+                "first_that_differs": differ[0] if differ else None,
+                "largest_difference": max(abs(each[0] - each[number]) / each[0] for each in losses),
+                "last_loss": losses[-1][number],
+                "calls": calls,
+                "replays": replays,
+                "fallbacks": [each.reason for each in own.get(mode, []) if each.reason],
+            }
+        return found
 
     def time(self, everyone: list[Ready]) -> None:
         with self._grad(), nothing_collected():
@@ -316,7 +327,7 @@ def main(
     chosen = next(each for each in WORKLOADS if each.name == workload)
     here = Rank(chosen, tiny, seconds)
     if steps:
-        out.write_text(json.dumps(here.side_by_side(steps)))
+        out.write_text(json.dumps(here.side_by_side(steps, wanted.split(","))))
         here.together()
         os._exit(0)
     found: list[Found] = []
@@ -328,6 +339,8 @@ def main(
     ready: list[Ready] = []
     for mode in wanted.split(","):
         if mode in ("reduce-overhead", "floor") and not torch.cuda.is_available():
+            continue
+        if mode == "capture" and chosen.parallel != "fsdp2":
             continue
         try:
             ready.append(here.prepare(mode))

@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+import pygraph
 from benchmarks.gpus.models import Gpt, Llama, tensor_parallel
 from benchmarks.harness.isolate import isolated
 from benchmarks.harness.modes import compiling
@@ -77,13 +78,13 @@ class Workload:
         if self.parallel == "ddp":
             places = [device.index] if device.type == "cuda" else None
             wrapped = DistributedDataParallel(model, device_ids=places)
-            return _training(compiled(wrapped, mode, device), wrapped)
+            return _training(compiled(wrapped, mode, device), wrapped, mode)
         for block in model.blocks:
             if mode != "eager":
                 block.compile(**compiling(mode, device.type == "cuda"))
             fully_shard(block, mesh=_mesh(device))
         fully_shard(model, mesh=_mesh(device))
-        return _training(model, model)
+        return _training(model, model, mode)
 
 
 def compiled(model: Any, mode: str, device: torch.device) -> Any:
@@ -97,10 +98,10 @@ def _mesh(device: torch.device) -> Any:
     return init_device_mesh(device.type, (dist.get_world_size(),))
 
 
-def _training(forward: Any, model: Any) -> Program:
+def _training(forward: Any, model: Any, mode: str) -> Program:
     on_gpu = next(model.parameters()).is_cuda
     # What a graph of a whole step needs, and costs nothing elsewhere.
-    more = {"fused": True, "capturable": True} if on_gpu else {}
+    more = {"fused": True, "capturable": on_gpu}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **more)
 
     def step(*inputs: Any) -> Any:
@@ -110,6 +111,8 @@ def _training(forward: Any, model: Any) -> Program:
         optimizer.zero_grad()
         return loss.detach()
 
+    if mode == "capture":
+        return Program(pygraph.capture(step, device="cuda" if on_gpu else "twin"))
     return Program(step)
 
 
