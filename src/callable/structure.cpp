@@ -1045,7 +1045,7 @@ int Structure::traverse(visitproc visit, void* arg) const {
     Py_VISIT(node.type.get());
     Py_VISIT(node.key.get());
   }
-  return 0;
+  return unchanged_->traverse(visit, arg);
 }
 
 }  // namespace pygraph::torch_bridge::callable

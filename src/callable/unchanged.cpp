@@ -423,6 +423,15 @@ bool Recorder::finish() {
   return !failed_;
 }
 
+int Unchanged::traverse(visitproc visit, void* arg) const {
+  if (record_ != nullptr) {
+    for (const PythonRef& tuple : record_->kept) {
+      Py_VISIT(tuple.get());
+    }
+  }
+  return 0;
+}
+
 std::shared_ptr<Record> Unchanged::usable() const noexcept {
   return record_ != nullptr && !record_->stale() && !is_finalizing() ? record_ : nullptr;
 }

@@ -220,6 +220,8 @@ class Unchanged {
 
   explicit Unchanged(Strikes strikes) : strikes_(std::move(strikes)) {}
 
+  int traverse(visitproc visit, void* arg) const;
+
   /// The record, if it may be used; or null.
   [[nodiscard]] std::shared_ptr<Record> usable() const noexcept;
 

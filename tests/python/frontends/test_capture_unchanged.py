@@ -1106,6 +1106,29 @@ def test_what_stands_in_a_tuple_is_not_kept_alive() -> None:
         assert died() is None
 
 
+def test_a_callable_may_stand_in_a_tuple_that_it_reads() -> None:
+    """All of it goes together."""
+
+    def made() -> weakref.ref[Any]:
+        holder = Point(None)
+
+        @functools.partial(pygraph.capture, device="twin")
+        def step(x: torch.Tensor) -> torch.Tensor:
+            return x + len(holder.x.rate)
+
+        marker = types.SimpleNamespace  # a class, which the tree keeps
+        own = type("Own", (), {"step": step})
+        holder.x = Slotted((marker, own))
+        for _ in range(WARM):
+            step(torch.randn(2))
+        assert not WATCHES or step._calls.shortcuts
+        return weakref.ref(own)
+
+    gone = made()
+    gc.collect()
+    assert gone() is None
+
+
 def test_what_was_compared_is_not_kept_alive() -> None:
     def step(x: torch.Tensor, model: Any) -> torch.Tensor:
         with torch.no_grad():
