@@ -202,7 +202,8 @@ bool has_seen_shape(PyObject* tensor, const TensorShape& shape) noexcept {
   const TorchApi& api = torch_api();
   return shape.has_seen &&
          std::memcmp(api.metadata(tensor), shape.seen.data(), api.metadata_bytes) == 0 &&
-         api.requires_grad(tensor) == shape.requires_grad && has_memory_like(tensor, shape);
+         api.requires_grad(tensor) == shape.requires_grad &&
+         (!shape.asks_for_memory() || has_memory_like(tensor, shape));
 }
 
 /// `tensor` has it. Sizes and strides of many dimensions are not in the metadata, and what Python
@@ -366,8 +367,7 @@ class Structure::Walk {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i, child = nodes_[child].end) {
       const Place& place = nodes_[child];
       PyObject* element = PyTuple_GET_ITEM(object, i);
-      const bool kept = place.object.get() == element && place.returned < 0 &&
-                        (place.kind == Place::Kind::kIs || place.kind == Place::Kind::kValue);
+      const bool kept = place.keeps(element) && place.returned < 0;
       if (!kept && !is_lasting(child, element)) {
         return false;
       }
@@ -669,7 +669,7 @@ class Structure::Walk {
         record_->seen.data() + static_cast<std::size_t>(check.seen) * api.metadata_bytes;
     return std::memcmp(api.metadata(tensor), seen, api.metadata_bytes) == 0 &&
            api.requires_grad(tensor) == check.requires_grad &&
-           (check.used || (api.data(tensor) == nullptr) == check.emptied);
+           (!check.asks_for_memory || (api.data(tensor) == nullptr) == check.emptied);
   }
 
   /// A tensor has been found to be the same by more than its metadata.

@@ -48,6 +48,9 @@ struct TensorShape {
   /// TorchApi::metadata() of the tensor that was found to have it last, if that tells all of it.
   mutable std::array<char, kMostMetadata> seen = {};
   mutable bool has_seen = false;
+
+  /// Whether nobody but a comparison asks if it has memory.
+  [[nodiscard]] bool asks_for_memory() const noexcept { return !empty && (emptied || !used); }
 };
 
 /// How an attribute of a class's objects is read past the look-up of its name, until the class
@@ -101,6 +104,11 @@ struct Place {
   std::size_t end = 0;                  ///< the place behind those below; Structure fills it in
   mutable unsigned int version = 0;     ///< kMethods: CPython's for the class, which a change ends
   mutable AttributeReader reader = {};  ///< below kAttributes: of the attribute
+
+  /// Whether the tree keeps what is here alive, so that its address is no other's.
+  [[nodiscard]] bool keeps(const PyObject* found) const noexcept {
+    return found != nullptr && object.get() == found && (kind == Kind::kIs || kind == Kind::kValue);
+  }
 };
 
 /// A place that a call gives another tensor, or None.

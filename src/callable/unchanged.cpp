@@ -329,7 +329,7 @@ void Recorder::note_tensor(const Place& node, PyObject* tensor, Recheck& check) 
   note_line(metadata + bytes - 1);
   note_line(*reinterpret_cast<char* const*>(metadata));  // its storage
   check.requires_grad = node.shape->requires_grad;
-  check.used = node.shape->empty || (node.shape->used && !node.shape->emptied);
+  check.asks_for_memory = node.shape->asks_for_memory();
   check.emptied = node.shape->emptied;
   const auto begin = node.shape->seen.begin();
   record_.seen.insert(record_.seen.end(), begin, begin + static_cast<std::ptrdiff_t>(bytes));
@@ -343,9 +343,7 @@ Recorder::Position Recorder::enter(std::uint32_t place, const Place& node, PyObj
   if (known == Known::kFixed && field && !field->lasting) {
     known = Known::kHeld;
   }
-  // The tree keeps it alive, so its address is no other's.
-  const bool kept = node.object.get() == object && object != nullptr &&
-                    (node.kind == Place::Kind::kIs || node.kind == Place::Kind::kValue);
+  const bool kept = node.keeps(object);
   if (node.number >= 0) {
     const auto number = static_cast<std::size_t>(node.number);
     if (node.kind != Place::Kind::kSame) {

@@ -75,7 +75,7 @@ struct Recheck {
   /// kWalk, of a tensor without more below it: its type is `other`, which of Record::seen is its
   /// metadata, or negative, and what else is in its TensorShape.
   bool requires_grad : 1 = false;
-  bool used : 1 = false;
+  bool asks_for_memory : 1 = false;
   bool emptied : 1 = false;
   std::int32_t seen = -1;
   std::uint32_t place = 0;

@@ -51,6 +51,14 @@ def description_of(value: Any) -> tuple[str, Any] | None:
     return (_LAYOUT, description) if dataclasses.is_dataclass(description) else None
 
 
+def fields_of(description: Any) -> tuple[dict[str, Any], bool]:
+    """Of what says how a DTensor is made, and whether they stand in its __dict__."""
+    fields = {
+        each.name: getattr(description, each.name) for each in dataclasses.fields(description)
+    }
+    return fields, fields.keys() <= getattr(description, "__dict__", {}).keys()
+
+
 @dataclasses.dataclass(frozen=True)
 class DTensorLayout:
     """How a DTensor is made of its part."""

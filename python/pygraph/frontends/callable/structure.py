@@ -44,7 +44,7 @@ from pygraph.frontends.callable.state import (
 from pygraph.frontends.callable.traced import TRACED
 from pygraph.torch_private.distributed import is_handle
 from pygraph.torch_private.dynamo import MARKS
-from pygraph.torch_private.tensors import description_of, parts_of
+from pygraph.torch_private.tensors import description_of, fields_of, parts_of
 
 #: Places of a tree, at most: comparing so many takes a millisecond.
 MOST_PLACES = 100_000
@@ -422,10 +422,7 @@ class Tree:
     def _layout(self, name: str, description: Any, above: int) -> None:
         """Adds what says how a DTensor is made: the same if its fields are equal."""
         label, kind = f".{name}", type(description)
-        fields = {
-            each.name: getattr(description, each.name) for each in dataclasses.fields(description)
-        }
-        own = fields.keys() <= getattr(description, "__dict__", {}).keys()
+        fields, own = fields_of(description)
         form = PlaceKind.VARIABLES if own else PlaceKind.ATTRIBUTES
         place = Place(form, label, above, len(fields), type=kind, key=sys.intern(name))
         self.places.append(place)

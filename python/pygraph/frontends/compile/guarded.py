@@ -28,7 +28,7 @@ from pygraph._engine import PlaceKind
 from pygraph.frontends.callable.structure import PLAIN_TENSORS, is_atom
 from pygraph.torch_private.distributed import is_handle, is_layout
 from pygraph.torch_private.dynamo import LAMBDA, Guarded
-from pygraph.torch_private.tensors import description_of, parts_of
+from pygraph.torch_private.tensors import description_of, fields_of, parts_of
 
 #: Of a tensor: sizes and strides are compared with the rest of it.
 _OF_SHAPES = ("size", "stride")
@@ -286,9 +286,7 @@ class StateBuilder:
         if self._met(value, label, key):
             return
         name, description = described
-        fields = {
-            each.name: getattr(description, each.name) for each in dataclasses.fields(description)
-        }
+        fields, own = fields_of(description)
         place = self._place(PlaceKind.ATTRIBUTES, label, key, type=type(value))
         inside = {part: getattr(value, part) for part in sorted(parts_of(value))}
         told = {*map(id, inside.values())} & {*map(id, fields.values())}  # once is enough
@@ -298,7 +296,6 @@ class StateBuilder:
             self._walk(each, f"{label}.{part}", sys.intern(part))
         requires = value.requires_grad
         self._place(PlaceKind.VALUE, f"{label}.{_REQUIRES}", _REQUIRES, object=requires)
-        own = fields.keys() <= getattr(description, "__dict__", {}).keys()
         form = PlaceKind.VARIABLES if own else PlaceKind.ATTRIBUTES
         written, kind = f"{label}.{name}", type(description)
         within = self._place(form, written, sys.intern(name), type=kind)
