@@ -254,7 +254,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
             tree.add_root("a hook on everything", hooks)
         if scope.every:
             for function in tree.functions[:]:
-                known = variables_in(function.__code__) & function.__globals__.keys()
+                known = variables_in(function.__code__)
                 if known:
                     tree.add_variables(function.__globals__, known)
         tree.add_what_was_met()

@@ -126,7 +126,7 @@ class Watched:
         found: dict[int, tuple[dict[str, Any], set[str]]] = {}
         for code, variables in ours.items():
             _, known = found.setdefault(id(variables), (variables, set()))
-            known.update(name for name in variables_in(code) if name in variables)
+            known.update(variables_in(code))  # one that is not there may hide a builtin later
         ran = {variables.get("__name__") for variables in self.codes.values()}
         hooks: list[Any] = []
         for name, those in modes.HOOKS.items():
