@@ -208,9 +208,16 @@ void Recorder::see(std::uint32_t place, const Field& field) {
   }
 }
 
-void Recorder::see_size(std::uint32_t place, PyObject* attributes) {
+void Recorder::see_attributes(std::uint32_t place, PyObject* attributes) {
   if (position_.known != Known::kNot && attributes != nullptr) {
-    check({.kind = Recheck::Kind::kSize, .place = place, .object = attributes});
+    watch(attributes, place);
+  }
+}
+
+void Recorder::watch(PyObject* dict, std::uint32_t place) {
+  if (!record_.watch(dict, place)) {  // an instance's __dict__ is no plain one
+    strikes_[place] = kMostStrikes;
+    failed_ = true;
   }
 }
 
@@ -257,12 +264,16 @@ void Recorder::check_itself(std::uint32_t place, const Place& node, PyObject* ob
   Recheck made{.kind = Recheck::Kind::kType, .place = place, .object = object};
   made.other = reinterpret_cast<PyObject*>(Py_TYPE(object));
   switch (node.kind) {
+    case Place::Kind::kDict:  // which is watched, so its end is known of
+      if (may_change_type(object)) {
+        check(made);
+      }
+      break;
     case Place::Kind::kTuple:
-    case Place::Kind::kDict:
       if (held || may_change_type(object)) {
         check(made);
       }
-      if (held && node.kind == Place::Kind::kTuple) {
+      if (held) {
         made.kind = Recheck::Kind::kSize;
         made.number = static_cast<std::int32_t>(Py_SIZE(object));
         check(made);
@@ -283,22 +294,30 @@ void Recorder::check_itself(std::uint32_t place, const Place& node, PyObject* ob
   }
 }
 
-void Recorder::note_line(const void* address) {
+void Recorder::note_lines(const void* begin, std::size_t bytes) {
   constexpr std::uintptr_t kLineBytes = 64;
-  const std::uintptr_t line = reinterpret_cast<std::uintptr_t>(address) & ~(kLineBytes - 1);
-  const auto* start = reinterpret_cast<const void*>(line);  // NOLINT(performance-no-int-to-ptr)
-  if (record_.lines.empty() || record_.lines.back() != start) {
-    record_.lines.push_back(start);
+  const auto first = reinterpret_cast<std::uintptr_t>(begin);
+  const std::uintptr_t last = begin == nullptr ? 0 : first + bytes;
+  for (std::uintptr_t line = first & ~(kLineBytes - 1); line < last; line += kLineBytes) {
+    const auto* start = reinterpret_cast<const void*>(line);  // NOLINT(performance-no-int-to-ptr)
+    if (noted_.insert(start).second) {
+      record_.lines.push_back(start);
+    }
   }
 }
 
 void Recorder::check(const Recheck& check) {
-  note_line(check.object);
+  const auto* object = reinterpret_cast<const char*>(check.object);
+  note_lines(object, sizeof(PyObject));
   if (check.kind == Recheck::Kind::kField || check.in_field) {
-    note_line(reinterpret_cast<const char*>(check.object) + check.number);
+    note_lines(object + check.number, sizeof(PyObject*));
   } else if (check.kind == Recheck::Kind::kDict) {
-    PyObject** dict = _PyObject_GetDictPtr(check.object);
-    note_line(reinterpret_cast<const char*>(dict));
+    note_lines(_PyObject_GetDictPtr(check.object), sizeof(PyObject*));
+  } else if (check.kind == Recheck::Kind::kSize) {
+    note_lines(object, sizeof(PyVarObject));
+  } else if (check.kind == Recheck::Kind::kRequires) {
+    note_lines(torch_api().handle(check.object), sizeof(TensorHandle));
+    note_autograd(check.object);
   }
   record_.anchors[position_.anchor - 1].checks.push_back(check);
 }
@@ -318,16 +337,43 @@ void Recorder::walk(std::uint32_t place, const Place& node, PyObject* object, co
   check(made);
 }
 
+void Recorder::note_walked(const Place& node, PyObject* object) {
+  note_lines(&node, sizeof(Place));
+  if (object == nullptr || node.kind == Place::Kind::kAny || node.kind == Place::Kind::kIs) {
+    return;
+  }
+  note_lines(object, static_cast<std::size_t>(Py_TYPE(object)->tp_basicsize));
+  if (PyDict_Check(object) != 0) {
+    const auto* dict = reinterpret_cast<const PyDictObject*>(object);
+    note_lines(dict->ma_keys, sizeof(void*));
+    note_lines(dict->ma_values, sizeof(void*));
+  }
+}
+
+void Recorder::note_autograd(PyObject* tensor) {
+  // What requires_grad() asks is behind the word that follows the storage's (TensorImpl.h), and
+  // looks into its class and 128 bytes further (AutogradMeta, in torch 2.11 to 2.13).
+  constexpr std::ptrdiff_t kFlag = 128;
+  const char* metadata = torch_api().metadata(tensor);
+  const char* autograd = *reinterpret_cast<char* const*>(metadata + sizeof(void*));
+  note_lines(metadata, 2 * sizeof(void*));
+  if (autograd != nullptr) {
+    note_lines(autograd, sizeof(void*));
+    note_lines(autograd + kFlag, 1);
+  }
+}
+
 void Recorder::note_tensor(const Place& node, PyObject* tensor, Recheck& check) {
   const TorchApi& api = torch_api();
   const std::size_t bytes = api.metadata_bytes;
   check.seen = static_cast<std::int32_t>(record_.seen.size() / bytes);
   check.other = node.type.get();
   const char* metadata = api.metadata(tensor);
-  note_line(tensor);
-  note_line(metadata);
-  note_line(metadata + bytes - 1);
-  note_line(*reinterpret_cast<char* const*>(metadata));  // its storage
+  note_lines(tensor, sizeof(PyObject));
+  note_lines(api.handle(tensor), sizeof(TensorHandle));
+  note_lines(metadata, bytes);
+  note_lines(*reinterpret_cast<char* const*>(metadata), sizeof(void*));  // its storage
+  note_autograd(tensor);
   check.requires_grad = node.shape->requires_grad;
   check.asks_for_memory = node.shape->asks_for_memory();
   check.emptied = node.shape->emptied;
@@ -352,6 +398,9 @@ Recorder::Position Recorder::enter(std::uint32_t place, const Place& node, PyObj
     } else if (known == Known::kNot) {
       asked_[number] = true;
     }
+  }
+  if (known == Known::kNot) {
+    note_walked(node, object);
   }
   if (known == Known::kNot || node.kind == Place::Kind::kAny) {
     return outer;
@@ -387,11 +436,12 @@ void Recorder::enter_items(std::uint32_t place, const Place& node, PyObject* ins
   if (is_walked(place) || (ordered && !known)) {
     return;
   }
-  if (ordered || !record_.watch(dict, place)) {  // an instance's __dict__ is no plain one
+  if (ordered) {
     strikes_[place] = kMostStrikes;
     failed_ = true;
     return;
   }
+  watch(dict, place);
   if (!known) {
     record_.anchors.push_back({.place = place, .dict = dict});
     position_.anchor = record_.anchors.size();

@@ -46,6 +46,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -63,7 +64,7 @@ struct Recheck {
     kType,      ///< `object` is of the type `other`
     kVersion,   ///< and CPython's version of that type is `number`
     kDict,      ///< the __dict__ of `object` is `other`
-    kSize,      ///< `object`, a tuple or a dictionary, has `number` elements
+    kSize,      ///< `object`, a tuple, has `number` elements
     kField,     ///< `other` stands `number` bytes behind the start of `object`
     kRequires,  ///< `object`, a tensor, requires gradients if `number` is not 0
     kSame,      ///< `object` is what this call has met as number `place`
@@ -166,7 +167,7 @@ class Recorder {
   /// A field of which more is not in the tree than what stands in it.
   void see(std::uint32_t place, const Field& field);
   /// The attributes of a function that has none; or null.
-  void see_size(std::uint32_t place, PyObject* attributes);
+  void see_attributes(std::uint32_t place, PyObject* attributes);
   /// Whether a tensor requires gradients is in the tree.
   void see_requires_grad(std::uint32_t place, PyObject* tensor, bool requires_grad);
   /// What is below a place.
@@ -195,13 +196,20 @@ class Recorder {
   /// What may have changed of something that is looked into.
   void check_itself(std::uint32_t place, const Place& node, PyObject* object, Known known);
   void check(const Recheck& check);
-  void note_line(const void* address);
+  void watch(PyObject* dict, std::uint32_t place);
+  /// The cache lines of these bytes.
+  void note_lines(const void* begin, std::size_t bytes);
+  /// Those of a place and of what is there.
+  void note_walked(const Place& node, PyObject* object);
+  /// Those of what tells whether a tensor requires gradients.
+  void note_autograd(PyObject* tensor);
   void note_tensor(const Place& node, PyObject* tensor, Recheck& check);
 
   Record& record_;
   Strikes& strikes_;
   std::vector<PyObject*> fixed_;  ///< by number; null: not fixed
   std::vector<bool> asked_;
+  std::unordered_set<const void*> noted_;
   Position position_;
   std::optional<Field> field_;
   bool failed_ = false;

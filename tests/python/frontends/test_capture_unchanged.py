@@ -137,6 +137,9 @@ def _mutations() -> dict[str, Callable[[Program], Any]]:
     def set_global(_: Program) -> None:
         globals()["BIAS"] += 1.0
 
+    def hide_builtin(_: Program) -> None:
+        globals()["sum"] = lambda values: 40.0
+
     def set_class(_: Program) -> None:
         Block.rate += 1.0
 
@@ -250,6 +253,7 @@ def _mutations() -> dict[str, Callable[[Program], Any]]:
         "another group": lambda p: p.groups.append({**p.groups[0], "lr": 0.25}),
         "nonlocal variable": lambda p: p.assign(3.0),
         "global variable": set_global,
+        "global variable over a builtin": hide_builtin,
         "class attribute": set_class,
         "attribute over the class's": lambda p: setattr(p.block, "rate", 6.0),
         "defaults": lambda p: setattr(p.step, "__defaults__", (5.0,)),
@@ -271,6 +275,7 @@ def globals_restored() -> Iterator[None]:
     bias, rate = BIAS, Block.rate
     yield
     globals()["BIAS"], Block.rate = bias, rate
+    globals().pop("sum", None)
 
 
 @pytest.mark.usefixtures("globals_restored", "one_thread")
@@ -819,6 +824,10 @@ def test_an_attribute_that_a_function_gets_is_found(looked: bool) -> None:
     assert not compared.check()
     del function.flag  # type: ignore[attr-defined]
     assert compared.check()
+    function.__dict__ = {"flag": 1}
+    assert not compared.check()
+    function.__dict__ = {}
+    assert compared.check()
 
 
 def test_another_class_of_slots_is_found() -> None:
@@ -874,6 +883,20 @@ def test_another_function_in_the_place_of_one_is_found() -> None:
         if id(held.rate) == address:
             break
     assert kept.cell_contents == 1.5 and not compared.check()
+
+
+@pytest.mark.parametrize("other", [{"a": 2.0}, {"a": 1.0, "b": 1.0}, {}])
+def test_another_dictionary_in_the_place_of_one_is_found(other: Any) -> None:
+    """At its very address."""
+    held = Slotted({"a": 1.0})
+    compared = settled(Point({"held": held}))
+    address = id(held.rate)
+    for _ in range(20):
+        held.rate = None
+        held.rate = {**other}
+        if id(held.rate) == address:
+            break
+    assert id(held.rate) == address and not compared.check()
 
 
 def test_what_is_another_object_each_time_ends_no_record() -> None:
