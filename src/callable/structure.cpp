@@ -944,8 +944,8 @@ Structure::Structure(std::vector<Place> nodes) : nodes_(std::move(nodes)) {
   };
   std::vector<Open> open;  // of the trees so far; each root begins one
   std::unordered_map<std::int32_t, std::int32_t> numbers;
-  // Roots are new ones in each call, or belong to the callable alone, but for the variables of
-  // modules; and what a call writes itself changes in each.
+  // Roots are new ones in each call, or belong to the callable alone, but for a module's variables;
+  // and what a call writes itself changes in each.
   Strikes strikes(nodes_.size());
   for (std::size_t at = 0; at < nodes_.size(); ++at) {
     Place& node = nodes_[at];

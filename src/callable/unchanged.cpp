@@ -185,12 +185,13 @@ Record::~Record() {
   }
 }
 
-bool Record::watch(PyObject* dict, std::uint32_t place) {
+bool Record::watch(PyObject* dict, std::uint32_t place, bool looked_up) {
   Registry* registry = Registry::get();
   if (registry == nullptr) {
     return false;
   }
-  Watch& watch = watches_.emplace_back(Watch{.record = this, .dict = dict, .place = place});
+  Watch& watch = watches_.emplace_back(
+      Watch{.record = this, .dict = dict, .place = place, .looked_up = looked_up});
   if (!registry->add(watch)) {
     watches_.pop_back();
     return false;
@@ -210,12 +211,12 @@ void Recorder::see(std::uint32_t place, const Field& field) {
 
 void Recorder::see_attributes(std::uint32_t place, PyObject* attributes) {
   if (position_.known != Known::kNot && attributes != nullptr) {
-    watch(attributes, place);
+    watch(attributes, place, false);
   }
 }
 
-void Recorder::watch(PyObject* dict, std::uint32_t place) {
-  if (!record_.watch(dict, place)) {  // an instance's __dict__ is no plain one
+void Recorder::watch(PyObject* dict, std::uint32_t place, bool looked_up) {
+  if (!record_.watch(dict, place, looked_up)) {  // an instance's __dict__ is no plain one
     strikes_[place] = kMostStrikes;
     failed_ = true;
   }
@@ -441,7 +442,7 @@ void Recorder::enter_items(std::uint32_t place, const Place& node, PyObject* ins
     failed_ = true;
     return;
   }
-  watch(dict, place);
+  watch(dict, place, node.kind == Place::Kind::kNames);
   if (!known) {
     record_.anchors.push_back({.place = place, .dict = dict});
     position_.anchor = record_.anchors.size();
@@ -489,14 +490,15 @@ std::shared_ptr<Record> Unchanged::retire() {
   if (last == nullptr) {
     return nullptr;
   }
-  if (last->uses >= kWorthwhile) {
-    in_vain_ = 0;
-    return nullptr;
-  }
+  const bool in_vain = last->uses < kWorthwhile;
   for (const Record::Watch& watch : last->watches_) {
-    if (watch.changed) {
+    if (watch.changed && (in_vain || watch.looked_up)) {
       ++strikes_[watch.place];
     }
+  }
+  if (!in_vain) {
+    in_vain_ = 0;
+    return nullptr;
   }
   return last;
 }

@@ -31,10 +31,11 @@
 // on an old address. What is not fixed is read anew in each call, by the walk, which trusts no
 // pointer but that of a watched dictionary.
 //
-// These dictionaries are not watched: variables of modules, which a program assigns all the time;
-// those in which a call itself puts something else; an OrderedDict of several items, whose
-// move_to_end() is no event; and those that were seen to change from call to call, see Unchanged.
-// They are walked, and those below them are watched all the same.
+// These dictionaries are not watched: those in which a call itself puts something else; an
+// OrderedDict of several items, whose move_to_end() is no event; those that were seen to change
+// from call to call, see Unchanged; and a module's variables once they have changed twice, for a
+// script assigns its own all the time, and to look up the few that count costs little. They are
+// walked, and those below them are watched all the same.
 //
 // Guarded by the GIL.
 #pragma once
@@ -110,6 +111,7 @@ class Record {
     PyObject* dict = nullptr;  ///< null: it is no more
     Watch* next = nullptr;     ///< of the same dictionary
     std::uint32_t place = 0;
+    bool looked_up = false;  ///< only a few of its items are in the tree, by their names
     bool changed = false;
   };
 
@@ -119,7 +121,7 @@ class Record {
   Record& operator=(const Record&) = delete;
 
   /// From now on a change of `dict` makes this stale. False: it cannot be watched.
-  [[nodiscard]] bool watch(PyObject* dict, std::uint32_t place);
+  [[nodiscard]] bool watch(PyObject* dict, std::uint32_t place, bool looked_up);
 
   [[nodiscard]] bool stale() const noexcept { return stale_; }
 
@@ -196,7 +198,7 @@ class Recorder {
   /// What may have changed of something that is looked into.
   void check_itself(std::uint32_t place, const Place& node, PyObject* object, Known known);
   void check(const Recheck& check);
-  void watch(PyObject* dict, std::uint32_t place);
+  void watch(PyObject* dict, std::uint32_t place, bool looked_up);
   /// The cache lines of these bytes.
   void note_lines(const void* begin, std::size_t bytes);
   /// Those of a place and of what is there.

@@ -1208,6 +1208,23 @@ def test_dictionaries_that_change_in_each_call_cost_the_shortcut_only_a_while() 
     assert not WATCHES or compared.function.shortcuts > 20
 
 
+@pytest.mark.parametrize("apart", [1, 20])
+def test_what_a_script_assigns_costs_the_shortcut_only_a_while(apart: int) -> None:
+    """Its loop's variables stand beside what its functions read. A record that has served 20 calls
+    has paid, and ends with them all the same."""
+    script: dict[str, Any] = {"__name__": "__main__", "torch": torch}
+    exec("scale = 1.5\ndef step(x):\n    return torch.sin(x) * scale", script)
+    with pygraph.capture(script["step"], device="twin") as captured:
+        for number in range(60 + 3 * apart):
+            if number % apart == 0:
+                script["step_number"] = number
+            x, before = torch.randn(4), captured._calls.shortcuts
+            assert_bits(captured(x), torch.sin(x) * 1.5)
+            assert captured._calls.shortcuts == before + WATCHES or number < 6 + 3 * apart
+        script["scale"] = 2.5
+        assert_bits(captured(x), torch.sin(x) * 2.5)
+
+
 def test_a_process_ends_with_records() -> None:
     program = """
         import torch
