@@ -313,7 +313,8 @@ void Recorder::check(const Recheck& check) {
   if (check.kind == Recheck::Kind::kField || check.in_field) {
     note_lines(object + check.number, sizeof(PyObject*));
   } else if (check.kind == Recheck::Kind::kDict) {
-    note_lines(_PyObject_GetDictPtr(check.object), sizeof(PyObject*));
+    note_lines(reinterpret_cast<const char*>(_PyObject_GetDictPtr(check.object)),
+               sizeof(PyObject*));
   } else if (check.kind == Recheck::Kind::kSize) {
     note_lines(object, sizeof(PyVarObject));
   } else if (check.kind == Recheck::Kind::kRequires) {
