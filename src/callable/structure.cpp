@@ -357,7 +357,7 @@ class Structure::Walk {
     if (is_lasting(at, object)) {
       return Recorder::Below::kLasting;
     }
-    return are_fields(at, object) ? Recorder::Below::kFields : Recorder::Below::kOther;
+    return are_named(at, object) ? Recorder::Below::kNamed : Recorder::Below::kOther;
   }
   /// Whether it is a tuple of what the tree keeps alive, and of such tuples.
   [[nodiscard]] bool is_lasting(std::size_t at, PyObject* object) const noexcept {
@@ -377,31 +377,16 @@ class Structure::Walk {
     }
     return true;
   }
-  /// Whether all that is below a place stands in fields of the object.
-  [[nodiscard]] bool are_fields(std::size_t at, PyObject* object) const noexcept {
+  /// Whether it is a function, or attributes of a class whose changes its version tells of.
+  [[nodiscard]] bool are_named(std::size_t at, PyObject* object) const noexcept {
     const Place& node = nodes_[at];
-    const bool function = node.kind == Place::Kind::kFunction && PyFunction_Check(object) != 0;
-    if (!function && node.kind != Place::Kind::kAttributes) {
-      return false;
-    }
-    for (std::size_t child = at + 1; child != node.end; child = nodes_[child].end) {
-      const AttributeReader& reader = nodes_[child].reader;
-      const bool known = reader.version != 0 && reader.version == Py_TYPE(object)->tp_version_tag &&
-                         (reader.slot != 0 || tells_of_gradients(reader));
-      if (!function && !known) {
-        return false;
-      }
-    }
-    return true;
+    return (node.kind == Place::Kind::kFunction && PyFunction_Check(object) != 0) ||
+           (node.kind == Place::Kind::kAttributes && version_of(Py_TYPE(object)) != 0);
   }
   static bool tells_of_gradients(const AttributeReader& reader) noexcept {
     return reader.computed != nullptr && requires_grad().is(reader.computed);
   }
 
-  /// What comes next stands in a field of `owner`.
-  [[gnu::cold]] void reach(PyObject* owner, Py_ssize_t offset, bool lasting = false) {
-    recorder_->reach(field_of(owner, offset, lasting));
-  }
   static Field field_of(PyObject* owner, Py_ssize_t offset, bool lasting) noexcept {
     return {owner, static_cast<std::int32_t>(offset), *in_field(owner, offset), lasting};
   }
@@ -502,15 +487,22 @@ class Structure::Walk {
         note(Slot::Owner::kList, object, nullptr, i);
       }
       const PythonRef element = PythonRef::to(PySequence_Fast_GET_ITEM(object, i));
-      if (!list && recorder_ != nullptr) [[unlikely]] {
-        reach(object, static_cast<Py_ssize_t>(offsetof(PyTupleObject, ob_item)) + i * kPointer,
-              true);
+      if (recorder_ != nullptr) [[unlikely]] {
+        record_element(object, i, list);
       }
       if (!admits(element.get())) {
         return false;
       }
     }
     return true;
+  }
+
+  [[gnu::cold]] void record_element(PyObject* object, Py_ssize_t index, bool list) {
+    PyObject** elements = PySequence_Fast_ITEMS(object);
+    PyObject* start = list ? reinterpret_cast<PyObject*>(elements) : object;
+    const auto offset =
+        reinterpret_cast<const char*>(elements + index) - reinterpret_cast<const char*>(start);
+    recorder_->reach(field_of(start, offset, !list));
   }
 
   bool iterated(const Place& node, PyObject* object) {
@@ -608,14 +600,36 @@ class Structure::Walk {
     return admits(kept_value.get());
   }
 
-  /// Whether everything below an anchor is the same.
+  /// Whether everything below an anchor is the same. What is walked may run Python code, which may
+  /// change anything; so all that pointers say is looked at first, and what is walked is held.
   bool unchanged(const Anchor& anchor, PyObject* dict) {
-    bool same = dict == anchor.dict && !record_->stale();
+    const std::size_t first = pending_.size();
+    bool same = dict == anchor.dict && !record_->stale() && is_as_it_was(anchor);
+    for (std::size_t i = first; same && i < pending_.size(); ++i) {
+      const Recheck& check = *pending_[i].check;
+      PythonRef object = std::move(pending_[i].object);
+      if (check.kind == Recheck::Kind::kSame) {
+        same = met_[check.place].get() == check.object;
+      } else if (check.seen >= 0 && is_of(check.other, object.get()) &&
+                 is_seen(check, object.get())) {
+        found_.leaves.push_back(std::move(object));
+      } else if (walk_again(check, object.get())) {
+        same = !record_->stale();
+      } else {
+        return false;
+      }
+    }
+    pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(first), pending_.end());
+    unsure_ = unsure_ || !same;
+    at_ = anchor.end;
+    return same;
+  }
+
+  /// Whether the checks of an anchor hold that run no Python code; the others are pending then.
+  bool is_as_it_was(const Anchor& anchor) {
+    bool same = true;
     for (const Recheck& check : anchor.checks) {
       __builtin_prefetch(&check + kPrefetchedRechecks);
-      if (!same) {
-        break;
-      }
       switch (check.kind) {
         case Recheck::Kind::kType:
           same = is_of(check.other, check.object);
@@ -628,7 +642,7 @@ class Structure::Walk {
           same = has_dict(check.object, check.other);
           break;
         case Recheck::Kind::kSize:
-          same = PyTuple_GET_SIZE(check.object) == check.number;
+          same = Py_SIZE(check.object) == check.number;
           break;
         case Recheck::Kind::kField:
           same = *in_field(check.object, check.number) == check.other;
@@ -637,33 +651,38 @@ class Structure::Walk {
         case Recheck::Kind::kRequires:
           same = torch_api().requires_grad(check.object) == (check.number != 0);
           break;
+        case Recheck::Kind::kMeet:
+          met_[check.place] = PythonRef::to(check.object);
+          break;
         case Recheck::Kind::kSame:
-          same = met_[check.place].get() == check.object;
+          pending_.push_back({&check, {}});
           break;
         case Recheck::Kind::kWalk: {
-          PyObject* object = check.in_field ? *in_field(check.object, check.number) : check.object;
-          if (object == nullptr) {
-            same = false;
-            break;
-          }
-          if (check.seen >= 0 && is_of(check.other, object) && is_seen(check, object)) {
-            found_.leaves.push_back(PythonRef::to(object));
-            break;
-          }
-          const PythonRef kept = PythonRef::to(object);
-          at_ = check.place;
-          if (!compare(object)) {
-            return false;
-          }
-          note_seen(check);
-          same = !record_->stale();  // if this has run Python code
+          const bool in_a_field = check.source == Recheck::Source::kField;
+          PyObject* object = in_a_field ? *in_field(check.object, check.number) : check.object;
+          same = object != nullptr;
+          pending_.push_back({&check, PythonRef::to(object)});
           break;
         }
       }
+      if (!same) {
+        return false;
+      }
     }
-    unsure_ = unsure_ || !same;
-    at_ = anchor.end;
-    return same;
+    return true;
+  }
+
+  /// Compares what a check is of with the tree.
+  bool walk_again(const Recheck& check, PyObject* object) {
+    at_ = check.place;
+    if (check.source != Recheck::Source::kAttribute) {
+      const bool same = compare(object);
+      note_seen(check);
+      return same;
+    }
+    const Place& node = nodes_[at_];
+    const PythonRef value = attribute_of(object, node.key.get(), node.reader);
+    return value ? admits(value.get()) : admits_nothing();
   }
 
   /// What most of a call is, and needs nothing of a walk's: a parameter as it was.
@@ -718,12 +737,21 @@ class Structure::Walk {
   [[gnu::cold]] void record_attribute(PyObject* object, PyObject* value) {
     const AttributeReader& reader = nodes_[at_].reader;
     const auto place = static_cast<std::uint32_t>(at_);
-    if (reader.slot != 0 && value != nullptr && *in_field(object, reader.slot) == value) {
+    if (Py_IS_TYPE(object, &PyMethod_Type)) {
+      const bool function = value == PyMethod_GET_FUNCTION(object);
+      const std::size_t offset =
+          function ? offsetof(PyMethodObject, im_func) : offsetof(PyMethodObject, im_self);
+      recorder_->reach(field_of(object, static_cast<Py_ssize_t>(offset), true));
+    } else if (reader.slot != 0 && value != nullptr && *in_field(object, reader.slot) == value) {
       recorder_->reach(field_of(object, reader.slot, false));
     } else if (reader.slot != 0) {  // there is nothing, or None for it
       recorder_->see(place, field_of(object, reader.slot, false));
     } else if (tells_of_gradients(reader)) {
       recorder_->see_requires_grad(place, object, value == Py_True);
+    } else if (value != nullptr) {
+      recorder_->reach_attribute(object);
+    } else {
+      recorder_->see_no_attribute(place, object);
     }
   }
 
@@ -935,6 +963,11 @@ class Structure::Walk {
   std::size_t anchor_ = 0;  ///< of `record_`: the next one
   bool unsure_ = false;
   std::optional<std::uint32_t> blamed_;
+  struct Pending {
+    const Recheck* check;
+    PythonRef object;
+  };
+  std::vector<Pending> pending_;  ///< of the anchors that are looked at, each within the one before
 };
 
 Structure::Structure(std::vector<Place> nodes) : nodes_(std::move(nodes)) {

@@ -222,6 +222,12 @@ void Recorder::watch(PyObject* dict, std::uint32_t place, bool looked_up) {
   }
 }
 
+void Recorder::see_no_attribute(std::uint32_t place, PyObject* owner) {
+  if (position_.known != Known::kNot) {
+    check({.source = Recheck::Source::kAttribute, .place = place, .object = owner});
+  }
+}
+
 void Recorder::see_requires_grad(std::uint32_t place, PyObject* tensor, bool requires_grad) {
   if (position_.known != Known::kNot) {
     check({.kind = Recheck::Kind::kRequires,
@@ -233,10 +239,7 @@ void Recorder::see_requires_grad(std::uint32_t place, PyObject* tensor, bool req
 
 bool Recorder::can_be_looked_into(std::uint32_t place, const Place& node, PyObject* object,
                                   Known known, Below below) const {
-  // What is met again under a number must be known to live, and the walk must find what is
-  // returned.
-  const bool again = known == Known::kHeld && node.number >= 0 && node.kind != Place::Kind::kSame;
-  if (node.returned >= 0 || again) {
+  if (node.returned >= 0) {  // which the walk must find
     return false;
   }
   switch (node.kind) {
@@ -247,6 +250,7 @@ bool Recorder::can_be_looked_into(std::uint32_t place, const Place& node, PyObje
     case Place::Kind::kValue:
       return known == Known::kFixed && is_immutable(object);
     case Place::Kind::kTuple:
+    case Place::Kind::kList:
     case Place::Kind::kInstance:
     case Place::Kind::kVariables:
       return !is_walked(place);
@@ -254,7 +258,7 @@ bool Recorder::can_be_looked_into(std::uint32_t place, const Place& node, PyObje
       return !is_walked(place) && !has_order_of_its_own(object);
     case Place::Kind::kAttributes:
     case Place::Kind::kFunction:
-      return !is_walked(place) && below == Below::kFields;
+      return !is_walked(place) && below == Below::kNamed;
     default:
       return false;
   }
@@ -271,12 +275,19 @@ void Recorder::check_itself(std::uint32_t place, const Place& node, PyObject* ob
       }
       break;
     case Place::Kind::kTuple:
+    case Place::Kind::kList:
       if (held || may_change_type(object)) {
         check(made);
       }
-      if (held) {
+      if (held || node.kind == Place::Kind::kList) {
         made.kind = Recheck::Kind::kSize;
         made.number = static_cast<std::int32_t>(Py_SIZE(object));
+        check(made);
+      }
+      if (node.kind == Place::Kind::kList && Py_SIZE(object) != 0) {  // where its elements stand
+        made.kind = Recheck::Kind::kField;
+        made.number = offsetof(PyListObject, ob_item);
+        made.other = reinterpret_cast<PyObject*>(reinterpret_cast<PyListObject*>(object)->ob_item);
         check(made);
       }
       break;
@@ -310,7 +321,7 @@ void Recorder::note_lines(const void* begin, std::size_t bytes) {
 void Recorder::check(const Recheck& check) {
   const auto* object = reinterpret_cast<const char*>(check.object);
   note_lines(object, sizeof(PyObject));
-  if (check.kind == Recheck::Kind::kField || check.in_field) {
+  if (check.kind == Recheck::Kind::kField || check.source == Recheck::Source::kField) {
     note_lines(object + check.number, sizeof(PyObject*));
   } else if (check.kind == Recheck::Kind::kDict) {
     note_lines(reinterpret_cast<const char*>(_PyObject_GetDictPtr(check.object)),
@@ -324,15 +335,11 @@ void Recorder::check(const Recheck& check) {
   record_.anchors[position_.anchor - 1].checks.push_back(check);
 }
 
-void Recorder::walk(std::uint32_t place, const Place& node, PyObject* object, const Field* field) {
-  Recheck made{.kind = Recheck::Kind::kWalk, .place = place, .object = object};
-  if (field != nullptr) {
-    made.in_field = true;
-    made.object = field->owner;
-    made.number = field->offset;
-  }
-  const bool alone = node.kind == Place::Kind::kTensor && node.number < 0 && node.returned < 0 &&
-                     node.children == 0 && !node.object;
+void Recorder::walk(std::uint32_t place, const Place& node, PyObject* object,
+                    Recheck::Source source, PyObject* owner, std::int32_t offset) {
+  Recheck made{.source = source, .place = place, .number = offset, .object = owner};
+  const bool alone = source != Recheck::Source::kAttribute && node.kind == Place::Kind::kTensor &&
+                     node.number < 0 && node.returned < 0 && node.children == 0 && !node.object;
   if (alone && node.shape->has_seen) {
     note_tensor(node, object, made);
   }
@@ -387,9 +394,14 @@ Recorder::Position Recorder::enter(std::uint32_t place, const Place& node, PyObj
                                    Below below) {
   const Position outer = position_;
   const std::optional<Field> field = std::exchange(field_, std::nullopt);
+  PyObject* const attribute_of = std::exchange(attribute_of_, nullptr);
   Known known = outer.known;
   if (known == Known::kFixed && field && !field->lasting) {
     known = Known::kHeld;
+  }
+  if (known != Known::kNot && attribute_of != nullptr && node.kind != Place::Kind::kAny) {
+    walk(place, node, object, Recheck::Source::kAttribute, attribute_of, 0);
+    position_.known = known = Known::kNot;
   }
   const bool kept = node.keeps(object);
   if (node.number >= 0) {
@@ -408,7 +420,11 @@ Recorder::Position Recorder::enter(std::uint32_t place, const Place& node, PyObj
     return outer;
   }
   if (!kept && !can_be_looked_into(place, node, object, known, below)) {
-    walk(place, node, object, field && known == Known::kHeld ? &*field : nullptr);
+    if (field && known == Known::kHeld) {
+      walk(place, node, object, Recheck::Source::kField, field->owner, field->offset);
+    } else {
+      walk(place, node, object, Recheck::Source::kObject, object, 0);
+    }
     position_.known = Known::kNot;
     return outer;
   }
@@ -417,6 +433,11 @@ Recorder::Position Recorder::enter(std::uint32_t place, const Place& node, PyObj
   }
   if (node.kind == Place::Kind::kSame && fixed_[static_cast<std::size_t>(node.number)] == nullptr) {
     check({.kind = Recheck::Kind::kSame,
+           .place = static_cast<std::uint32_t>(node.number),
+           .object = object});
+  }
+  if (known == Known::kHeld && node.number >= 0 && node.kind != Place::Kind::kSame && !kept) {
+    check({.kind = Recheck::Kind::kMeet,
            .place = static_cast<std::uint32_t>(node.number),
            .object = object});
   }

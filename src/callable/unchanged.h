@@ -14,15 +14,16 @@
 //
 //   - An instance may have got another type, or another __dict__. Its attributes are fixed in turn.
 //   - A tuple's elements are fixed with it. Values that nobody can change need no check.
-//   - What objects in C hold is a *field*: a slot, what a cell contains, the code of a function and
-//     its defaults. It changes unheard, so the pointer that stands there is compared with the one
-//     that stood there. That it is the same does not say that the object is: the old one may have
-//     gone, and another one stand on its address. So what is reached through a field is *held*, and
-//     not fixed. It is alive and can be looked into, but all that it is made of is checked: its
-//     type, its fields in turn, a tuple's elements. It ends where the tree itself keeps the object
-//     alive, or where a watched dictionary tells of its end.
+//   - What objects in C hold is a *field*: a slot, an element of a list, what a cell contains, the
+//     code of a function and its defaults. It changes unheard, so the pointer that stands there is
+//     compared with the one that stood there. That it is the same does not say that the object is:
+//     the old one may have gone, and another one stand on its address. So what is reached through a
+//     field is *held*, and not fixed. It is alive and can be looked into, but all that it is made
+//     of is checked: its type, its fields in turn, a tuple's elements. It ends where the tree
+//     itself keeps the object alive, or where a watched dictionary tells of its end.
 //   - Everything else is walked as ever, from this object on: tensors, whose metadata and gradient
-//     change in place; lists, sets, arrays. The walk may come to further anchors below.
+//     change in place; sets, arrays; attributes that are computed. The walk may come to further
+//     anchors below.
 //
 // Pointers of a Record are compared and followed without a reference: they keep nobody's model
 // alive. (It refers to tuples of what the tree refers to anyway.) They are followed only while the
@@ -65,15 +66,21 @@ struct Recheck {
     kType,      ///< `object` is of the type `other`
     kVersion,   ///< and CPython's version of that type is `number`
     kDict,      ///< the __dict__ of `object` is `other`
-    kSize,      ///< `object`, a tuple, has `number` elements
+    kSize,      ///< `object`, a tuple or a list, has `number` elements
     kField,     ///< `other` stands `number` bytes behind the start of `object`
     kRequires,  ///< `object`, a tensor, requires gradients if `number` is not 0
+    kMeet,      ///< no check: this call has met `object` as number `place`
     kSame,      ///< `object` is what this call has met as number `place`
     kWalk,      ///< `object` is compared with the tree that begins at `place`
   };
+  /// kWalk: what is compared.
+  enum class Source : std::uint8_t {
+    kObject,     ///< `object`
+    kField,      ///< what stands `number` bytes behind its start; not null
+    kAttribute,  ///< its attribute of the place's name, or that it has none
+  };
   Kind kind = Kind::kWalk;
-  /// kWalk: it is not `object`, but what stands `number` bytes behind its start; not null.
-  bool in_field = false;
+  Source source = Source::kObject;
   /// kWalk, of a tensor without more below it: its type is `other`, which of Record::seen is its
   /// metadata, or negative, and what else is in its TensorShape.
   bool requires_grad : 1 = false;
@@ -86,7 +93,8 @@ struct Recheck {
   PyObject* other = nullptr;
 };
 
-/// Where something stands within an object: so many bytes behind its start.
+/// Where something stands within an object, or in the memory of a list's elements: so many bytes
+/// behind its start.
 struct Field {
   PyObject* owner = nullptr;
   std::int32_t offset = 0;
@@ -166,15 +174,19 @@ class Recorder {
 
   /// What the walk comes to next stands in a field.
   void reach(const Field& field) noexcept { field_ = field; }
+  /// What the walk comes to next is an attribute of `owner` that no field holds.
+  void reach_attribute(PyObject* owner) noexcept { attribute_of_ = owner; }
   /// A field of which more is not in the tree than what stands in it.
   void see(std::uint32_t place, const Field& field);
   /// The attributes of a function that has none; or null.
   void see_attributes(std::uint32_t place, PyObject* attributes);
+  /// An attribute that is not there, and that no field would hold.
+  void see_no_attribute(std::uint32_t place, PyObject* owner);
   /// Whether a tensor requires gradients is in the tree.
   void see_requires_grad(std::uint32_t place, PyObject* tensor, bool requires_grad);
   /// What is below a place.
   enum class Below : std::uint8_t {
-    kFields,   ///< all stands in fields of the object
+    kNamed,    ///< functions, and attributes of a class that has a version
     kLasting,  ///< the object is a tuple of what the tree keeps alive
     kOther,
   };
@@ -194,7 +206,8 @@ class Recorder {
   [[nodiscard]] bool can_be_looked_into(std::uint32_t place, const Place& node, PyObject* object,
                                         Known known, Below below) const;
   /// Has the tree below a place compared with what is there.
-  void walk(std::uint32_t place, const Place& node, PyObject* object, const Field* field);
+  void walk(std::uint32_t place, const Place& node, PyObject* object, Recheck::Source source,
+            PyObject* owner, std::int32_t offset);
   /// What may have changed of something that is looked into.
   void check_itself(std::uint32_t place, const Place& node, PyObject* object, Known known);
   void check(const Recheck& check);
@@ -214,6 +227,7 @@ class Recorder {
   std::unordered_set<const void*> noted_;
   Position position_;
   std::optional<Field> field_;
+  PyObject* attribute_of_ = nullptr;
   bool failed_ = false;
 };
 

@@ -885,6 +885,138 @@ def test_another_function_in_the_place_of_one_is_found() -> None:
     assert kept.cell_contents == 1.5 and not compared.check()
 
 
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_a_list_that_changes_is_found(length: int) -> None:
+    """A list is no dictionary: nothing tells of its changes."""
+    held = Slotted([Point(number) for number in range(length)])
+    compared = settled(Point({"held": held, "listed": [held] * length}))
+    changes: list[Callable[[list[Any]], Any]] = [
+        lambda listed: listed.append(Point(5)),
+        lambda listed: listed.extend([Point(5)] * 50),
+        lambda listed: listed.__setitem__(slice(None), [Point(7) for _ in listed]),
+    ]
+    if length > 0:
+        changes += [
+            lambda listed: listed.clear(),
+            lambda listed: listed.pop(),
+            lambda listed: listed.__setitem__(-1, Point(9)),
+            lambda listed: setattr(listed[0], "x", 9),
+        ]
+    for change in changes:
+        before, values = [*held.rate], [each.x for each in held.rate]
+        change(held.rate)
+        assert compared.check() == (length == 0 and not held.rate)
+        for each, value in zip(before, values, strict=True):
+            each.x = value
+        held.rate[:] = before
+        for _ in range(3):
+            assert compared.check()
+
+
+def test_another_list_in_the_place_of_one_is_found() -> None:
+    """At its very address."""
+    held = Slotted([Point(1), Point(2)])
+    compared = settled(Point({"held": held}))
+    kept, address = [*held.rate], id(held.rate)
+    for _ in range(20):
+        held.rate = None
+        held.rate = [kept[1], kept[0]]
+        if id(held.rate) == address:
+            break
+    assert id(held.rate) == address and not compared.check()
+
+
+def test_what_is_computed_for_an_attribute_is_asked_for() -> None:
+    """Of a list's element, and of one that is met again in another place."""
+
+    class Kind:
+        __slots__ = ("rate",)
+        shared = Point(1)
+        double = property(lambda self: 2 * self.rate)
+
+    held = Kind()
+    held.rate = 1.5
+    method = Slotted(Options().__init__)
+    compared = settled(Point({"held": [held], "again": [held], "method": method}))
+    held.rate = 2.5
+    assert not compared.check()
+    held.rate = 1.5
+    assert compared.check()
+    method.rate.__self__.power = 7
+    assert not compared.check()
+    method.rate.__self__.power = 2
+    assert compared.check()
+    method.rate = Options().__init__
+    assert compared.check()
+    method.rate.__self__.power = 7
+    assert not compared.check()
+
+
+def test_an_attribute_that_is_not_there_is_asked_for() -> None:
+    values: dict[str, Any] = {}
+
+    class Kind:
+        def __getattr__(self, name: str) -> Any:
+            if name not in values:
+                raise AttributeError(name)
+            return values[name]
+
+    function = _engine.CapturedFunction(lambda *call: False, lambda tensors: None)
+    nodes = [
+        _engine.Place(PlaceKind.TUPLE, type=tuple),  # arguments
+        _engine.Place(PlaceKind.DICT, type=dict),
+        _engine.Place(PlaceKind.INSTANCE, children=1, type=Point),
+        _engine.Place(PlaceKind.DICT, children=1, type=dict, key="x"),
+        _engine.Place(PlaceKind.ATTRIBUTES, children=1, type=Kind, key="held"),
+        _engine.Place(PlaceKind.EMPTY, key="rate"),
+    ]
+    call, root = _engine.EngineCalled(function), Point({"held": Kind()})
+    function.add_as_it_is(
+        nodes=nodes,
+        roots=(root,),
+        modes=_engine.ModeGuard([]),
+        function=lambda: True,
+        owner=call,
+    )
+    assert call() and call() and call()
+    assert bool(function.shortcuts) == WATCHES
+    values["rate"] = 1
+    assert not call()
+    del values["rate"]
+    assert call()
+
+
+def test_another_method_in_the_place_of_one_is_found() -> None:
+    """At its very address, of the same function."""
+    one, other = Options(), Options()
+    other.power = 7
+    held = Slotted(one.__init__)
+    compared = settled(Point({"held": held}))
+    address = id(held.rate)
+    for _ in range(20):
+        held.rate = None
+        held.rate = other.__init__
+        if id(held.rate) == address:
+            break
+    assert id(held.rate) == address and not compared.check()
+
+
+def test_what_is_met_again_is_the_same_again() -> None:
+    one, other = Point(1.5), Point(1.5)
+    held = Slotted([one, other])
+    again = Slotted([one])
+    compared = settled(Point({"held": held, "again": again}))
+    again.rate[0] = other
+    assert not compared.check()
+    again.rate[0] = one
+    assert compared.check()
+    held.rate[:] = [other, one]
+    again.rate[0] = other
+    assert compared.check()
+    again.rate[0] = one
+    assert not compared.check()
+
+
 @pytest.mark.parametrize("other", [{"a": 2.0}, {"a": 1.0, "b": 1.0}, {}])
 def test_another_dictionary_in_the_place_of_one_is_found(other: Any) -> None:
     """At its very address."""
@@ -1016,8 +1148,8 @@ def other_state(made: Any) -> Callable[[], None]:
 )
 def test_attributes_that_are_read_past_their_names_are_found_to_change(change: Any) -> None:
     held = [InSlots(), OfNaming(), functools.partial(max, 4), torch.ones(3)]
-    for _ in range(2):  # a class may be learnt anew
-        compared = Compared(held)
+    for root in (held, held, Point({"held": held})):  # a class may be learnt anew
+        compared = Compared(root)
         assert [compared.check() for _ in range(3)] == [True] * 3
         mend = change(held)
         assert not compared.check()
@@ -1058,6 +1190,8 @@ def test_code_that_a_comparison_runs_may_change_everything(later: int) -> None:
         lambda root: setattr(root.last, "x", 7.5),
         lambda root: delattr(root, "last"),
         lambda root: root.listed.clear(),
+        lambda root: root.held.rate.clear(),
+        lambda root: setattr(root.held, "rate", None),
         lambda root: setattr(root.plain, "x", 7.5),
     ]
     for change in changes:
@@ -1069,6 +1203,7 @@ def test_code_that_a_comparison_runs_may_change_everything(later: int) -> None:
             root.listed = [Point(1), Point(2)]
             root.last = Point({"deep": Point([Point(2.5)]), "list": [Point(1)]})
             root.order = collections.OrderedDict({1: [Text("a")], 2: [Text("b")]})
+            root.held = Slotted([Point(1.5), Point([2.5])])
             root.plain = Point(1.5)
             compared = Compared(lambda root=root: root)
             left = [0]  #: of comparisons with a text, until there is a change

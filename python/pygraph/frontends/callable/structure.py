@@ -415,7 +415,9 @@ class Tree:
             raise NotDescribed(f"{self.path(number)} is a {kind}; needed: plain ones, or DTensors")
         self._hold(number, value, owner)
         more = ["grad", *_HOOKS] if self._may_get_gradients(value) else []
-        self._attributes(value, [*parts_of(value), "requires_grad", *more], place, number)
+        told = {*map(id, fields_of(described[1])[0].values())}  # with torch 2.13 the mesh is a part
+        parts = [part for part in parts_of(value) if id(getattr(value, part)) not in told]
+        self._attributes(value, [*parts, "requires_grad", *more], place, number)
         place.children += 1
         self._layout(*described, number)
 
