@@ -154,8 +154,10 @@ const TensorAttribute& requires_grad() {
   return attribute;
 }
 
-/// An attribute of an object, or null, where it has none; leaves no Python error set.
-PythonRef attribute_of(PyObject* object, PyObject* name, AttributeReader& reader) noexcept {
+/// An attribute of an object, or null, where it has none; leaves no Python error set. Inlined,
+/// since a call of it is 3% of the instructions of a comparison with many DTensors.
+[[gnu::always_inline]] inline PythonRef attribute_of(PyObject* object, PyObject* name,
+                                                     AttributeReader& reader) noexcept {
   if (reader.version == 0 || reader.version != Py_TYPE(object)->tp_version_tag) {
     reader = reader_of(Py_TYPE(object), name);
   }
