@@ -926,16 +926,9 @@ def test_another_list_in_the_place_of_one_is_found() -> None:
     assert id(held.rate) == address and not compared.check()
 
 
-def test_what_is_computed_for_an_attribute_is_asked_for() -> None:
-    """Of a list's element, and of one that is met again in another place."""
-
-    class Kind:
-        __slots__ = ("rate",)
-        shared = Point(1)
-        double = property(lambda self: 2 * self.rate)
-
-    held = Kind()
-    held.rate = 1.5
+def test_slots_and_methods_in_lists_and_slots_are_found_to_change() -> None:
+    """The object with slots is met again in another list."""
+    held = Slotted(1.5)
     method = Slotted(Options().__init__)
     compared = settled(Point({"held": [held], "again": [held], "method": method}))
     held.rate = 2.5
