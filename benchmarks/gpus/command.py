@@ -40,6 +40,7 @@ class Ranks:
             port = free.getsockname()[1]
         self._started = time.monotonic()
         self._processes = []
+        ranks = 1 if workload.parallel == "stages" else ranks
         for rank in range(ranks):
             places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             env = os.environ | places | {"RANK": str(rank), "WORLD_SIZE": str(ranks)}

@@ -3,6 +3,8 @@ them: each projection is a Linear of its own, and heads are counted by what a ra
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -122,6 +124,28 @@ class Gpt(nn.Module):
         **dict.fromkeys(("q", "k", "v", "up"), ColwiseParallel),
         **dict.fromkeys(("o", "down"), RowwiseParallel),
     }
+
+
+def staged(model: Any, devices: Sequence[torch.device]) -> Any:
+    """Gives each device as many blocks as the others. What a block is called with is brought to its
+    device, and the result back to the first, as accelerate's device_map has it."""
+    each = -(-len(model.blocks) // len(devices))
+    model.to(devices[0])
+    for number, block in enumerate(model.blocks):
+        here = devices[number // each]
+        block.to(here)
+        block.register_forward_pre_hook(functools.partial(_bring, here))
+    model.register_forward_hook(lambda module, given, result: result.to(devices[0]))
+    return model
+
+
+def _bring(device: torch.device, module: Any, given: tuple[Any, ...]) -> Any:
+    def bring(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(bring, value))
+        return value.to(device) if isinstance(value, torch.Tensor) else value
+
+    return bring(given)
 
 
 def tensor_parallel(model: Any, mesh: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import json
 import os
 import statistics
@@ -24,7 +25,7 @@ import torch
 import torch.distributed as dist
 import typer
 
-from benchmarks.gpus.workloads import WORKLOADS, Program, Workload, reference
+from benchmarks.gpus.workloads import WORKLOADS, Program, Workload, places_of, reference
 from benchmarks.harness import compare, floor, modes
 from benchmarks.harness.record import message
 from benchmarks.harness.reports import read_report
@@ -34,6 +35,7 @@ from pygraph.reporting.text import graph_lines
 MODES = ("eager", "default", "reduce-overhead", "pygraph", "capture", "floor")
 """Those of the other benchmarks, and capture: pygraph.capture of a whole training step, whose model
 is compiled as default's. DDP's steps cannot be captured so."""
+CAPTURED = ("fsdp2", "stages")
 OURS = ("pygraph", "capture")
 WARM_UP = 30
 """Calls: graphs are made, and DDP has put its buckets in their order."""
@@ -100,9 +102,16 @@ class Rank:
         self.host = dist.new_group(backend="gloo")
         self.inputs = workload.inputs(self.device, tiny)
 
+    @property
+    def gpus(self) -> list[torch.device]:
+        """That this process uses."""
+        if self.device.type != "cuda":
+            return []
+        return places_of(self.device) if self.workload.parallel == "stages" else [self.device]
+
     def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
+        for gpu in self.gpus:
+            torch.cuda.synchronize(gpu)
 
     def together(self) -> None:
         self.synchronize()
@@ -146,21 +155,23 @@ class Rank:
         return contextlib.nullcontext() if self.workload.trains else torch.no_grad()
 
     def _memory(self) -> tuple[float, float]:
-        if self.device.type != "cuda":
-            return 0.0, 0.0
-        torch.cuda.synchronize()
-        return torch.cuda.memory_allocated() / 2**20, torch.cuda.memory_reserved() / 2**20
+        self.synchronize()
+        counts = torch.cuda.memory_allocated, torch.cuda.memory_reserved
+        allocated, reserved = (sum(map(count, self.gpus)) / 2**20 for count in counts)
+        return allocated, reserved
 
     def _weigh(self, ready: Ready, before: tuple[float, float]) -> None:
         if self.device.type != "cuda":
             return
-        torch.cuda.reset_peak_memory_stats()
+        for gpu in self.gpus:
+            torch.cuda.reset_peak_memory_stats(gpu)
         with self._grad():
             for inputs in self.inputs[:3]:
                 ready.run(inputs)
-        torch.cuda.synchronize()
-        ready.found.peak_mib = torch.cuda.max_memory_allocated() / 2**20 - before[0]
-        ready.found.reserved_mib = torch.cuda.memory_reserved() / 2**20 - before[1]
+        self.synchronize()
+        peak = sum(map(torch.cuda.max_memory_allocated, self.gpus)) / 2**20
+        ready.found.peak_mib = peak - before[0]
+        ready.found.reserved_mib = self._memory()[1] - before[1]
 
     def _capture(self, ready: Ready) -> None:
         """A whole step in one graph, once it is compiled and DDP's buckets are made."""
@@ -172,7 +183,13 @@ class Rank:
                 program.step(*self.inputs[call % len(self.inputs)])
         torch.cuda.current_stream().wait_stream(side)
         self.together()
-        captured = floor.capture(program.step, self.inputs[0], error_mode="thread_local")
+        others = self.gpus[1:]
+        captured = floor.capture(
+            floor.on_several(program.step, others),
+            self.inputs[0],
+            around=functools.partial(floor.pools, others),
+            error_mode="thread_local",
+        )
         ready.program.step, ready.load = captured.step, captured.load
 
     def _check(self, ready: Ready) -> None:
@@ -340,7 +357,7 @@ def main(
     for mode in wanted.split(","):
         if mode in ("reduce-overhead", "floor") and not torch.cuda.is_available():
             continue
-        if mode == "capture" and chosen.parallel != "fsdp2":
+        if mode == "capture" and (chosen.parallel not in CAPTURED or not chosen.trains):
             continue
         try:
             ready.append(here.prepare(mode))

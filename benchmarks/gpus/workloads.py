@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import pygraph
-from benchmarks.gpus.models import Gpt, Llama, tensor_parallel
+from benchmarks.gpus.models import Gpt, Llama, staged, tensor_parallel
 from benchmarks.harness.isolate import isolated
 from benchmarks.harness.modes import compiling
 
@@ -42,17 +42,14 @@ class Workload:
     name: str
     batch: int
     parallel: str
-    """"tensor", "ddp" or "fsdp2"."""
+    """"tensor", "ddp" or "fsdp2"; "stages": one process has all GPUs."""
     make: Callable[[bool, int], Any]
     """The model, from whether it is tiny and how many ranks split it."""
     length: int
     width: int
     decode: bool = False
+    trains: bool = False
     stands_for: str | None = None
-
-    @property
-    def trains(self) -> bool:
-        return self.parallel != "tensor"
 
     def inputs(self, device: torch.device, tiny: bool) -> list[tuple[Any, ...]]:
         """Of tensor parallel ranks the same, of others each its own."""
@@ -73,8 +70,13 @@ class Workload:
             model = self.make(tiny, dist.get_world_size())
         if not self.trains:
             model = model.to(torch.bfloat16) if device.type == "cuda" else model
-            model = tensor_parallel(model.eval(), _mesh(device))
-            return Program(compiled(model, mode, device))
+            model.eval()
+        if self.parallel == "stages":
+            model = staged(model, places_of(device))
+            forward = compiled(model, "default" if mode == "capture" else mode, device)
+            return _training(forward, model, mode) if self.trains else Program(forward)
+        if not self.trains:
+            return Program(compiled(tensor_parallel(model, _mesh(device)), mode, device))
         if self.parallel == "ddp":
             places = [device.index] if device.type == "cuda" else None
             wrapped = DistributedDataParallel(model, device_ids=places)
@@ -85,6 +87,13 @@ class Workload:
             fully_shard(block, mesh=_mesh(device))
         fully_shard(model, mesh=_mesh(device))
         return _training(model, model, mode)
+
+
+def places_of(device: torch.device) -> list[torch.device]:
+    """Where the stages of a model are that begins on `device`: all GPUs."""
+    if device.type != "cuda":
+        return [device, device]
+    return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
 
 
 def compiled(model: Any, mode: str, device: torch.device) -> Any:
@@ -145,6 +154,8 @@ WORKLOADS: Sequence[Workload] = (
     Workload("llama-2", 2, "tensor", _llama(12, 1024, 16), 128, 1024, stands_for="DALLE2 2"),
     Workload("gpt-1", 1, "tensor", _gpt(12, 512, 8), 128, 512, stands_for="ST 1"),
     Workload("llama-1", 1, "tensor", _llama(12, 768, 12), 196, 768, stands_for="VM 1"),
-    Workload("gpt-ddp", 8, "ddp", _gpt(12, 512, 8), 128, 512),
-    Workload("gpt-fsdp2", 8, "fsdp2", _gpt(12, 512, 8), 128, 512),
+    Workload("gpt-ddp", 8, "ddp", _gpt(12, 512, 8), 128, 512, trains=True),
+    Workload("gpt-fsdp2", 8, "fsdp2", _gpt(12, 512, 8), 128, 512, trains=True),
+    Workload("llama-stages-1", 1, "stages", _llama(16, 2048, 16, 1), 1, 2048, decode=True),
+    Workload("gpt-stages", 8, "stages", _gpt(12, 512, 8), 128, 512, trains=True),
 )

@@ -8,8 +8,8 @@ the other is faster.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,44 @@ def capture(
     forget(parameters)
     torch.cuda.synchronize()
     return Captured(graph, outputs, static, gradients, step)
+
+
+def on_several(step: Callable[..., Any], others: Sequence[torch.device]) -> Callable[..., Any]:
+    """The step, with streams of other GPUs that branch off the current one and join it again: such
+    work of theirs is captured."""
+
+    def stepped(*inputs: Any) -> Any:
+        origin = torch.cuda.current_stream()
+        streams = [torch.cuda.Stream(other) for other in others]
+        with ExitStack() as entered:
+            for stream in (*streams, origin):  # the last one's device is the current one then
+                entered.enter_context(torch.cuda.stream(stream))
+            for stream in streams:
+                stream.wait_stream(origin)
+            # Memory is the pools' where this thread allocates it.
+            entered.enter_context(torch.autograd.set_multithreading_enabled(False))
+            result = step(*inputs)
+            for stream in streams:
+                origin.wait_stream(stream)
+        kept.append(streams)  # workspaces go with them
+        return result
+
+    kept: list[Any] = []
+    return stepped if others else step
+
+
+@contextmanager
+def pools(others: Sequence[torch.device]) -> Iterator[None]:
+    """While on, what is allocated on other GPUs is a graph's own. It stays so."""
+    with ExitStack() as entered:
+        for other in others:
+            with torch.cuda.device(other):
+                _pools.append(torch.cuda.MemPool())
+            entered.enter_context(torch.cuda.use_mem_pool(_pools[-1], other))
+        yield
+
+
+_pools: list[Any] = []
 
 
 def forget(parameters: Sequence[Any]) -> None:

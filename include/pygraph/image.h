@@ -38,7 +38,8 @@ struct ParameterSlot {
   std::uint32_t size;
 };
 
-/// How a kernel node launches; grid in blocks, block in threads, shared memory in bytes.
+/// How a kernel node launches; grid in blocks, block in threads, shared memory in bytes. A copy or
+/// fill has nothing of it but the context, which may be null: that is not read from a graph.
 struct LaunchShape {
   CUfunction function = nullptr;
   CUkernel kernel = nullptr;  ///< used when `function` is null
@@ -54,7 +55,7 @@ struct Node {
   CUgraphNode handle = nullptr;  ///< valid while the graph that was read lives
   NodeKind kind = NodeKind::kEmpty;
   ParameterForm form = ParameterForm::kNone;
-  LaunchShape shape;                      ///< kernels only
+  LaunchShape shape;
   std::vector<ParameterSlot> parameters;  ///< kernels in array form only
   std::vector<std::byte> block;           ///< packed parameters; or the node's own struct
   std::vector<std::uint32_t> words;       ///< byte offsets in `block` that may hold an address

@@ -9,6 +9,10 @@
 // is there from the launch on and of no use before its first node: until then it can be lent to
 // buffers. And where one large piece of memory is not to be had, the arena can consist of several.
 //
+// A graph may work on several devices. Memory is of one of them: 0 stands for the graph's own,
+// others for its peers. Only buffers of one device share bytes, and each device has pieces of its
+// own.
+//
 // Finding the smallest arena is NP-hard even for a serial chain (dynamic storage allocation: Garey
 // and Johnson, problem SR2), so two greedy orders are tried, by size and by size times life, and
 // each buffer gets the lowest offset that fits. The smaller arena is kept. (With thousands of
@@ -31,6 +35,7 @@ namespace pygraph {
 struct Buffer {
   std::size_t bytes = 0;
   std::vector<std::uint32_t> nodes;
+  std::uint32_t device = 0;
 };
 
 /// Memory of `bytes` bytes that the graph gets at each launch, whatever it holds, and fills by its
@@ -39,6 +44,7 @@ struct Buffer {
 struct Lender {
   std::size_t bytes = 0;
   std::vector<std::uint32_t> nodes;
+  std::uint32_t device = 0;
 };
 
 /// What torch's allocator aligns memory to, in bytes.
@@ -51,7 +57,7 @@ constexpr std::size_t round_up(std::size_t value, std::size_t alignment) {
 
 struct LayoutOptions {
   std::size_t alignment = kArenaAlignment;  ///< of every buffer, in bytes: a power of two
-  /// Off, no two buffers share bytes, nothing is lent, and the arena is in one piece.
+  /// Off, no two buffers share bytes, nothing is lent, and the arena is in one piece for a device.
   bool share = true;
   /// Cuts the arena into pieces that are no larger than the largest buffer in them, or than an
   /// eighth of the arena in one piece, whichever is more. They may be larger together.
@@ -72,11 +78,12 @@ struct Layout {
   /// Per buffer: the number of its lender; from there on, of its piece of the arena. Without
   /// lenders, piece 0 is 0.
   std::vector<std::uint32_t> memory;
-  std::vector<std::size_t> pieces;  ///< bytes of each piece of the arena; at least one piece
-  std::size_t bytes = 0;            ///< of all pieces: a multiple of the alignment
-  std::size_t lent = 0;             ///< buffers that stand in memory of a lender
+  std::vector<std::size_t> pieces;     ///< bytes of each piece of the arena; at least one piece
+  std::vector<std::uint32_t> devices;  ///< of each piece
+  std::size_t bytes = 0;               ///< of all pieces: a multiple of the alignment
+  std::size_t lent = 0;                ///< buffers that stand in memory of a lender
   /// The largest sum of bytes of the arena's buffers that must be live at once at any node: no
-  /// arena for them is smaller.
+  /// arena for them is smaller. Of several devices, the sum of theirs.
   std::size_t lower_bound = 0;
 };
 

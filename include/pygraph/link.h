@@ -53,6 +53,7 @@ struct LinkRegion {
   RegionRole role = RegionRole::kOwn;
   std::size_t used_bytes = 0;
   Times times{};
+  std::uint32_t device = 0;  ///< whose memory it is: by number in LinkRequest::contexts
 };
 
 /// Asks for a copy of what `bytes` bytes at `offset` of a region hold when the graph ends, into
@@ -113,6 +114,11 @@ struct LinkRequest {
   std::span<const KnownNodes> known{};        ///< ascending, apart; for lanes
   CUdeviceptr phantom_begin = 0;
   CUdeviceptr phantom_end = 0;
+  /// Of the devices that the graph works on, its own first; none: that of the current context
+  /// alone. Graphs of several are not cut, and must not allocate memory themselves or have child
+  /// graphs: a copy's context cannot be read, so copies and fills that are made anew would run
+  /// elsewhere.
+  std::span<const CUcontext> contexts{};
   LinkOptions options{};
 };
 

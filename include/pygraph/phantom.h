@@ -7,10 +7,15 @@
 //
 // The block is also the canary of the proof: filled with a poison byte, a relocation that was
 // missed reads poison, and a stray write changes it.
+//
+// Of a graph that works on several devices, all addresses are of one space, backed on the graph's
+// own device: what is captured for another one is told by its allocation, not by where the block
+// is.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "pygraph/driver.h"
@@ -19,10 +24,12 @@ namespace pygraph {
 
 enum class Placement : std::uint8_t { kA = 0, kB = 1 };
 
-/// One piece of phantom memory that was handed out; addresses and sizes in bytes.
+/// One piece of phantom memory that was handed out; addresses and sizes in bytes. `device`: whose
+/// memory it stands for.
 struct PhantomAllocation {
   CUdeviceptr address;
   std::size_t bytes;
+  int device;
 };
 
 /// Not thread-safe: one capture at a time uses it. Calls that map, fill or read need a current
@@ -46,15 +53,21 @@ class PhantomSpace {
   PhantomSpace(const PhantomSpace&) = delete;
   PhantomSpace& operator=(const PhantomSpace&) = delete;
 
+  /// From now on captures address the space from `device`, too, which the driver must let (CUDA
+  /// driver API, cuDeviceCanAccessPeer). Throws DriverError.
+  void admit(int device);
+
   /// Starts a capture in `placement`: keeps the mappings, forgets allocations(), and hands the same
   /// addresses out again unless some of them are still borrowed. Before the first call the
   /// placement is A.
   void begin(Placement placement);
 
   /// An allocation whose user gives it back one day (torch's allocator, which keeps books by
-  /// address and must not be given an address twice). Throws as allocate() does.
-  CUdeviceptr borrow(std::size_t bytes) {
+  /// address and must not be given an address twice), for memory of `device`. Throws as allocate()
+  /// does.
+  CUdeviceptr borrow(std::size_t bytes, int device) {
     const CUdeviceptr address = allocate(bytes);
+    allocations_.back().device = device;
     ++borrowed_[placement_];
     return address;
   }
@@ -94,9 +107,10 @@ class PhantomSpace {
 
  private:
   void map_to(std::size_t placement, std::size_t end);
+  CUresult give_access(CUdeviceptr start, std::size_t bytes, std::span<const int> devices);
 
   const Driver& driver_;
-  int device_;
+  std::vector<int> devices_;  ///< that address it; its own first
   CUdeviceptr base_ = 0;
   std::size_t reserved_ = 0;
   std::size_t block_ = 0;

@@ -135,6 +135,9 @@ class Program {
   CUresult push_kernel(Slot& slot, Into into);
   bool grant_shared_memory(const LaunchShape& shape) const;
   CUresult push_copy(const Node& node, Into into);
+  [[nodiscard]] CUcontext context_of(const Node& node) const noexcept {
+    return node.shape.context == nullptr ? context_ : node.shape.context;
+  }
   [[nodiscard]] CUmemorytype kind_at(CUdeviceptr address) const;
   void refuse_in_forked_child() const;
   void refuse_incomplete() const;

@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <vector>
+
 #include "../torch/torch_api.h"
 #include "pygraph/driver.h"
 
@@ -10,6 +12,10 @@ namespace pygraph::bindings {
 
 /// The real driver, or the twin: what Python names with `twin=True`.
 const Driver& choose_driver(bool twin);
+
+/// The primary contexts of devices, which somebody must keep: torch does those that it uses. Throws
+/// DriverError.
+std::vector<CUcontext> primary_contexts(const Driver& driver, const std::vector<int>& devices);
 
 /// torch's functions. Throws std::logic_error before they were found.
 const torch_bridge::TorchApi& calibrated_api();

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -10,6 +11,18 @@ namespace nb = nanobind;
 namespace pygraph::bindings {
 
 const Driver& choose_driver(bool twin) { return twin ? twin::driver() : real_driver(); }
+
+std::vector<CUcontext> primary_contexts(const Driver& driver, const std::vector<int>& devices) {
+  std::vector<CUcontext> contexts;
+  for (const int device : devices) {
+    CUcontext& context = contexts.emplace_back();
+    driver.check(driver.api.cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain",
+                 fmt::format("device {}", device));
+    driver.check(driver.api.cuDevicePrimaryCtxRelease(device), "cuDevicePrimaryCtxRelease",
+                 fmt::format("device {}", device));
+  }
+  return contexts;
+}
 
 void bind_driver(nb::module_& module) {
   // The object registers the type and is not needed any more.

@@ -137,16 +137,18 @@ void bind_request(nb::module_& module) {
       .def(
           "__init__",
           [](LinkRegion* self, std::uint64_t in_a, std::uint64_t in_b, std::uint64_t bytes,
-             RegionRole role, std::uint64_t used, std::uint64_t allocated, std::uint64_t freed) {
+             RegionRole role, std::uint64_t used, std::uint64_t allocated, std::uint64_t freed,
+             std::uint32_t device) {
             new (self) LinkRegion{.place = {.a = in_a, .b = in_b, .bytes = bytes},
                                   .role = role,
                                   .used_bytes = used,
-                                  .times = {.allocated = allocated, .freed = freed}};
+                                  .times = {.allocated = allocated, .freed = freed},
+                                  .device = device};
           },
           nb::kw_only(), nb::arg("in_a"), nb::arg("in_b"), nb::arg("bytes"),
           nb::arg("role") = LinkRegion{}.role, nb::arg("used") = LinkRegion{}.used_bytes,
           nb::arg("allocated") = LinkRegion{}.times.allocated,
-          nb::arg("freed") = LinkRegion{}.times.freed,
+          nb::arg("freed") = LinkRegion{}.times.freed, nb::arg("device") = LinkRegion{}.device,
           "`in_a`, `in_b`: its addresses in the two captures. `used`: bytes ever handed out.");
   nb::class_<CopyOut>(module, "Copy", "See CopyOut in link.h.")
       .def(
@@ -324,12 +326,14 @@ void bind_link(nb::module_& module) {
          const std::vector<CopyOut>& copies, const Pairs& operators, bool share_scratch,
          bool arena_in_pieces, std::uint64_t smallest_loan, std::uint64_t peak_slack,
          const std::vector<HostNumber>& numbers, const std::vector<KnownNodes>& known,
-         std::uint64_t lanes) {
+         std::uint64_t lanes, const std::vector<int>& devices) {
         std::vector<OperatorSpan> spans;
         spans.reserve(operators.size());
         for (const auto& [begin, end] : operators) {
           spans.push_back({begin, end});
         }
+        const Driver& driver = choose_driver(twin);
+        const std::vector<CUcontext> contexts = primary_contexts(driver, devices);
         const LinkRequest request{.a = reinterpret_cast<CUgraph>(a),  // NOLINT
                                   .b = reinterpret_cast<CUgraph>(b),  // NOLINT
                                   .regions = regions,
@@ -339,12 +343,12 @@ void bind_link(nb::module_& module) {
                                   .known = known,
                                   .phantom_begin = phantom_begin,
                                   .phantom_end = phantom_end,
+                                  .contexts = contexts,
                                   .options = {.share_scratch = share_scratch,
                                               .arena_in_pieces = arena_in_pieces,
                                               .smallest_loan = smallest_loan,
                                               .peak_slack = peak_slack,
                                               .lanes = lanes}};
-        const Driver& driver = choose_driver(twin);
         return std::make_unique<Linked>(Linked{&driver, link(driver, request)});
       },
       nb::arg("a"), nb::arg("b"), nb::arg("regions"), nb::arg("phantom_begin"),
@@ -354,10 +358,12 @@ void bind_link(nb::module_& module) {
       nb::arg("smallest_loan") = LinkOptions{}.smallest_loan,
       nb::arg("peak_slack") = LinkOptions{}.peak_slack,
       nb::arg("numbers") = std::vector<HostNumber>(), nb::arg("known") = std::vector<KnownNodes>(),
-      nb::arg("lanes") = LinkOptions{}.lanes,
+      nb::arg("lanes") = LinkOptions{}.lanes, nb::arg("devices") = std::vector<int>(),
       "Links two captures (CUgraph handles as integers). Copies are made at the end of the graph, "
       "into region copy_regions[0] + i; `operators` are the nodes that were launched together, as "
-      "(count before, count after). The rest: LinkRequest, LinkOptions.");
+      "(count before, count after). `devices`: that regions are numbered by. The rest: "
+      "LinkRequest, "
+      "LinkOptions.");
 
   module.def(
       "may_lead_to",

@@ -1,11 +1,13 @@
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <sys/types.h>
 
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <tuple>
+#include <utility>
 
 #include "bindings.h"
 #include "pygraph/phantom.h"
@@ -30,8 +32,8 @@ struct CaptureTarget {
     space = std::move(chosen);
   }
 
-  void* borrow(std::size_t bytes) {
-    const CUdeviceptr address = space->borrow(bytes);
+  void* borrow(std::size_t bytes, int device) {
+    const CUdeviceptr address = space->borrow(bytes, device);
     if (std::find(lenders.begin(), lenders.end(), space) == lenders.end()) {
       lenders.push_back(space);
     }
@@ -52,12 +54,13 @@ CaptureTarget& capture_target() {
   return target;
 }
 
-std::vector<std::pair<std::uint64_t, std::uint64_t>> allocations_from(const PhantomSpace& space,
-                                                                      std::size_t first) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> list;
+using Allocation = std::tuple<std::uint64_t, std::uint64_t, int>;
+
+std::vector<Allocation> allocations_from(const PhantomSpace& space, std::size_t first) {
+  std::vector<Allocation> list;
   const std::vector<PhantomAllocation>& all = space.allocations();
   for (std::size_t index = first; index < all.size(); ++index) {
-    list.emplace_back(all[index].address, all[index].bytes);
+    list.emplace_back(all[index].address, all[index].bytes, all[index].device);
   }
   return list;
 }
@@ -76,6 +79,7 @@ void bind_phantom(nb::module_& module) {
           },
           nb::arg("device"), nb::arg("reserve_bytes") = PhantomSpace::Options{}.reserve_bytes,
           nb::arg("block_bytes") = PhantomSpace::Options{}.block_bytes, nb::arg("twin") = false)
+      .def("admit", &PhantomSpace::admit, nb::arg("device"))
       .def("begin", &PhantomSpace::begin, nb::arg("placement"))
       .def("allocate", &PhantomSpace::allocate, nb::arg("bytes"), nb::arg("residue") = 512)
       .def("poison", &PhantomSpace::poison, nb::arg("value"))
@@ -86,7 +90,7 @@ void bind_phantom(nb::module_& module) {
       .def_prop_ro("physical_bytes", &PhantomSpace::physical_bytes)
       .def_prop_ro("allocated", [](const PhantomSpace& self) { return self.allocations().size(); })
       .def("allocations_from", &allocations_from, nb::arg("first"),
-           "(address, bytes) in the order given out, without the `first` ones.");
+           "(address, bytes, device) in the order given out, without the `first` ones.");
 
   module.def(
       "set_capture_space",
@@ -107,13 +111,13 @@ void bind_phantom(nb::module_& module) {
 // allocation returns null and is counted, and the capture that asked is thrown away.
 extern "C" {
 
-__attribute__((visibility("default"))) void* pygraph_phantom_alloc(ssize_t size, int /*device*/,
+__attribute__((visibility("default"))) void* pygraph_phantom_alloc(ssize_t size, int device,
                                                                    void* /*stream*/) noexcept {
   auto& target = pygraph::bindings::capture_target();
   const std::lock_guard lock(target.mutex);
   try {
     if (target.space != nullptr && size >= 0) {
-      return target.borrow(static_cast<std::size_t>(size));
+      return target.borrow(static_cast<std::size_t>(size), device);
     }
     ++target.failures;
   } catch (const std::exception&) {

@@ -34,8 +34,10 @@ using torch_bridge::ArgumentSpec;
 using torch_bridge::Draw;
 using torch_bridge::FetchedResult;
 using torch_bridge::Formula;
+using torch_bridge::kOwnDevice;
 using torch_bridge::NumberSource;
 using torch_bridge::OutputBlock;
+using torch_bridge::Peer;
 using torch_bridge::ResultSpec;
 using torch_bridge::TensorProgram;
 
@@ -62,7 +64,7 @@ void bind_arguments(nb::module_& module) {
              std::uint64_t alignment_mask, std::uint64_t address, std::uint64_t bytes,
              std::int64_t value, nb::handle number, bool floating, bool mutated, bool guarded,
              bool spent, bool elsewhere, bool staged, const std::vector<Formula>& computed,
-             std::int64_t storage_offset, std::uint64_t front) {
+             std::int64_t storage_offset, std::uint64_t front, std::int32_t device) {
             new (self) ArgumentSpec{.kind = kind,
                                     .region = region,
                                     .alignment_mask = alignment_mask,
@@ -70,6 +72,7 @@ void bind_arguments(nb::module_& module) {
                                     .bytes = bytes,
                                     .value = value,
                                     .dtype = dtype_of(number, ArgumentSpec{}.dtype),
+                                    .device = device,
                                     .floating = floating,
                                     .mutated = mutated,
                                     .guarded = guarded,
@@ -89,7 +92,7 @@ void bind_arguments(nb::module_& module) {
           nb::arg("spent") = false, nb::arg("elsewhere") = ArgumentSpec{}.elsewhere,
           nb::arg("staged") = ArgumentSpec{}.staged, nb::arg("computed") = ArgumentSpec{}.computed,
           nb::arg("storage_offset") = ArgumentSpec{}.storage_offset,
-          nb::arg("front") = ArgumentSpec{}.front,
+          nb::arg("front") = ArgumentSpec{}.front, nb::arg("device") = kOwnDevice,
           "`dtype_of`: a tensor. `spent`: the call may let go of the argument early.")
       .def_ro("kind", &ArgumentSpec::kind)
       .def_ro("region", &ArgumentSpec::region)
@@ -111,16 +114,18 @@ void bind_results(nb::module_& module) {
       .def(
           "__init__",
           [](OutputBlock* self, std::uint64_t bytes, const std::vector<std::uint32_t>& regions,
-             std::uint64_t source) {
+             std::uint64_t source, std::int32_t device) {
             std::vector<OutputBlock::Placed> placed;
             placed.reserve(regions.size());
             for (const std::uint32_t region : regions) {
               placed.push_back({region, 0});
             }
-            new (self) OutputBlock{.regions = std::move(placed), .bytes = bytes, .source = source};
+            new (self) OutputBlock{
+                .regions = std::move(placed), .bytes = bytes, .source = source, .device = device};
           },
           nb::kw_only(), nb::arg("bytes"), nb::arg("regions") = std::vector<std::uint32_t>(),
-          nb::arg("source") = 0, "`regions` of the graph begin where the block does.")
+          nb::arg("source") = 0, nb::arg("device") = kOwnDevice,
+          "`regions` of the graph begin where the block does.")
       .def_ro("bytes", &OutputBlock::bytes)
       .def_ro("source", &OutputBlock::source);
   nb::enum_<ResultSpec::Kind>(module, "ResultKind")
@@ -205,13 +210,24 @@ void bind_draws(nb::module_& module) {
 }
 
 /// The scratch of each call of a linked graph.
-ArenaSpec arena_of(const LinkedGraph& graph) {
+ArenaSpec arena_of(const LinkedGraph& graph, const std::vector<int>& peers) {
   ArenaSpec arena;
   arena.region = graph.arena;
   for (std::size_t i = 0; i < graph.pieces().size() && graph.layout.bytes != 0; ++i) {
-    arena.pieces.push_back({graph.pieces()[i], graph.spans[i].first, graph.spans[i].last});
+    const std::uint32_t device = graph.layout.devices[i];
+    arena.pieces.push_back({graph.pieces()[i], graph.spans[i].first, graph.spans[i].last,
+                            device == 0 ? kOwnDevice : peers.at(device - 1)});
   }
   return arena;
+}
+
+std::vector<Peer> peers_of(const Driver& driver, const std::vector<int>& indices) {
+  const std::vector<CUcontext> contexts = primary_contexts(driver, indices);
+  std::vector<Peer> peers;
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    peers.push_back({indices[i], contexts[i]});
+  }
+  return peers;
 }
 
 /// Notes the part behind which a call lets go of what is spent, and in front of which it takes its
@@ -302,7 +318,8 @@ void bind_tensor_program(nb::module_& module) {
           [](Linked& linked, bool twin, int device_index, std::vector<ArgumentSpec> arguments,
              std::vector<OutputBlock> blocks, std::vector<ResultSpec> results,
              std::vector<FetchedResult> fetched, std::vector<Draw> draws, nb::handle generator,
-             std::vector<std::uint32_t> unwritten, std::vector<NumberSource> numbers) {
+             std::vector<std::uint32_t> unwritten, std::vector<NumberSource> numbers,
+             const std::vector<int>& peers) {
             (void)calibrated_api();
             number_parts(linked.graph, arguments, blocks);
             return std::make_shared<TensorProgram>(TensorProgram::Specification{
@@ -310,11 +327,12 @@ void bind_tensor_program(nb::module_& module) {
                 .program = Chain(linked.take_programs()),
                 .device = twin ? TensorProgram::Device::kTwin : TensorProgram::Device::kCuda,
                 .device_index = device_index,
+                .peers = peers_of(*linked.driver, peers),
                 .arguments = std::move(arguments),
                 .blocks = std::move(blocks),
                 .results = std::move(results),
                 .fetched = std::move(fetched),
-                .arena = arena_of(linked.graph),
+                .arena = arena_of(linked.graph, peers),
                 .random = {.generator = generator.is_none() ? nullptr : generator.ptr(),
                            .draws = std::move(draws)},
                 .numbers = std::move(numbers),
@@ -324,11 +342,13 @@ void bind_tensor_program(nb::module_& module) {
           nb::arg("arguments"), nb::arg("blocks"), nb::arg("results"),
           nb::arg("fetched") = std::vector<FetchedResult>(), nb::arg("draws") = std::vector<Draw>(),
           nb::arg("generator") = nb::none(), nb::arg("unwritten") = std::vector<std::uint32_t>(),
-          nb::arg("numbers") = std::vector<NumberSource>(),
+          nb::arg("numbers") = std::vector<NumberSource>(), nb::arg("peers") = std::vector<int>(),
           "Instantiates `linked` and makes it callable. `draws`: of the generators that it draws "
           "from. `generator` is the device's default one, needed if there is any. `unwritten`: "
           "results, by number, that nobody writes. `numbers`: per host number that was linked the "
-          "argument that it is, or the formula that it follows from.")
+          "argument that it is, or the formula that it follows from. `peers`: the other devices "
+          "that "
+          "it works on.")
       .def("accepts",
            [](const TensorProgram& self, nb::handle arguments) {
              require_list(arguments);

@@ -1,6 +1,5 @@
 // Which memory each buffer goes to; where in it, placer.h finds out.
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "layout/placer.h"
@@ -28,40 +27,56 @@ class Plan {
         placer_(buffers, lives_, order, options.alignment) {
     layout_.offsets.assign(buffers.size(), Layout::kNoPlace);
     layout_.memory.assign(buffers.size(), Layout::kNoMemory);
-    for (std::uint32_t i = 0; i < buffers.size(); ++i) {
-      if (!buffers[i].nodes.empty()) {
-        all_.push_back(i);
-      }
-    }
   }
 
-  Layout shared() {
-    Indices rest = all_;
+  Layout all() {
+    std::uint32_t devices = 1;
+    for (const Buffer& buffer : buffers_) {
+      devices = std::max(devices, buffer.device + 1);
+    }
+    for (; device_ < devices; ++device_) {
+      Indices own;
+      for (std::uint32_t i = 0; i < buffers_.size(); ++i) {
+        if (!buffers_[i].nodes.empty() && buffers_[i].device == device_) {
+          own.push_back(i);
+        }
+      }
+      if (device_ != 0 && own.empty()) {
+        continue;
+      }
+      if (options_.share) {
+        share(std::move(own));
+      } else {
+        keep_apart(own);
+      }
+    }
+    return std::move(layout_);
+  }
+
+ private:
+  void share(Indices rest) {
     Arena arena = pack(rest);
     if (!options_.lenders.empty()) {
       borrow(rest, arena);
     }
-    layout_.lower_bound = arena.lower_bound;
+    layout_.lower_bound += arena.lower_bound;
     if (options_.in_pieces) {
       add_pieces(rest, arena.packing.bytes);
     } else {
       add_piece(arena.packing);
     }
-    return std::move(layout_);
   }
 
-  Layout apart() {
+  void keep_apart(const Indices& chosen) {
     Packing arena;
-    for (const std::uint32_t buffer : all_) {
+    for (const std::uint32_t buffer : chosen) {
       arena.spots.push_back({buffer, arena.bytes});
       arena.bytes += round_up(buffers_[buffer].bytes, options_.alignment);
     }
-    layout_.lower_bound = lower_bound(all_);
+    layout_.lower_bound += lower_bound(chosen);
     add_piece(arena);
-    return std::move(layout_);
   }
 
- private:
   struct Arena {
     Packing packing;
     std::size_t lower_bound;
@@ -114,8 +129,12 @@ class Plan {
     const std::size_t before = arena.packing.bytes;
     const std::size_t least =
         std::max({options_.smallest_loan, before / kShareWorthALoan, std::size_t{1}});
-    std::vector<std::uint32_t> lenders(options_.lenders.size());
-    std::iota(lenders.begin(), lenders.end(), 0U);
+    Indices lenders;
+    for (std::uint32_t i = 0; i < options_.lenders.size(); ++i) {
+      if (options_.lenders[i].device == device_) {
+        lenders.push_back(i);
+      }
+    }
     std::size_t lent = 0;
     std::vector<std::pair<std::uint32_t, Packing>> loans;
     Indices left = by_size(rest);
@@ -146,7 +165,7 @@ class Plan {
   /// Those of `candidates` with at least `least` bytes that are done before the lender's first node
   /// starts.
   Packing place_in(const Lender& lender, const Indices& candidates, std::size_t least) {
-    const Buffer itself{lender.bytes, lender.nodes};
+    const Buffer itself{lender.bytes, lender.nodes, lender.device};
     const Life life = lives_of({&itself, 1}, order_).front();
     Indices done;
     std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(done),
@@ -178,6 +197,7 @@ class Plan {
   void add_piece(const Packing& packing) {
     put(packing, static_cast<std::uint32_t>(options_.lenders.size() + layout_.pieces.size()));
     layout_.pieces.push_back(packing.bytes);
+    layout_.devices.push_back(device_);
     layout_.bytes += packing.bytes;
   }
 
@@ -199,7 +219,7 @@ class Plan {
   const LayoutOptions& options_;
   std::vector<Life> lives_;
   Placer placer_;
-  Indices all_;
+  std::uint32_t device_ = 0;  ///< whose memory is being laid out
   Layout layout_;
 };
 
@@ -207,8 +227,7 @@ class Plan {
 
 Layout lay_out(std::span<const Buffer> buffers, const NodeOrder& order,
                const LayoutOptions& options) {
-  Plan plan(buffers, order, options);
-  return options.share ? plan.shared() : plan.apart();
+  return Plan(buffers, order, options).all();
 }
 
 }  // namespace pygraph

@@ -96,8 +96,8 @@ void add_copies(const Driver& driver, const LinkRequest& request, LinkedGraph& l
   }
   Image& image = linked.image;
   CUgraph graph = linked.graph.get();
-  CUcontext context = nullptr;
-  driver.check(driver.api.cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+  CUcontext current = nullptr;
+  driver.check(driver.api.cuCtxGetCurrent(&current), "cuCtxGetCurrent");
   std::vector<std::uint32_t> before = leaves(image);
   if (before.size() > 1 && copies.size() > 1) {
     join(driver, graph, image, before);
@@ -107,9 +107,12 @@ void add_copies(const Driver& driver, const LinkRequest& request, LinkedGraph& l
     if (copies[i].bytes == 0) {
       continue;
     }
-    const CUDA_MEMCPY3D params = copy_onto_itself(
-        request.regions[copies[i].region].place.a + copies[i].offset, copies[i].bytes);
+    const LinkRegion& source = request.regions[copies[i].region];
+    const CUDA_MEMCPY3D params =
+        copy_onto_itself(source.place.a + copies[i].offset, copies[i].bytes);
+    const CUcontext context = request.contexts.empty() ? current : request.contexts[source.device];
     Node node;
+    node.shape.context = context;
     driver.check(driver.api.cuGraphAddMemcpyNode(&node.handle, graph, handles.data(),
                                                  handles.size(), &params, context),
                  "cuGraphAddMemcpyNode", fmt::format("copy {} of region {}", i, copies[i].region));

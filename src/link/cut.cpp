@@ -145,12 +145,14 @@ Layout lay_out_parts(const Scratch& scratch, const Image& image,
       layout.memory[members[i]] = first_piece + static_cast<std::uint32_t>(spans.size());
     }
     layout.pieces.push_back(one.bytes);
+    layout.devices.push_back(0);
     layout.bytes += one.bytes;
     layout.lower_bound = std::max(layout.lower_bound, one.lower_bound);
     spans.push_back(span);
   }
   if (layout.pieces.empty()) {  // at least one piece
     layout.pieces.push_back(0);
+    layout.devices.push_back(0);
     spans.push_back({});
   }
   return layout;

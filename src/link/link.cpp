@@ -1,5 +1,6 @@
 #include "pygraph/link.h"
 
+#include <cstddef>
 #include <utility>
 
 #include "copies.h"
@@ -54,6 +55,23 @@ void find_relocations(LinkContext& context) {
   context.linked.table =
       relocate(context.linked.image, context.b.image, places, request.phantom_begin,
                request.phantom_end, device_memory_test(context.driver), request.numbers);
+}
+
+/// The driver does not tell in which context a copy or a fill was captured. A copy runs on the
+/// device that it reads from, as torch has it (aten/src/ATen/native/cuda/Copy.cu), and a fill on
+/// the one that it writes.
+void place_copies(LinkContext& context) {
+  const std::span<const CUcontext> contexts = context.request.contexts;
+  LinkedGraph& linked = context.linked;
+  for (const Relocation& relocation : linked.table.relocations) {
+    Node& node = linked.image.nodes[relocation.node];
+    const bool fill = node.kind == NodeKind::kMemset;
+    const bool source =
+        node.kind == NodeKind::kMemcpy && relocation.offset < offsetof(CUDA_MEMCPY3D, dstXInBytes);
+    if ((fill || source) && relocation.region < context.request.regions.size()) {
+      node.shape.context = contexts[context.request.regions[relocation.region].device];
+    }
+  }
 }
 
 void number_regions(LinkContext& context) {
@@ -121,7 +139,8 @@ void cut_into_parts(LinkContext& context) {
   const LinkOptions& options = context.request.options;
   LinkedGraph& linked = context.linked;
   const auto nodes = static_cast<std::uint32_t>(linked.image.nodes.size());
-  if (!options.share_scratch || options.peak_slack == LinkOptions{}.peak_slack || nodes == 0) {
+  if (!options.share_scratch || options.peak_slack == LinkOptions{}.peak_slack || nodes == 0 ||
+      context.request.contexts.size() > 1) {
     return;
   }
   const std::vector<Tenant> needed = tenants(context.scratch, nodes);
@@ -160,6 +179,11 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
   // Capture A cloned, and flattened with its probe where child graphs or memory nodes are in the
   // way. Behind this neither capture is looked at again: the graph is our own.
   prepare(context);
+  if (request.contexts.size() > 1 && (context.a.flattened || context.b.flattened)) {
+    throw UnsupportedGraph(
+        "the captured graph works on several devices, and has child graphs or memory of its own: "
+        "copies and fills that are made anew would run on the first of them");
+  }
 
   // Memory that both graphs allocate themselves becomes regions, or a problem where it differs.
   find_own_memory(context);
@@ -173,6 +197,9 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
   find_relocations(context);
   if (!context.linked.table.sound()) {
     return std::move(context.linked);
+  }
+  if (request.contexts.size() > 1) {
+    place_copies(context);
   }
 
   // From the numbering of the comparison to that of the program. Behind this `relocations` and

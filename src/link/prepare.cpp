@@ -20,7 +20,7 @@ Prepared prepare_flattened(const Driver& driver, CUgraph capture, const ReadOpti
       }
     }
   }
-  return {std::move(flat.graph), std::move(image), std::move(flat.allocations)};
+  return {std::move(flat.graph), std::move(image), std::move(flat.allocations), true};
 }
 
 bool overlap(CUdeviceptr left, std::size_t left_bytes, CUdeviceptr right, std::size_t right_bytes) {

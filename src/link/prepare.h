@@ -15,6 +15,7 @@ struct Prepared {
   GraphHandle graph;  ///< a copy of the capture; none when only the image was asked for
   Image image;
   std::vector<GraphAllocation> allocations;
+  bool flattened = false;  ///< its nodes were made anew
 };
 
 /// Reads `capture` without keeping a copy, or with one: a clone where nothing must be flattened.

@@ -45,32 +45,32 @@ Scratch::Scratch(std::span<const LinkRegion> regions, std::span<const CopyOut> c
   }
   for (std::size_t i = 0; i < regions.size(); ++i) {
     if (regions[i].role == RegionRole::kScratch) {
-      add_buffer(i, regions[i].used_bytes);
+      add_buffer(i, regions[i].used_bytes, regions[i].device);
     } else if (regions[i].role == RegionRole::kFresh) {
-      add_lender(i, regions[i].used_bytes);
+      add_lender(i, regions[i].used_bytes, regions[i].device);
     } else if (regions[i].role == RegionRole::kSpent) {
       spent_of_[i] = static_cast<std::uint32_t>(spent_.size());
-      spent_.push_back({regions[i].used_bytes, {}});
+      spent_.push_back({regions[i].used_bytes, {}, regions[i].device});
     }
   }
   for (std::size_t i = 0; i < copies.size(); ++i) {
     if (copies[i].fresh) {
-      add_lender(regions.size() + i, copies[i].bytes);
+      add_lender(regions.size() + i, copies[i].bytes, regions[copies[i].region].device);
     }
   }
   for (std::size_t i = 0; i < own_memory.size(); ++i) {
-    add_buffer(first_own + i, own_memory[i].bytes);
+    add_buffer(first_own + i, own_memory[i].bytes, 0);
   }
 }
 
-void Scratch::add_buffer(std::size_t region, std::size_t bytes) {
+void Scratch::add_buffer(std::size_t region, std::size_t bytes, std::uint32_t device) {
   buffer_of_[region] = static_cast<std::uint32_t>(buffers_.size());
-  buffers_.push_back({bytes, {}});
+  buffers_.push_back({bytes, {}, device});
 }
 
-void Scratch::add_lender(std::size_t region, std::size_t bytes) {
+void Scratch::add_lender(std::size_t region, std::size_t bytes, std::uint32_t device) {
   lender_of_[region] = static_cast<std::uint32_t>(lenders_.size());
-  lenders_.push_back({bytes, {}});
+  lenders_.push_back({bytes, {}, device});
   region_of_lender_.push_back(static_cast<std::uint32_t>(region));
 }
 

@@ -45,8 +45,8 @@ class Scratch {
  private:
   static constexpr std::uint32_t kNone = ~0U;
 
-  void add_buffer(std::size_t region, std::size_t bytes);
-  void add_lender(std::size_t region, std::size_t bytes);
+  void add_buffer(std::size_t region, std::size_t bytes, std::uint32_t device);
+  void add_lender(std::size_t region, std::size_t bytes, std::uint32_t device);
   /// The nodes of what the region is; null if it is neither buffer, lender nor spent.
   std::vector<std::uint32_t>* nodes_of(std::size_t region);
 

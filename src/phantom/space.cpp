@@ -31,7 +31,7 @@ std::size_t round_up(std::size_t value, std::size_t multiple) {
 }  // namespace
 
 PhantomSpace::PhantomSpace(const Driver& driver, int device, Options options)
-    : driver_(driver), device_(device) {
+    : driver_(driver), devices_{device} {
   const CUmemAllocationProp property = device_memory(device);
   std::size_t granularity = 0;
   driver.check(driver.api.cuMemGetAllocationGranularity(&granularity, &property,
@@ -85,8 +85,33 @@ CUdeviceptr PhantomSpace::allocate(std::size_t bytes, std::size_t residue) {
   map_to(placement_, end + kGap);
   cursor = end;
   const CUdeviceptr address = base_ + placement_ * (reserved_ / 2) + start;
-  allocations_.push_back({address, bytes});
+  allocations_.push_back({address, bytes, devices_.front()});
   return address;
+}
+
+void PhantomSpace::admit(int device) {
+  if (std::find(devices_.begin(), devices_.end(), device) != devices_.end()) {
+    return;
+  }
+  for (std::size_t placement = 0; placement < 2; ++placement) {
+    if (mapped_[placement] != 0) {
+      driver_.check(give_access(base_ + placement * (reserved_ / 2), mapped_[placement] * block_,
+                                {&device, 1}),
+                    "cuMemSetAccess", fmt::format("phantom memory, for device {}", device));
+    }
+  }
+  devices_.push_back(device);
+}
+
+CUresult PhantomSpace::give_access(CUdeviceptr start, std::size_t bytes,
+                                   std::span<const int> devices) {
+  std::vector<CUmemAccessDesc> access(devices.size());
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    access[i].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access[i].location.id = devices[i];
+    access[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  }
+  return driver_.api.cuMemSetAccess(start, bytes, access.data(), access.size());
 }
 
 void PhantomSpace::map_to(std::size_t placement, std::size_t end) {
@@ -106,12 +131,7 @@ void PhantomSpace::map_to(std::size_t placement, std::size_t end) {
   }
   if (code == CUDA_SUCCESS) {
     operation = "cuMemSetAccess";
-    CUmemAccessDesc access{};
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    access.location.id = device_;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    code =
-        driver_.api.cuMemSetAccess(start + first * block_, (blocks - first) * block_, &access, 1);
+    code = give_access(start + first * block_, (blocks - first) * block_, devices_);
   }
   if (code != CUDA_SUCCESS) {
     if (end_mapped != first) {

@@ -220,9 +220,9 @@ CUresult Program::push(Slot& slot, Into into) {
       return push_copy(node, into);
     case NodeKind::kMemset: {
       const auto fill = node.as<CUDA_MEMSET_NODE_PARAMS>();
-      return into == Into::kGraph
-                 ? api.cuGraphMemsetNodeSetParams(node.handle, &fill)
-                 : api.cuGraphExecMemsetNodeSetParams(exec_.get(), node.handle, &fill, context_);
+      return into == Into::kGraph ? api.cuGraphMemsetNodeSetParams(node.handle, &fill)
+                                  : api.cuGraphExecMemsetNodeSetParams(exec_.get(), node.handle,
+                                                                       &fill, context_of(node));
     }
     case NodeKind::kEmpty:
     case NodeKind::kEventRecord:
@@ -248,9 +248,9 @@ CUresult Program::push_copy(const Node& node, Into into) {
   auto copy = node.as<CUDA_MEMCPY3D>();
   const auto push_as = [&] {
     const DriverApi& api = driver_->api;
-    return into == Into::kGraph
-               ? api.cuGraphMemcpyNodeSetParams(node.handle, &copy)
-               : api.cuGraphExecMemcpyNodeSetParams(exec_.get(), node.handle, &copy, context_);
+    return into == Into::kGraph ? api.cuGraphMemcpyNodeSetParams(node.handle, &copy)
+                                : api.cuGraphExecMemcpyNodeSetParams(exec_.get(), node.handle,
+                                                                     &copy, context_of(node));
   };
   const auto settle_source = [&](CUdeviceptr address) {
     copy.srcMemoryType = kind_at(address);

@@ -1,6 +1,7 @@
 #include "tensor_program.h"
 
 #include "call_scope.h"
+#include "peer_streams.h"
 #include "python_ref.h"
 #include "random_state.h"
 #include "staging.h"
@@ -114,6 +115,7 @@ TensorProgram::TensorProgram(Specification given)
       program_(std::move(given.program)),
       device_(given.device),
       device_index_(given.device_index),
+      peers_(std::move(given.peers)),
       arguments_(std::move(given.arguments)),
       blocks_(std::move(given.blocks)),
       results_(std::move(given.results)),
@@ -304,9 +306,10 @@ OwnedTensor TensorProgram::stage(const Arguments& arguments, Staging& staging, C
 }
 
 void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& trial, CUstream stream,
-                                   std::vector<Borrowed>& borrowed) {
+                                   std::vector<Borrowed>& borrowed, PeerStreams& peers) {
   const TorchApi& api = torch_api();
   const auto borrow = [&](Borrowed argument) {
+    peers.join();
     copy(argument.replacement, argument.original, argument.bytes, stream);
     statistics_.bytes_copied += argument.bytes;
     ++statistics_.copies;
@@ -357,7 +360,7 @@ void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& tria
       }
       refuse_visible_copy(arguments, i);
       const std::uint64_t front = round_up(spec.front, kArenaAlignment);
-      OwnedTensor aligned = bytes(front + spec.bytes);
+      OwnedTensor aligned = bytes(front + spec.bytes, spec.device);
       const CUdeviceptr replacement = data_of(aligned) + front;
       program_.bind(spec.region, replacement);
       borrow({i, std::move(aligned), address - spec.front, replacement - spec.front,
@@ -374,7 +377,7 @@ void TensorProgram::bind_arguments(const Arguments& arguments, const Trial& tria
 
 std::vector<std::size_t> TensorProgram::copyable() const {
   std::vector<std::size_t> nodes(arguments_.size());
-  for (std::size_t i = 0; i < arguments_.size() && !writes_arguments_; ++i) {
+  for (std::size_t i = 0; i < arguments_.size() && !writes_arguments_ && peers_.empty(); ++i) {
     const ArgumentSpec& spec = arguments_[i];
     if (spec.kind == ArgumentSpec::Kind::kPatched && !spec.staged && !spec.guarded &&
         spec.front == 0 && spec.bytes != 0) {
@@ -422,7 +425,8 @@ void TensorProgram::copy_behind(const std::vector<OwnedTensor>& blocks,
 
 /// Takes the memory that `part` needs besides, and launches it.
 void TensorProgram::run_part(std::uint32_t part, const Trial& trial, CUstream stream,
-                             Workspaces& arena, std::vector<OwnedTensor>& blocks) {
+                             Workspaces& arena, std::vector<OwnedTensor>& blocks,
+                             PeerStreams& peers) {
   Timeline::note(Layer::kAllocation, true);
   // The arena first: taken later, an output might sit in the only memory that is large enough.
   arena.take(part, trial, stream);
@@ -438,6 +442,7 @@ void TensorProgram::run_part(std::uint32_t part, const Trial& trial, CUstream st
     }
   }
   Timeline::note(Layer::kLaunch, true);
+  peers.join();
   program_.launch(part, stream);
 }
 
@@ -477,6 +482,7 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
   std::optional<Workspaces> arena;
   const NothingQueued on_leaving(*driver_, device_, stream);
   const InTurn in_turn(*this, stream);
+  PeerStreams peers(*this, stream);
 
   Timeline::note(Layer::kBind, true);
   set_numbers(arguments);
@@ -484,12 +490,12 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
       staged_.empty() ? nullptr : &staging_of(*driver_, device_ == Device::kTwin, device_index_);
   const Settled behind(staging);
   const OwnedTensor cells = staging == nullptr ? OwnedTensor() : stage(arguments, *staging, stream);
-  bind_arguments(arguments, trial, stream, borrowed);
+  bind_arguments(arguments, trial, stream, borrowed, peers);
   arena.emplace(*this);
   if (random_ != nullptr) {
     launched.turn = random_->set(arguments, program_, stream);
   }
-  run_part(0, trial, stream, *arena, blocks);
+  run_part(0, trial, stream, *arena, blocks, peers);
   ++statistics_.replays;
   try {
     const auto parts = static_cast<std::uint32_t>(program_.size());
@@ -499,7 +505,7 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
       }
       arena->give_back(part - 1);
       let_go(arguments, part - 1, borrowed);
-      run_part(part, trial, stream, *arena, blocks);
+      run_part(part, trial, stream, *arena, blocks, peers);
     }
     copy_behind(blocks, borrowed, stream);
     if (device_ == Device::kTwin) {
@@ -516,6 +522,7 @@ TensorProgram::Launched TensorProgram::launch(const Arguments& arguments, Trial 
   } catch (const std::exception& error) {
     throw FailedAfterLaunch(error.what());
   }
+  peers.leave();
   Timeline::note(Layer::kLaunch, false);
   if (held != nullptr && random_ == nullptr) {
     held->end();

@@ -27,6 +27,9 @@ inline constexpr std::uint32_t kNoRegion = ~0U;
 /// What compiled kernels assume of every input, in bytes (torch._inductor.utils.ALIGNMENT).
 inline constexpr std::uint64_t kKernelAlignment = 16;
 
+/// In place of torch's index of a device: that of the program's own.
+inline constexpr std::int32_t kOwnDevice = -1;
+
 /// How one argument of the call reaches the graph.
 struct ArgumentSpec {
   enum class Kind : std::uint8_t {
@@ -51,6 +54,7 @@ struct ArgumentSpec {
   std::int64_t value = 0;            ///< kInteger; kGenerator; kObject; kNumber: `bytes` of it, at
                                      ///< most 8, zeros behind
   std::int32_t dtype = -1;           ///< kNumber
+  std::int32_t device = kOwnDevice;  ///< whose memory a copy of a tensor is to be in
   bool floating = false;             ///< kHostNumber: a float, not an int
   bool mutated = false;              ///< the graph writes it: a copy must be copied back
   bool guarded = false;              ///< kPatched: must stand at `address` all the same
@@ -94,6 +98,7 @@ struct OutputBlock {
   std::vector<Placed> regions;  ///< bound to places in the block; none: filled by a copy
   std::uint64_t bytes = 0;
   std::uint64_t source = 0;  ///< without regions: static address that is copied after the launch
+  std::int32_t device = kOwnDevice;
   std::uint32_t first_part = 0;  ///< in front of which it is allocated
 };
 
@@ -139,6 +144,7 @@ struct ArenaSpec {
     std::size_t bytes;
     std::uint32_t first;
     std::uint32_t last;
+    std::int32_t device = kOwnDevice;
   };
   std::uint32_t region = kNoRegion;
   std::vector<Piece> pieces;
@@ -156,6 +162,12 @@ struct Draw {
   std::uint32_t offset_region = kNoRegion;
   std::int64_t increment = 0;
   std::uint32_t argument = kDefault;  ///< which one the generator is; kDefault: the device's own
+};
+
+/// Another GPU that the graph works on: torch's index, and its context.
+struct Peer {
+  std::int32_t index;
+  CUcontext context;
 };
 
 /// Where a host number of the linked graph comes from in a call: a kHostNumber among the arguments,
@@ -255,6 +267,7 @@ class TensorProgram {
     Chain program;
     Device device;
     int device_index;  ///< torch's
+    std::vector<Peer> peers;
     std::vector<ArgumentSpec> arguments;
     std::vector<OutputBlock> blocks;
     std::vector<ResultSpec> results;
@@ -351,7 +364,8 @@ class TensorProgram {
   void note_saved(const std::vector<std::uint32_t>& results);
 
   /// Puts the memory of several results into one block, one behind the other: `groups` are the
-  /// blocks of each by number, ascending. A block that is filled by a copy stays what it is.
+  /// blocks of each by number, ascending. A block that is filled by a copy, or is on another device
+  /// than the first, stays what it is.
   /// Between calls only. Throws std::invalid_argument.
   void merge_blocks(const std::vector<std::vector<std::uint32_t>>& groups);
   [[nodiscard]] const std::vector<OutputBlock>& blocks() const noexcept { return blocks_; }
@@ -387,9 +401,10 @@ class TensorProgram {
   class Workspaces;
   class RandomState;
   class InTurn;
+  class PeerStreams;
 
   void bind_arguments(const Arguments& arguments, const Trial& trial, CUstream stream,
-                      std::vector<Borrowed>& borrowed);
+                      std::vector<Borrowed>& borrowed, PeerStreams& peers);
   void note_formula(const Formula& formula);
   void note_numbers();
   [[nodiscard]] double formula_number(const Arguments& arguments, std::uint32_t index) const;
@@ -399,7 +414,7 @@ class TensorProgram {
   OwnedTensor stage(const Arguments& arguments, Staging& staging, CUstream stream);
   void fetch(PyObject* results) const;
   void run_part(std::uint32_t part, const Trial& trial, CUstream stream, Workspaces& arena,
-                std::vector<OwnedTensor>& blocks);
+                std::vector<OwnedTensor>& blocks, PeerStreams& peers);
   void let_go(const Arguments& arguments, std::uint32_t part,
               const std::vector<Borrowed>& borrowed) const;
   void refuse_visible_copy(const Arguments& arguments, std::size_t index) const;
@@ -409,8 +424,8 @@ class TensorProgram {
   PyObject* make_result(const Arguments& arguments, const std::vector<OwnedTensor>& blocks,
                         std::size_t index, PyObject* earlier) const;
   TensorHandle empty(std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,
-                     std::int32_t dtype) const;
-  OwnedTensor bytes(std::uint64_t count) const;
+                     std::int32_t dtype, std::int32_t device) const;
+  OwnedTensor bytes(std::uint64_t count, std::int32_t device = kOwnDevice) const;
   OwnedTensor allocate_block(std::size_t index) const;
   void fill(CUdeviceptr to, int value, std::uint64_t bytes, CUstream stream) const;
   void copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t bytes, CUstream stream) const;
@@ -420,6 +435,9 @@ class TensorProgram {
   Chain program_;
   Device device_;
   int device_index_;
+  std::vector<Peer> peers_;
+  std::vector<EventHandle> arrivals_;  ///< of each peer: behind what its stream was given before
+  EventHandle departure_;              ///< with peers: behind the launch
   std::vector<ArgumentSpec> arguments_;
   /// By argument: its region, if nothing is asked of it but that it is a tensor; or kNoRegion.
   std::vector<std::uint32_t> plain_;

@@ -133,13 +133,19 @@ void* TensorProgram::current_stream() const noexcept {
 }
 
 bool TensorProgram::being_captured() const noexcept {
-  void* stream = nullptr;
-  if (device_ == Device::kTwin || torch_api().current_stream(device_index_, &stream) != 0) {
-    return false;
-  }
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  driver_->api.cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
-  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+  const auto captured = [&](std::int32_t device) {
+    void* stream = nullptr;
+    if (torch_api().current_stream(device, &stream) != 0) {
+      return false;
+    }
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    driver_->api.cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
+    return status != CU_STREAM_CAPTURE_STATUS_NONE;
+  };
+  return device_ == Device::kCuda &&
+         (captured(device_index_) ||
+          std::any_of(peers_.begin(), peers_.end(),
+                      [&](const Peer& peer) { return captured(peer.index); }));
 }
 
 }  // namespace pygraph::torch_bridge

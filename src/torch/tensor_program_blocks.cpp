@@ -33,11 +33,11 @@ void TensorProgram::merge_blocks(const std::vector<std::vector<std::uint32_t>>& 
       }
       before = index;
       const OutputBlock& block = blocks_[index];
-      if (index == group.front() || block.regions.empty() ||
-          merged[group.front()].regions.empty()) {
+      OutputBlock& first = merged[group.front()];
+      if (index == group.front() || block.regions.empty() || first.regions.empty() ||
+          block.device != first.device) {
         continue;
       }
-      OutputBlock& first = merged[group.front()];
       const std::uint64_t offset = round_up(first.bytes, kArenaAlignment);
       for (const OutputBlock::Placed& placed : block.regions) {
         first.regions.push_back({placed.region, offset + placed.offset});

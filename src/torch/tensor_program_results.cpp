@@ -53,20 +53,22 @@ void TensorProgram::note_saved(const std::vector<std::uint32_t>& results) {
 }
 
 TensorHandle TensorProgram::empty(std::int64_t rank, const std::int64_t* sizes,
-                                  const std::int64_t* strides, std::int32_t dtype) const {
+                                  const std::int64_t* strides, std::int32_t dtype,
+                                  std::int32_t device) const {
   const TorchApi& api = torch_api();
   const std::int32_t type = device_ == Device::kCuda ? api.device_type_cuda() : kCpuDevice;
   TensorHandle handle = nullptr;
-  if (api.empty_strided(rank, sizes, strides, dtype, type, device_index_, &handle) != 0) {
+  const std::int32_t index = device == kOwnDevice ? device_index_ : device;
+  if (api.empty_strided(rank, sizes, strides, dtype, type, index, &handle) != 0) {
     throw MemoryShort("no memory for an output or a copy of an argument");
   }
   return handle;
 }
 
-OwnedTensor TensorProgram::bytes(std::uint64_t count) const {
+OwnedTensor TensorProgram::bytes(std::uint64_t count, std::int32_t device) const {
   const auto size = static_cast<std::int64_t>(count);
   const std::int64_t stride = 1;
-  return OwnedTensor(empty(1, &size, &stride, torch_api().dtype_uint8()));
+  return OwnedTensor(empty(1, &size, &stride, torch_api().dtype_uint8(), device));
 }
 
 OwnedTensor TensorProgram::allocate_block(std::size_t index) const {
@@ -74,9 +76,9 @@ OwnedTensor TensorProgram::allocate_block(std::size_t index) const {
   if (whole >= 0) {
     const ResultSpec& result = results_[static_cast<std::size_t>(whole)];
     return OwnedTensor(empty(static_cast<std::int64_t>(result.sizes.size()), result.sizes.data(),
-                             result.strides.data(), result.dtype));
+                             result.strides.data(), result.dtype, blocks_[index].device));
   }
-  return bytes(blocks_[index].bytes);
+  return bytes(blocks_[index].bytes, blocks_[index].device);
 }
 
 PyObject* TensorProgram::make_result(const Arguments& arguments,

@@ -16,10 +16,11 @@ namespace pygraph::torch_bridge {
 /// memory out again in stream order, so on the device the launched graph still owns it.
 class TensorProgram::Workspace {
  public:
-  Workspace(const TensorProgram& call, std::uint64_t bytes, std::uint64_t displace) {
-    if (call.device_ == Device::kTwin) {
-      host_ = call.bytes(bytes + displace);
-      address_ = data_of(host_) + displace;
+  Workspace(const TensorProgram& call, std::uint64_t bytes, std::uint64_t displace,
+            std::int32_t device) {
+    if (call.device_ == Device::kTwin || device != kOwnDevice) {
+      tensor_ = call.bytes(bytes + displace, device);
+      address_ = data_of(tensor_) + displace;
       return;
     }
     if (torch_api().raw_alloc(bytes + displace, &raw_) != 0) {
@@ -35,7 +36,7 @@ class TensorProgram::Workspace {
   }
   Workspace(Workspace&& other) noexcept
       : raw_(std::exchange(other.raw_, nullptr)),
-        host_(std::move(other.host_)),
+        tensor_(std::move(other.tensor_)),
         address_(other.address_) {}
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
@@ -44,7 +45,7 @@ class TensorProgram::Workspace {
 
  private:
   void* raw_ = nullptr;
-  OwnedTensor host_;
+  OwnedTensor tensor_;
   CUdeviceptr address_ = 0;
 };
 
@@ -64,7 +65,8 @@ class TensorProgram::Workspaces {
       if (pieces[i].first == part) {
         const std::uint64_t least = call_.arena_in_one_piece() != 0 ? call_.least_arena_ : 0;
         const std::uint64_t size = std::max<std::uint64_t>(pieces[i].bytes, least);
-        const CUdeviceptr address = at(i).emplace(call_, size, trial.displace).address();
+        const CUdeviceptr address =
+            at(i).emplace(call_, size, trial.displace, pieces[i].device).address();
         call_.fill(address, trial.poison, pieces[i].bytes, stream);
         call_.program_.bind(call_.arena_.region + static_cast<std::uint32_t>(i), address);
       }

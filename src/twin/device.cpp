@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "twin/entry.h"
 #include "twin/state.h"
 
@@ -5,14 +7,34 @@ namespace pygraph::twin {
 namespace {
 
 constexpr int kDriverVersion = 13000;
-constexpr CUdevice kDevice = 0;
+constexpr int kDevices = 2;
+
+char& context_at(CUdevice device) {
+  static char contexts[kDevices] = {};
+  return contexts[device];
+}
+
+CUdevice& current_device() {
+  thread_local CUdevice current = 0;
+  return current;
+}
+
+std::optional<CUdevice> device_of(CUcontext context) {
+  for (CUdevice device = 0; device < kDevices; ++device) {
+    if (context == context_of(device)) {
+      return device;
+    }
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
-CUcontext the_context() {
-  static char context = 0;
-  return reinterpret_cast<CUcontext>(&context);
-}
+bool is_device(CUdevice device) { return device >= 0 && device < kDevices; }
+
+CUcontext context_of(CUdevice device) { return reinterpret_cast<CUcontext>(&context_at(device)); }
+
+bool is_context(CUcontext context) { return device_of(context).has_value(); }
 
 namespace entry {
 
@@ -30,7 +52,7 @@ CUresult cuDeviceGetCount(int* count) {
   if (count == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *count = 1;
+  *count = kDevices;
   return CUDA_SUCCESS;
 }
 
@@ -38,10 +60,10 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   if (device == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (ordinal != 0) {
+  if (!is_device(ordinal)) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
-  *device = kDevice;
+  *device = ordinal;
   return CUDA_SUCCESS;
 }
 
@@ -49,7 +71,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   if (value == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (device != kDevice) {
+  if (!is_device(device)) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
   switch (attribute) {
@@ -75,17 +97,17 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (context == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (device != kDevice) {
+  if (!is_device(device)) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
   const Lock lock;
   ++state().context_users;
-  *context = the_context();
+  *context = context_of(device);
   return CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-  if (device != kDevice) {
+  if (!is_device(device)) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
   const Lock lock;
@@ -100,19 +122,24 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
   if (context == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *context = the_context();
+  *context = context_of(current_device());
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxSetCurrent(CUcontext context) {
-  return context == nullptr || context == the_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  const std::optional<CUdevice> device = context == nullptr ? 0 : device_of(context);
+  if (!device.has_value()) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  current_device() = *device;
+  return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetDevice(CUdevice* device) {
   if (device == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *device = kDevice;
+  *device = current_device();
   return CUDA_SUCCESS;
 }
 

@@ -80,7 +80,7 @@ CUresult set_struct(CUgraphExec handle, CUgraphNode node, const Kind* params, CU
   if (exec == nullptr || params == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (context != nullptr && context != the_context()) {
+  if (context != nullptr && !is_context(context)) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
   std::size_t place = 0;

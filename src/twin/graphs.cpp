@@ -85,7 +85,7 @@ CUresult give_params(CUgraphNode node, Kind* params) {
 }
 
 CUresult check_context(CUcontext context) {
-  return context == nullptr || context == the_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  return context == nullptr || is_context(context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 }  // namespace
@@ -329,7 +329,7 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* p
   *params = CUDA_KERNEL_NODE_PARAMS{};
   params->func = launch->function;
   params->kern = launch->kernel_handle;
-  params->ctx = launch->function == nullptr ? the_context() : nullptr;
+  params->ctx = launch->function == nullptr ? context_of(0) : nullptr;
   params->gridDimX = launch->grid[0];
   params->gridDimY = launch->grid[1];
   params->gridDimZ = launch->grid[2];

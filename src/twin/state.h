@@ -199,8 +199,11 @@ auto* find(Map& map, const Key& key) {
 
 inline void* host_pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
-/// The one context, current on every thread.
-CUcontext the_context();
+/// The twin has two devices, which address each other's memory. Whatever device work is for, it
+/// runs in the order that streams and events give it.
+bool is_device(CUdevice device);
+CUcontext context_of(CUdevice device);  ///< of one of them
+bool is_context(CUcontext context);
 
 // --- memory (lock held) ---
 /// Whether all of [address, address + bytes) is device memory that may be accessed.

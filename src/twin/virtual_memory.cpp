@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "twin/entry.h"
 #include "twin/state.h"
 
@@ -196,11 +198,16 @@ CUresult cuMemUnmap(CUdeviceptr address, std::size_t bytes) {
 CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access,
                         std::size_t count) {
   const Lock lock;
-  if (access == nullptr || count != 1 || access->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-      access->location.id != 0 || !whole_mappings(address, bytes)) {
+  const auto known = [](const CUmemAccessDesc& each) {
+    return each.location.type == CU_MEM_LOCATION_TYPE_DEVICE && is_device(each.location.id);
+  };
+  if (access == nullptr || count == 0 || !std::all_of(access, access + count, known) ||
+      !whole_mappings(address, bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const bool on = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const bool on = std::any_of(access, access + count, [](const CUmemAccessDesc& each) {
+    return each.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  });
   if (mprotect(host_pointer(address), bytes, on ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }

@@ -32,8 +32,11 @@ def require_served(request: Request) -> None:
             )
         if device.apart(argument):
             raise CaptureFailed(
-                f"argument {index} is on {argument.device}; "
-                f"a graph has work of cuda:{device.index} alone"
+                f"argument {index} is on {argument.device}; its first call had nothing there"
+            )
+        if device.peers and index in request.staged:
+            raise CaptureFailed(
+                f"argument {index} is brought from the host, and its graph works on several GPUs"
             )
     run = request.reference
     numbers.require_served(run.arguments, run.mutated, run.outputs, run.drew_on_host, device)
@@ -89,6 +92,8 @@ def specifications(
                 "mutated": index in request.mutated,
                 "spent": index in regions.spent,
             }
+            if (peer := request.device.peer_of(argument)) is not None:
+                fields |= {"device": peer}
             keep_offset = attempt.keep_offsets and index not in request.staged
             if keep_offset:
                 fields |= {"storage_offset": argument.storage_offset()}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -42,17 +43,18 @@ _PEAK_SHARE = 0.005
 
 
 class Cuda(Device):
-    """One GPU of this process."""
+    """One GPU of this process, and its peers."""
 
     twin = False
     alignment = 512
     kind = "cuda"
-    private_scratch = True
     delays = (1, 2, 3)
     smallest_loan = 1 << 20  #: less would save no segment of torch's allocator
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, peers: tuple[int, ...] = ()) -> None:
         self.index = index
+        self.peers = peers
+        self.private_scratch = not peers
 
     def current(self) -> AbstractContextManager[Any]:
         return torch.cuda.device(self.index)
@@ -61,19 +63,43 @@ class Cuda(Device):
         return isinstance(value, torch.Tensor) and value.is_cuda
 
     def apart(self, value: Any) -> bool:
-        return self.owns(value) and value.device.index != self.index
+        return self.owns(value) and value.device.index not in self._all
+
+    def joined_by(self, others: Collection[int]) -> Device:
+        peers = tuple(sorted({*others} - {self.index}))
+        for one, other in itertools.permutations((self.index, *peers), 2):
+            if not torch.cuda.can_device_access_peer(one, other):
+                raise CaptureFailed(
+                    f"it works on cuda:{one}, which cannot access memory of cuda:{other}, "
+                    "and on that"
+                )
+        return device_of(self.index, peers)
+
+    @property
+    def _all(self) -> tuple[int, ...]:
+        return self.index, *self.peers
+
+    def _number(self, index: int) -> int:
+        return self.number_of(None if index == self.index else index)
 
     def space(self) -> _engine.PhantomSpace:
-        return space.space_of(self.index)
+        found = space.space_of(self.index)
+        for peer in self.peers:
+            found.admit(peer)
+        return found
 
     def busy(self) -> bool:
-        return bool(private.is_current_stream_capturing())
+        for index in self._all:
+            with torch.cuda.device(index):
+                if private.is_current_stream_capturing():
+                    return True
+        return False
 
     def stream(self) -> int:
         return int(torch.cuda.current_stream(self.index).cuda_stream)
 
     def idle(self) -> bool:
-        return bool(torch.cuda.current_stream(self.index).query())
+        return all(torch.cuda.current_stream(index).query() for index in self._all)
 
     def alone(self) -> bool:
         others = [n for n in range(torch.cuda.device_count()) if n != self.index]
@@ -83,7 +109,8 @@ class Cuda(Device):
         private.sleep(_DELAY_CYCLES)
 
     def synchronize(self) -> None:
-        torch.cuda.synchronize(self.index)
+        for index in self._all:
+            torch.cuda.synchronize(index)
 
     def default_generator(self) -> torch.Generator:
         return torch.cuda.default_generators[self.index]
@@ -176,6 +203,7 @@ class Cuda(Device):
         phantom = self.space()
         kept: list[Any] = []
         stream = space.stream_of(self.index)
+        streams = {index: space.stream_of(index) for index in self._all}
         with contextlib.ExitStack() as stack:
             # It could free something whose destructor the capture forbids.
             stack.enter_context(nothing_collected())
@@ -185,7 +213,7 @@ class Cuda(Device):
             pool = stack.enter_context(
                 space.private_pool(self.index)
                 if private_pool
-                else space.phantom_pool(phantom, self.index)
+                else space.phantom_pools(phantom, self._all)
             )
             places: random.Places = {}
             if draws:
@@ -193,23 +221,26 @@ class Cuda(Device):
                     random.generators_in_capture(self.index, phantom, draws)
                 )
             first_segment = phantom.allocated
-            stack.enter_context(torch.cuda.stream(stream))
+            for index in reversed(self._all):  # the last one's device is the current one then
+                stack.enter_context(torch.cuda.stream(streams[index]))
             # Whatever happens, phantom tensors die before their pool does.
             stack.push(functools.partial(_forget_on_error, kept, inputs))
             count = functools.partial(_engine.captured_nodes, stream.cuda_stream)
-            inside = Internal(phantom, self.index, stream.cuda_stream)
+            handles = {index: each.cuda_stream for index, each in streams.items()}
+            inside = Internal(phantom, handles)
             launches = Launches(count) if observed is not None else None
             mode = stack.enter_context(hold_buffers(allocators, kept, count, inside, launches))
             if launches is not None and observed is not None:
                 stack.enter_context(observed(launches.around))
             stack.callback(inside.release)
-            graph, outputs = _capture(function, list(inputs), stream.cuda_stream, mode)
+            peers = [streams[index] for index in self.peers]
+            graph, outputs = _capture(function, list(inputs), stream, peers, mode)
             uses = events()
             taken = frozenset(inside.places)
             unwritten = frozenset(mode.unwritten)
         segments = [
-            _segment(address, size, uses.get(address, []), address in taken)
-            for address, size in phantom.allocations_from(first_segment)
+            _segment(address, size, uses.get(address, []), address in taken, self._number(device))
+            for address, size, device in phantom.allocations_from(first_segment)
         ]
         _require_whole_segments(segments, uses)
         return Recording(
@@ -227,11 +258,15 @@ class Cuda(Device):
 
 
 @functools.cache
-def device_of(index: int) -> Cuda:
-    """The device with torch's index `index`."""
+def device_of(index: int, peers: tuple[int, ...] = ()) -> Cuda:
+    """The device with torch's index `index`, and with peers."""
     with contextlib.suppress(RuntimeError), disable_current_modes():
-        _load_kernels(torch.device("cuda", index))
-    return Cuda(index)
+        for each in (index, *peers):
+            _load_kernels(torch.device("cuda", each))
+        for one, other in itertools.permutations((index, *peers), 2):
+            # Has torch let `one` access memory of `other` (ATen/cuda/PeerToPeerAccess.cpp).
+            torch.zeros(1, device=f"cuda:{one}").to(f"cuda:{other}")
+    return Cuda(index, peers)
 
 
 def _load_kernels(device: torch.device) -> None:
@@ -253,11 +288,21 @@ def _forget_on_error(
 
 
 def _capture(
-    function: Function, inputs: list[Any], stream: int, mode: Any
+    function: Function,
+    inputs: list[Any],
+    origin: torch.cuda.Stream,
+    peers: Sequence[torch.cuda.Stream],
+    mode: Any,
 ) -> tuple[_engine.CapturedGraph, list[Any]]:
+    """On `origin`, which the streams of peers branch off and join again."""
+    stream = origin.cuda_stream
     _engine.begin_capture(stream)
     try:
+        for peer in peers:
+            peer.wait_stream(origin)
         outputs = function(inputs)
+        for peer in peers:
+            origin.wait_stream(peer)
     except BaseException as error:
         with contextlib.suppress(_engine.DriverError):
             _engine.end_capture(stream)
@@ -284,13 +329,15 @@ class _Use:
     freed: int = NEVER
 
 
-def _segment(address: int, size: int, uses: list[_Use], taken: bool) -> Segment:
+def _segment(address: int, size: int, uses: list[_Use], taken: bool, device: int) -> Segment:
     """A segment whose allocations all begin at its start (the pool does not split). `taken`: the
     last of them is internal.py's."""
     uses = uses[:-1] if taken else uses
     if not uses:
-        return Segment(address, size, size, 0)
+        return Segment(address, size, size, 0, device=device)
     used = min(size, max(use.bytes for use in uses))
+    if device:  # the trace of a peer counts by itself
+        return Segment(address, size, used, len(uses), device=device)
     return Segment(
         address, size, used, len(uses), allocated=uses[0].allocated, freed=uses[-1].freed
     )

@@ -11,7 +11,7 @@ import abc
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -54,6 +54,7 @@ class Segment:
     #: When it was allocated and freed, by numbers that ascend through the capture; 0: not known.
     allocated: int = 0
     freed: int = NEVER
+    device: int = 0  #: whose memory, by Device.number_of()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Recording:
 
 
 class Device(abc.ABC):
-    """One GPU, or the twin."""
+    """One GPU, or the twin. It may have `peers`: other GPUs that a graph works on besides."""
 
     kind: str  #: torch's type of device
     index: int  #: torch's
@@ -91,6 +92,7 @@ class Device(abc.ABC):
     arena_in_pieces = False  #: from the start, and not only where memory is short
     #: with which seeds nodes are delayed in proofs of graphs with lanes (link.h, delayed)
     delays: Sequence[int] = ()
+    peers: tuple[int, ...] = ()  #: torch's indices
 
     def current(self) -> AbstractContextManager[Any]:
         """While on, this thread's driver calls are about this device."""
@@ -105,9 +107,23 @@ class Device(abc.ABC):
         """Whether `value` is a tensor in memory of this device."""
 
     def apart(self, value: Any) -> bool:
-        """Whether it is a tensor on another device of this kind, whose work no capture of this one
-        has: streams belong to a device (driver API, Stream Management)."""
+        """Whether it is a tensor on another device of this kind that is no peer. No capture has
+        work of it: streams belong to a device (driver API, Stream Management)."""
         return False
+
+    def joined_by(self, others: Collection[int]) -> Device:
+        """This device with others of its kind as its peers. Raises CaptureFailed where it cannot
+        have them."""
+        raise CaptureFailed("it works on several devices")
+
+    def peer_of(self, tensor: torch.Tensor) -> int | None:
+        """The peer that a tensor is on; None if it is on none."""
+        index = tensor.device.index
+        return index if index in self.peers else None
+
+    def number_of(self, peer: int | None) -> int:
+        """What the engine knows it by: 0 is the device itself, then come its peers."""
+        return 0 if peer is None else 1 + self.peers.index(peer)
 
     @abc.abstractmethod
     def space(self) -> _engine.PhantomSpace:
@@ -149,7 +165,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def busy(self) -> bool:
-        """Whether somebody captures the current stream."""
+        """Whether somebody captures the current stream, or that of a peer."""
 
     @abc.abstractmethod
     def idle(self) -> bool:
@@ -166,7 +182,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def synchronize(self) -> None:
-        """Waits until nothing runs on the device."""
+        """Waits until nothing runs on the device and its peers."""
 
     @abc.abstractmethod
     def default_generator(self) -> torch.Generator:

@@ -9,6 +9,8 @@ that the callable itself makes (hold.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from pygraph import _engine
@@ -20,14 +22,13 @@ _SMALL = 1 << 20
 
 
 class Internal:
-    """Of one capture on `stream` with a pool over `phantom`, in which every allocation has a
-    segment of its own; what comes from another pool is left alone. Used by the capturing thread
-    alone."""
+    """Of one capture, with pools over `phantom` in which every allocation has a segment of its own;
+    what comes from another pool is left alone. `streams`: the one that is captured on each device,
+    by torch's index. Used by the capturing thread alone."""
 
-    def __init__(self, phantom: _engine.PhantomSpace, device: int, stream: int) -> None:
+    def __init__(self, phantom: _engine.PhantomSpace, streams: Mapping[int, int]) -> None:
         self._phantom = phantom
-        self._device = device
-        self._stream = stream
+        self._streams = streams
         self._before = 0
         self.places: list[int] = []  #: where what is held stands
 
@@ -41,14 +42,14 @@ class Internal:
         if not segments:
             return
         returned = {tensor.untyped_storage().data_ptr() for tensor in results}
-        for address, size in segments:
+        for address, size, device in segments:
             if address not in returned:
-                self._take(address, size)
+                self._take(address, size, device)
 
-    def _take(self, address: int, size: int) -> None:
+    def _take(self, address: int, size: int, device: int) -> None:
         """Past torch.empty, which fills what it makes where algorithms must be deterministic."""
         asked = _SMALL if size <= _SMALL_SEGMENT else size
-        found = torch.cuda.caching_allocator_alloc(asked, self._device, self._stream)
+        found = torch.cuda.caching_allocator_alloc(asked, device, self._streams[device])
         if found == address:
             self.places.append(found)
         else:  # the operator still holds it

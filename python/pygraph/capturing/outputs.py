@@ -46,6 +46,7 @@ class Block:
 
     bytes: int
     source: int = 0  #: static address that is copied into it behind the launch; 0: none
+    device: int | None = None  #: torch's index, of a peer; None: the graph's own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,7 +300,7 @@ class _Planner:
         key = self._key[position]
         holder = self._holders[key]
         if holder.block is None:
-            holder.block = self._add_block(holder.bytes)
+            holder.block = self._add_block(holder.bytes, output)
             if key[0] == "cell":
                 self.plan.direct[key[1]] = holder.block
             elif holder.bytes:
@@ -312,8 +313,8 @@ class _Planner:
         kind = _engine.ResultKind.WHOLE if whole else _engine.ResultKind.VIEW
         return _in_block(output, kind, holder.block, offset)
 
-    def _add_block(self, nbytes: int, source: int = 0) -> int:
-        self.plan.blocks.append(Block(nbytes, source))
+    def _add_block(self, nbytes: int, like: torch.Tensor, source: int = 0) -> int:
+        self.plan.blocks.append(Block(nbytes, source, self._device.peer_of(like)))
         return len(self.plan.blocks) - 1
 
     def _add_copy(self, holder: _Holder, block: int) -> None:
@@ -325,7 +326,7 @@ class _Planner:
     def _static(self, output: torch.Tensor) -> _engine.ResultSpec:
         """The output stands in a private pool: each call copies it out behind the launch."""
         self.plan.counts["copied"] += 1
-        block = self._add_block(tensors.extent_bytes(output), output.data_ptr())
+        block = self._add_block(tensors.extent_bytes(output), output, output.data_ptr())
         return _in_block(output, _engine.ResultKind.WHOLE, block)
 
     def _kept(self, position: int, output: torch.Tensor) -> Any:

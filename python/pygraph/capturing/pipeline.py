@@ -129,6 +129,7 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
         _engine.TensorProgram.make,
         twin=device.twin,
         device_index=device.index,
+        peers=list(device.peers),
         arguments=specs,
         blocks=regions.blocks(planned, linked.copy_regions[0]),
         results=planned.results,
@@ -336,6 +337,7 @@ def _link(
             numbers=list(map(host_numbers.of_engine, computed)),
             known=list(a.known),
             lanes=attempt.lanes,
+            devices=[device.index, *device.peers] if device.peers else [],
             twin=device.twin,
         )
     except _engine.UnsupportedGraph as error:

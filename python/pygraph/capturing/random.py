@@ -82,7 +82,7 @@ def generators_in_capture(
 
 def _allocated(phantom: _engine.PhantomSpace, first: int) -> list[tuple[int, int]]:
     """The places of one state, allocated since there were `first`."""
-    made = [(address, _BYTES) for address, _ in phantom.allocations_from(first)]
+    made = [(address, _BYTES) for address, *_ in phantom.allocations_from(first)]
     if len(made) != PLACES:
         raise CaptureFailed(
             f"this torch keeps the state of a generator in {len(made)} places; "

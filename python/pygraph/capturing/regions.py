@@ -47,7 +47,12 @@ class Regions:
         for number, copy in enumerate(planned.copies):
             standing[copy.block].append(first_copy + number)
         return [
-            _engine.OutputBlock(bytes=block.bytes, source=block.source, regions=regions)
+            _engine.OutputBlock(
+                bytes=block.bytes,
+                source=block.source,
+                regions=regions,
+                **({} if block.device is None else {"device": block.device}),
+            )
             for block, regions in zip(planned.blocks, standing, strict=True)
         ]
 
@@ -71,6 +76,9 @@ def name_regions(a: Capture, b: Capture, request: Request, planned: outputs.Outp
                     bytes=nbytes,
                     role=role.SPENT if given_up else role.OWN,
                     used=nbytes if given_up and index not in request.held else 0,
+                    device=request.device.number_of(
+                        request.device.peer_of(request.arguments[index])
+                    ),
                 )
             )
     for index, (left, right) in enumerate(zip(a.segments, b.segments, strict=True)):
@@ -85,6 +93,7 @@ def name_regions(a: Capture, b: Capture, request: Request, planned: outputs.Outp
                 used=max(left.used, right.used) if block is None else planned.blocks[block].bytes,
                 allocated=left.allocated,
                 freed=left.freed,
+                device=left.device,
             )
         )
     for source, states in generators.regions(a, b).items():

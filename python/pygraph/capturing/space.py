@@ -8,7 +8,7 @@ gives every allocation a segment of its own.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -51,19 +51,27 @@ def release() -> None:
 
 
 @contextlib.contextmanager
-def phantom_pool(space: _engine.PhantomSpace, device: int) -> Iterator[torch.cuda.MemPool]:
-    """Routes this thread's CUDA allocations into `space`, through a pool that dies with the
-    context. Raises PhantomMemoryShort on leaving when an allocation failed in between."""
+def phantom_pools(
+    space: _engine.PhantomSpace, devices: Sequence[int]
+) -> Iterator[list[torch.cuda.MemPool]]:
+    """Routes this thread's allocations on CUDA devices into `space`, through a pool for each. What
+    is allocated goes back to the space with the pools, if it is free by then. Raises
+    PhantomMemoryShort on leaving when an allocation failed in between."""
     global _allocator
     if _allocator is None:
         _allocator = torch.cuda.memory.CUDAPluggableAllocator(
             _engine.__file__, "pygraph_phantom_alloc", "pygraph_phantom_free"
         )
-    pool = torch.cuda.MemPool(_allocator.allocator(), no_split=True)
+    pools = []
+    for device in devices:
+        with torch.cuda.device(device):
+            pools.append(torch.cuda.MemPool(_allocator.allocator(), no_split=True))
     _engine.set_capture_space(space)
     try:
-        with torch.cuda.use_mem_pool(pool, device):
-            yield pool
+        with contextlib.ExitStack() as used:
+            for pool, device in zip(pools, devices, strict=True):
+                used.enter_context(torch.cuda.use_mem_pool(pool, device))
+            yield pools
     finally:
         failures = _engine.set_capture_space(None)
     if failures:

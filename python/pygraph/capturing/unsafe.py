@@ -2,11 +2,10 @@
 
 A capture that fails is rolled back, but what a library does to its own state is beyond reach, in
 every later call of the process. So the first call of a callable, which runs for real, is watched
-for operators that are known to leave their library unusable, and for those that work on another
-GPU, which would not be captured, and would work on addresses that only a capture has. A seed on the
-host is watched for in the capture: uncaptured, some operators rightly have it there. Collectives
-are noted, with the groups that they are of: what has them is linked by all ranks or by none
-(consent.py).
+for operators that are known to leave their library unusable. A seed on the host is watched for in
+the capture: uncaptured, some operators rightly have it there. Other GPUs that it works on are
+noted, whose streams have to be captured, too; and collectives, with the groups that they are of:
+what has them is linked by all ranks or by none (consent.py).
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from pygraph.torch_private.dispatch import UnseenByDynamo, tree_leaves
 
 
 class Watch(UnseenByDynamo):
-    """While on, notes the first such operator, and all collectives."""
+    """While on, notes the first such operator, all collectives, and all other GPUs."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
         self.found: str | None = None
         #: With what each was given for its group.
         self.collectives: list[tuple[str, Any]] = []
+        self.others: set[int] = set()  #: torch's indices
         self._device = device
-        self._apart: str | None = None
 
     def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if self.found is None:
@@ -39,10 +38,8 @@ class Watch(UnseenByDynamo):
         if collectives.is_collective(func):
             self.collectives.append((str(func), collectives.group_of(func, args, kwargs)))
         result = func(*args, **kwargs)
-        if self._apart is None:
-            tensors = filter(self._device.apart, tree_leaves((args, kwargs, result)))
-            if (other := next(tensors, None)) is not None:
-                self._apart = f"{func} works on {other.device}"
+        found = filter(self._device.apart, tree_leaves((args, kwargs, result)))
+        self.others.update(each.device.index for each in found)
         return result
 
     def _on_host(self, tensor: torch.Tensor) -> bool:
@@ -53,8 +50,6 @@ class Watch(UnseenByDynamo):
         """Why the callable must not be captured, if so."""
         if self.found is not None:
             return f"{self.found} leaves its library unusable when it is captured"
-        if self._apart is not None:
-            return f"{self._apart}; a graph has work of cuda:{self._device.index} alone"
         return None
 
 

@@ -217,6 +217,9 @@ class GraphReport:
     """Its collective operators, and the groups of ranks that they are of. All ranks have a program
     for it, or none."""
 
+    peers: str | None = None
+    """Other GPUs of this process that it works on."""
+
     calls: int = 0
     """Calls of the compiled callable, with a graph and without."""
     replays: int = 0

@@ -25,7 +25,7 @@ from pygraph.capturing import pipeline, proof, reference, unsafe
 from pygraph.capturing.attempts import Attempt, attempts, ladder
 from pygraph.capturing.consent import ALONE, Dissent, Objection
 from pygraph.capturing.cuda import device_of
-from pygraph.capturing.device import Device, capture_lock
+from pygraph.capturing.device import CaptureFailed, Device, capture_lock
 from pygraph.capturing.holdings import Holdings
 from pygraph.capturing.host_numbers import HostNumbers
 from pygraph.capturing.outcome import Failure, LinkedProgram, Outcome
@@ -86,6 +86,7 @@ class CompiledGraph:
         watched: Collection[int] = (),
         seen: bool = False,
         collectives: Collectives = agreement.NONE,
+        others: Collection[int] = (),
         together: Callable[[], Collection[int]] | None = None,
         numbers: HostNumbers | None = None,
         select: Select = "always",
@@ -99,7 +100,8 @@ class CompiledGraph:
         `crossing`: arguments and results that callers have on the host, and the function has not.
         `refusal`: the error that is raised where a call runs without a graph for good; None: it
         runs. `watched`: constants that the function may write. `seen`: its first call is behind
-        it, in which no operator was found that must not be captured, and these `collectives`.
+        it, in which no operator was found that must not be captured, these `collectives`, and work
+        on these `others`, GPUs by torch's index.
         `together`: results that die at about the same time, asked after a call; None: a backward's
         gradients. `numbers`: Python numbers among the arguments, of which each call may have
         others. `select`: how it is decided whether proven programs serve; where graphs are required
@@ -164,6 +166,12 @@ class CompiledGraph:
             self._off = True
             self.report.state, self.report.reason = FALLBACK, "the option 'select' is \"never\""
         self._note_collectives(collectives)
+        self._note_others(others)
+
+    @property
+    def _takes_more_than_one(self) -> bool:
+        """Ranks, or GPUs."""
+        return bool(self.collectives or self.device.peers)
 
     @property
     def direct_calls_allowed(self) -> bool:
@@ -346,6 +354,20 @@ class CompiledGraph:
             self.report.collectives = str(collectives)
             agreement.note(collectives)
 
+    def _note_others(self, others: Collection[int]) -> None:
+        """Other GPUs that the callable works on."""
+        if not others:
+            return
+        names = ", ".join(f"cuda:{index}" for index in sorted(others))
+        try:
+            if self.collectives:
+                raise CaptureFailed(f"it works on {names}, too, and has collectives")
+            self.device = self.device.joined_by(others)
+        except CaptureFailed as error:
+            self.give_up(str(error))
+        else:
+            self.report.peers = names
+
     def _signature(self, arguments: list[Any]) -> Signature:
         elsewhere = self.fallback.on_host | self.fallback.crossing.staged
         elsewhere |= frozenset(self._numbers.arguments)
@@ -393,6 +415,7 @@ class CompiledGraph:
             return self.fallback(arguments)
         self._watched = True
         self._member.note(arguments)
+        given = {each.device.index for each in filter(self.device.apart, arguments)}
         with unsafe.Watch(self.device) as watch:
             result = self.fallback(arguments)
         self._note_collectives(agreement.found(watch.collectives))
@@ -400,6 +423,8 @@ class CompiledGraph:
             self._note_culprit(watch.found)
             self.give_up(watch.reason)
             self._tell_culprit(watch.found)
+        else:
+            self._note_others(watch.others | given)
         return result
 
     def _tell_culprit(self, operator: str | None) -> None:
@@ -493,8 +518,9 @@ class CompiledGraph:
     ) -> None:
         figures = linked.figures
         callable_s, graph_s = run.seconds, _seconds_per_run(outcome)
-        by_rule = agreement.among_ranks()
-        if by_rule:  # what waits for other ranks in this process is in its times
+        # Work of several GPUs is over at no time that one of them could tell.
+        by_rule = agreement.among_ranks() or bool(self.device.peers)
+        if agreement.among_ranks():  # what waits for other ranks in this process is in its times
             session = self._session
             slowest = None if session is None else session.slowest([callable_s, graph_s])
             callable_s, graph_s = (0.0, 0.0) if slowest is None else slowest
@@ -532,7 +558,7 @@ class CompiledGraph:
             given=self._member.given(run.arguments),
             held=self._member.held(run.arguments),
             # Memory that runs out between parts would leave other ranks in a collective.
-            cut=self._member.role is not Role.INFERENCE and not self.collectives,
+            cut=self._member.role is not Role.INFERENCE and not self._takes_more_than_one,
             alignments=dict(self._alignment.least),
             numbers=self._numbers,
             collectives=bool(self.collectives),
@@ -541,7 +567,7 @@ class CompiledGraph:
             self._policies,
             always_in_pieces=self.device.arena_in_pieces,
             least_aligned=bool(request.alignments),
-            lanes=1 if self.collectives else self._lanes,
+            lanes=1 if self._takes_more_than_one else self._lanes,
         )
         outcome = self._find(request, todo)
         for step, took in outcome.timings_ms.items():

@@ -45,10 +45,12 @@ def apart(mark: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 _MARK = "pygraph::"
 
 
-def together() -> AbstractContextManager[Any]:
-    """Within it the same without a mark: the keys are the ones that torch makes."""
+def together(mark: str | None = None) -> AbstractContextManager[Any]:
+    """Within it the same without a mark, or with another one: without, the keys are the ones that
+    torch makes."""
     names = getattr(config(), _PARTITIONED_AT)
     left = [each for each in names if not each.startswith(_MARK)]
+    left += [] if mark is None else [f"{_MARK}{mark}"]
     context: AbstractContextManager[Any] = config().patch({_PARTITIONED_AT: left})
     return context
 
@@ -125,6 +127,21 @@ def reasons_against_graphs(compiled: Any) -> list[str]:
 def partitions_are_chosen() -> tuple[Any, str]:
     """Where Inductor's scheduler says why a node cannot be in a CUDA graph, if so."""
     return place("torch._inductor.scheduler:Scheduler.should_partition")
+
+
+def devices_are_looked_at() -> tuple[Any, str]:
+    """Where Inductor says why a graph on some devices, the keys of a mapping, cannot be in a CUDA
+    graph, if so."""
+    return place("torch._inductor.cudagraph_utils:check_multiple_devices_or_any_cpu_nodes")
+
+
+def copies_between_gpus(node: Any) -> bool:
+    """Whether a node of the scheduler copies from one GPU to another."""
+    kernel = getattr(node, "node", None)
+    if not isinstance(kernel, private("torch._inductor.ir:DeviceCopy")):
+        return False
+    ends = [kernel.get_device(), *(each.get_device() for each in kernel.inputs)]
+    return all(each is not None and each.type == "cuda" for each in ends)
 
 
 def partitions_graphs() -> bool:

@@ -197,6 +197,14 @@ Drawn draw(unsigned int seed, const Below& below) {
   return {image, buffers};
 }
 
+/// The same with each buffer on one of three devices.
+std::vector<Buffer> spread(std::vector<Buffer> buffers, const Below& below) {
+  for (Buffer& buffer : buffers) {
+    buffer.device = below(3);
+  }
+  return buffers;
+}
+
 /// Everything with nodes has a place inside its memory, and shares it with nothing at the same
 /// time.
 void expect_sound(const Layout& layout, const std::vector<Buffer>& buffers,
@@ -219,6 +227,8 @@ void expect_sound(const Layout& layout, const std::vector<Buffer>& buffers,
     ASSERT_LT(memory, lenders.size() + layout.pieces.size());
     const bool is_lent = memory < lenders.size();
     lent += is_lent ? 1 : 0;
+    EXPECT_EQ(buffers[i].device,
+              is_lent ? lenders[memory].device : layout.devices[memory - lenders.size()]);
     EXPECT_LE(layout.offsets[i] + buffers[i].bytes,
               is_lent ? lenders[memory].bytes : layout.pieces[memory - lenders.size()]);
     if (is_lent) {
@@ -294,6 +304,42 @@ TEST_P(RandomLayout, LendersAndPiecesKeepThemApartToo) {
   for (const std::size_t bytes : pieces.pieces) {
     EXPECT_LE(bytes, largest + kAlignment - 1);
   }
+}
+
+TEST_P(RandomLayout, DevicesAreLaidOutEachForItself) {
+  const Below below = seeded(GetParam());
+  const auto [image, drawn] = draw(GetParam(), below);
+  const std::vector<Buffer> buffers = spread(drawn, below);
+  const NodeOrder order(image);
+  std::vector<Lender> lenders(1 + below(3));
+  for (Lender& lender : lenders) {
+    lender.bytes = below(12000);
+    lender.nodes = some_nodes(static_cast<std::uint32_t>(image.nodes.size()), 3, below);
+    lender.device = below(3);
+  }
+  const LayoutOptions options{.alignment = kAlignment, .lenders = lenders, .smallest_loan = 1};
+  const Layout layout = lay_out(buffers, order, options);
+  expect_sound(layout, buffers, lenders, reach_by_search(image));
+  ASSERT_EQ(layout.devices.size(), layout.pieces.size());
+  std::size_t bytes = 0;
+  for (std::uint32_t device = 0; device < 3; ++device) {
+    std::vector<Buffer> own;
+    std::vector<Lender> of_own;
+    for (const Buffer& buffer : buffers) {
+      if (buffer.device == device) {
+        own.push_back({buffer.bytes, buffer.nodes, 0});
+      }
+    }
+    for (const Lender& lender : lenders) {
+      if (lender.device == device) {
+        of_own.push_back({lender.bytes, lender.nodes, 0});
+      }
+    }
+    LayoutOptions alone = options;
+    alone.lenders = of_own;
+    bytes += lay_out(own, order, alone).bytes;
+  }
+  EXPECT_EQ(layout.bytes, bytes);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomLayout, ::testing::Range(0U, 200U));

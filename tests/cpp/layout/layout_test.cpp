@@ -239,6 +239,42 @@ TEST(Pieces, AreNotManyWhereBuffersAreSmall) {
   EXPECT_EQ(layout.pieces, std::vector<std::size_t>(8, std::size_t{125} * 512));
 }
 
+TEST(Pieces, AreOfOneDeviceEach) {
+  // Three that could share bytes; one of them is on another device.
+  const std::vector<Buffer> buffers = {{1024, {0}, 0}, {2048, {1}, 2}, {512, {2}, 0}};
+  for (const bool in_pieces : {false, true}) {
+    LayoutOptions options;
+    options.in_pieces = in_pieces;
+    const Layout layout = lay_out(buffers, NodeOrder(chain_of(3)), options);
+    EXPECT_EQ(layout.pieces, (std::vector<std::size_t>{1024, 2048}));
+    EXPECT_EQ(layout.devices, (std::vector<std::uint32_t>{0, 2}));
+    EXPECT_EQ(layout.memory, (std::vector<std::uint32_t>{0, 1, 0}));
+    EXPECT_EQ(layout.bytes, 3072U);
+    EXPECT_EQ(layout.lower_bound, 3072U);
+  }
+}
+
+TEST(Pieces, TheGraphsOwnDeviceHasTheFirstThoughItNeedsNone) {
+  const std::vector<Buffer> buffers = {{1024, {0}, 1}};
+  const Layout layout = lay_out(buffers, NodeOrder(chain_of(1)));
+  EXPECT_EQ(layout.pieces, (std::vector<std::size_t>{0, 1024}));
+  EXPECT_EQ(layout.devices, (std::vector<std::uint32_t>{0, 1}));
+  EXPECT_EQ(layout.memory, std::vector<std::uint32_t>{1});
+}
+
+TEST(Loans, AreMadeOnTheSameDevice) {
+  const std::vector<Lender> lenders = {{4096, {3}, 0}, {4096, {3}, 1}};
+  for (const std::uint32_t device : {0U, 1U}) {
+    const std::vector<Buffer> buffers = {{4096, {0}, device}};
+    LayoutOptions options;
+    options.lenders = lenders;
+    options.smallest_loan = 1;
+    const Layout layout = lay_out(buffers, NodeOrder(chain_of(4)), options);
+    EXPECT_EQ(layout.memory, std::vector<std::uint32_t>{device});
+    EXPECT_EQ(layout.bytes, 0U);
+  }
+}
+
 TEST(Pieces, ThereIsAlwaysOne) {
   for (const bool in_pieces : {false, true}) {
     LayoutOptions options;

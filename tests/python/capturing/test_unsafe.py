@@ -9,7 +9,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from training_support import fresh
 
-from pygraph.capturing import hold
+from pygraph.capturing import cuda, hold
 from pygraph.capturing.cuda import Cuda
 from pygraph.capturing.device import CaptureFailed, Device
 from pygraph.capturing.twin import twin_device
@@ -67,10 +67,10 @@ def on_meta(value: Any) -> bool:
 def test_what_works_on_another_device_is_noted_and_runs(beside_another: Device) -> None:
     with Watch(beside_another) as watch:
         x = torch.ones(2) + 1
-        assert watch.reason is None
+        assert not watch.others
         moved = x.to("meta")
     assert on_meta(moved)
-    assert watch.reason == "aten._to_copy.default works on meta; a graph has work of cuda:0 alone"
+    assert watch.others == {None} and watch.reason is None
 
 
 @pytest.mark.parametrize("way", ["made", "given"])
@@ -89,11 +89,7 @@ def test_a_callable_that_works_on_two_devices_runs_as_it_is(
             found = graph.dispatcher([x, there])
             assert torch.equal(found[0], x + 1) and on_meta(found[1])
         assert graph.report.state == "fallback"
-        assert graph.report.reason == (
-            "aten._to_copy.default works on meta; a graph has work of cuda:0 alone"
-            if way == "made"
-            else "argument 1 is on meta; a graph has work of cuda:0 alone"
-        )
+        assert graph.report.reason == "it works on several devices"
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -102,6 +98,26 @@ def test_a_gpu_beside_another(index: int) -> None:
         x = torch.empty(2, device=f"cuda:{index}")
     assert Cuda(0).apart(x) == (index == 1)
     assert not Cuda(0).apart(torch.ones(2)) and not Cuda(0).apart(1)
+
+
+@pytest.mark.parametrize("reach", [True, False])
+def test_gpus_are_peers_where_they_reach_each_other(
+    reach: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *_: reach)
+    monkeypatch.setattr(cuda, "device_of", Cuda)
+    if reach:
+        joined = Cuda(1).joined_by({2, 0, 1})
+        assert (joined.index, joined.peers) == (1, (0, 2))
+        assert not joined.private_scratch
+        with FakeTensorMode():
+            tensors = [torch.empty(2, device=f"cuda:{index}") for index in range(4)]
+        assert [joined.apart(each) for each in tensors] == [False, False, False, True]
+        assert [joined.peer_of(each) for each in tensors[:3]] == [0, None, 2]
+        assert [joined.number_of(joined.peer_of(each)) for each in tensors[:3]] == [1, 0, 2]
+    else:
+        with pytest.raises(CaptureFailed, match="cuda:1, which cannot access memory of cuda:0"):
+            Cuda(1).joined_by({0})
 
 
 def test_higher_order_operators_are_let_through() -> None:

@@ -16,6 +16,7 @@ import torch
 
 from pygraph._engine import OutputKind
 from pygraph.capturing.device import Device
+from pygraph.decide import agreement
 from pygraph.decide.agreement import Collectives
 from pygraph.decide.signatures import SignatureRules
 from pygraph.frontends.callable.kept import KeptGraph
@@ -34,9 +35,17 @@ _KINDS = 8
 Gradients = list[torch.Tensor | None]
 
 
-#: Calls a backward and looks at what it does. Returns what that returns, and the collectives that
-#: were seen; None: it was not looked at.
-Watch = Callable[[Callable[[], Gradients]], tuple[Gradients, Collectives | None]]
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What a backward was seen to do."""
+
+    collectives: Collectives = agreement.NONE
+    others: frozenset[int] = frozenset()  #: GPUs that it works on, too
+
+
+#: Calls a backward and looks at what it does. Returns what that returns, and what was seen; None:
+#: it was not looked at.
+Watch = Callable[[Callable[[], Gradients]], tuple[Gradients, Seen | None]]
 #: Told why later calls shall not need backwards.
 Refuse = Callable[[str], None]
 
@@ -108,9 +117,9 @@ class Backward:
         if kind is None or kind.as_it_is or self._device.busy():
             return step(arguments)
         if kind.graph is None:
-            found, collectives = self._watch(functools.partial(step, arguments))
-            if collectives is not None and not kind.as_it_is:
-                kind.graph = self._make_graph(step, collectives)
+            found, seen = self._watch(functools.partial(step, arguments))
+            if seen is not None and not kind.as_it_is:
+                kind.graph = self._make_graph(step, seen)
             return found
         results: Any = kind.graph.dispatcher(arguments)
         if kind.graph.report.state == FALLBACK and not kind.as_it_is:
@@ -130,16 +139,15 @@ class Backward:
         self._kinds.append(_Kind(which, modes.same_modes()))
         return self._kinds[-1]
 
-    def _make_graph(
-        self, step: Callable[[list[Any]], Gradients], collectives: Collectives
-    ) -> CompiledGraph:
+    def _make_graph(self, step: Callable[[list[Any]], Gradients], seen: Seen) -> CompiledGraph:
         graph = CompiledGraph(
             step,
             name=registry.next_name(f"backward of {self._name}"),
             constants=self._stays,
             watched=self._stays,
             seen=True,
-            collectives=collectives,
+            collectives=seen.collectives,
+            others=seen.others,
             device=self._device,
             sizes=SignatureRules(capture_at=1, at_once=1),
             together=lambda: range(len(self._kept.leaves)),

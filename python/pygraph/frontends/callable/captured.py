@@ -26,9 +26,8 @@ from pygraph.capturing.device import Device
 from pygraph.capturing.holdings import Holdings
 from pygraph.capturing.host_numbers import HostNumbers
 from pygraph.decide import agreement
-from pygraph.decide.agreement import Collectives
 from pygraph.decide.signatures import EAGER, SignatureRules
-from pygraph.frontends.callable.backward import Backward, Gradients, Pending
+from pygraph.frontends.callable.backward import Backward, Gradients, Pending, Seen
 from pygraph.frontends.callable.comparing import Comparing
 from pygraph.frontends.callable.differences import differing_numbers, first_difference, same
 from pygraph.frontends.callable.lifting import (
@@ -99,6 +98,7 @@ class Entry:
         self.changes = 0  #: calls of it that changed what they read
         self.reason: str | None = None  #: why it gets no program
         self.collectives = agreement.NONE
+        self.others: frozenset[int] = frozenset()  #: GPUs that it works on, too
         self.chosen: set[int] = set()  #: leaves that are arguments of its graph
         #: leaves that calls get other tensors for: gradients, and what they rebind
         self.moving: set[int] = set()
@@ -328,6 +328,8 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
         entry.counted = counted_up(tree.leaves, versions)
         entry.written = self._watched.written_among(tree.leaves)
         entry.collectives = agreement.found(self._watched.collectives)
+        given = filter(device.apart, (tree.leaves[leaf] for leaf in tree.given))
+        entry.others = frozenset(self._watched.others | {each.device.index for each in given})
         if problem is None and made.waits():
             entry.waits = True
             self._note_second_derivatives(entry, made)
@@ -423,6 +425,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
             watched=range(len(lifted)),
             seen=True,
             collectives=entry.collectives,
+            others=entry.others,
             device=device,
             sizes=SignatureRules(capture_at=1, at_once=len(self._entries) <= EAGER),
             together=entry.step.gradients,
@@ -494,7 +497,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
 
     def _watch_backward(
         self, entry: Entry, backward: Callable[[], Gradients]
-    ) -> tuple[Gradients, Collectives | None]:
+    ) -> tuple[Gradients, Seen | None]:
         # What others link or watch meanwhile goes first.
         if not self._lock.acquire(blocking=False):
             return backward(), None
@@ -505,7 +508,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
 
     def _look_at_backward(
         self, entry: Entry, backward: Callable[[], Gradients]
-    ) -> tuple[Gradients, Collectives]:
+    ) -> tuple[Gradients, Seen]:
         """Runs a backward of a call of `entry` as it is, and looks at what it does."""
         device, watched, scope = self._device, Watched(), self._scope
         assert device is not None
@@ -514,7 +517,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
             before = describe([], {})
         except NotDescribed as error:
             self._refuse_backward(entry, str(error))
-            return backward(), agreement.NONE
+            return backward(), Seen()
 
         def watch() -> Gradients:
             with watching(watched, device):
@@ -532,7 +535,8 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
             self._refuse_backward(entry, reason)
         elif self._scope != scope and entry in self._entries:
             self._replace([entry], "its backward's code reads more than was known")
-        return cast(Gradients, made.value), agreement.found(watched.collectives)
+        seen = Seen(agreement.found(watched.collectives), frozenset(watched.others))
+        return cast(Gradients, made.value), seen
 
     def _note_second_derivatives(self, entry: Entry, made: FinishedRun) -> None:
         """Has later calls run as they are where the gradients of this one are differentiated."""

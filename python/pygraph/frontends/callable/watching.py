@@ -74,6 +74,8 @@ class Watched:
     not_repeated: set[str] = dataclasses.field(default_factory=set)
     #: collectives of the last call, each with what it was given for its group
     collectives: list[tuple[str, Any]] = dataclasses.field(default_factory=list)
+    #: other GPUs that the last call has worked on, by torch's index
+    others: set[int] = dataclasses.field(default_factory=set)
     #: Why the callable must not be captured.
     reason: str | None = None
     operator: str | None = None
@@ -247,6 +249,7 @@ def watching(watched: Watched, device: Device) -> Iterator[None]:
         yield
     watched.operator, watched.reason = mode.found, mode.reason
     watched.collectives = mode.collectives
+    watched.others = mode.others
     if random_states_of_python() != before:
         watched.reason = "it draws from Python's or NumPy's random numbers, which a graph does not"
 

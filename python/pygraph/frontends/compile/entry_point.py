@@ -120,8 +120,10 @@ class Connector:
         return results
 
     def _connect(self, outer: Any, outer_results: Any, inner: Any, inner_results: Any) -> None:
-        if self._to.before_wrappers and self._graph.collectives:
-            return  # a launch that is dropped would have been one more than other ranks make
+        if self._to.before_wrappers and (self._graph.collectives or self._graph.device.peers):
+            # A launch that is dropped would have been one more than other ranks make; and that the
+            # streams of several GPUs are the same by then is not known.
+            return
         crossing = {id(inner[index]) for index in self._graph.fallback.crossing.staged}
         wrapped = self._to.before_wrappers
         parts = [] if wrapped else parts_among(outer)
@@ -181,6 +183,8 @@ class Connector:
         program = self._graph.dispatcher.oldest
         if self._to.ask is None or program is None or not program.without_trace:
             return None
+        if self._graph.device.peers:
+            return None  # for the same reason
         permit = self._to.ask()
         withdraw = None if permit is None else install(self.entry_point, permit, frames)
         if permit is not None and withdraw is not None:

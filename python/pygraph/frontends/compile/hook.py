@@ -23,6 +23,8 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
+import torch
+
 from pygraph.frontends.compile.parts import (
     Transformed,
     compile_in_parts,
@@ -35,6 +37,7 @@ from pygraph.runtime import notes
 from pygraph.runtime.partition import Partition, Position
 from pygraph.runtime.requirement import RequirementNotMet
 from pygraph.torch_private import aot, inductor
+from pygraph.torch_private.dispatch import tree_leaves
 from pygraph.torch_private.replacing import surround
 from pygraph.transform.pipeline import edition, transform
 from pygraph.transform.split import Split
@@ -93,14 +96,17 @@ def installed(
     key of its own in AOTAutograd's cache, with the passes and their edition in it: nobody finds
     untransformed code who wants the other, or the reverse. A graph in several parts is nothing
     that this cache can store, and is kept out of it. Inductor's cache goes by the graph that it is
-    given, which is the transformed one."""
+    given, which is the transformed one, and by a mark for those on several GPUs: torch's own CUDA
+    graphs have no use for them."""
     _replace_cudagraphify()
     _store_what_was_applied()
     _observe_graphs()
     _spare_the_tree_manager()
+    _keep_gpus_together()
+    _choose_partitions()
     with _handed_to(wrap, cached=bool(passes)):
         patches = inductor.with_graphs()
-        if passes:
+        if passes or torch.cuda.device_count() > 1:
             patches |= inductor.apart("_".join([*sorted(passes), edition()]), settings or {})
         yield {"config_patches": patches, "inner_compile": _inner_compile(wrap, around, passes)}
 
@@ -131,7 +137,10 @@ def _inner_compile(
 
     @functools.wraps(compile_fx_inner)
     def inner_compile(gm: Any, *args: Any, **kwargs: Any) -> Any:
-        with inductor.together():
+        if not _on_several_gpus(gm):
+            with inductor.together():
+                return compile_graph(gm, *args, **kwargs)
+        with inductor.together("gpus"), _several_gpus():
             return compile_graph(gm, *args, **kwargs)
 
     def compile_graph(gm: Any, *args: Any, **kwargs: Any) -> Any:
@@ -272,7 +281,6 @@ def _last(outputs: Any) -> Position:
 @contextlib.contextmanager
 def kept_outside(operators: Collection[str]) -> Iterator[None]:
     """While on, this thread compiles code whose partitions are cut around these operators."""
-    _cut_around_culprits()
     previous = getattr(_active, "outside", ())
     _active.outside = operators
     try:
@@ -282,8 +290,12 @@ def kept_outside(operators: Collection[str]) -> Iterator[None]:
         _active.outside = previous
 
 
-def _cut_around_culprits() -> None:
+def _choose_partitions() -> None:
+    """Around what captures have failed in, and not around copies from one GPU to another."""
+
     def should_partition(original: Any, scheduler: Any, node: Any, *args: Any, **kw: Any) -> Any:
+        if getattr(_active, "several_gpus", False) and inductor.copies_between_gpus(node):
+            return None
         reason = original(scheduler, node, *args, **kw)
         outside = getattr(_active, "outside", ())
         if reason is None and outside and inductor.runs_one_of(outside, node):
@@ -291,6 +303,36 @@ def _cut_around_culprits() -> None:
         return reason
 
     surround(inductor.partitions_are_chosen(), should_partition)
+
+
+def _on_several_gpus(gm: Any) -> bool:
+    """Whether a graph of ATen operators has tensors on more than one."""
+    values = (leaf for node in gm.graph.nodes for leaf in tree_leaves(node.meta.get("val")))
+    tensors = (value for value in values if isinstance(value, torch.Tensor))
+    return len({each.device for each in tensors if each.device.type == "cuda"}) > 1
+
+
+@contextlib.contextmanager
+def _several_gpus() -> Iterator[None]:
+    """While on, this thread compiles a graph that works on several."""
+    _active.several_gpus = True
+    try:
+        yield
+    finally:
+        _active.several_gpus = False
+
+
+def _keep_gpus_together() -> None:
+    """Inductor has nothing against several GPUs in one graph."""
+
+    def check(original: Any, nodes_by_device: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(_active, "several_gpus", False):
+            others = [device for device in nodes_by_device if device.type == "cuda"][1:]
+            left = (each for each in nodes_by_device.items() if each[0] not in others)
+            nodes_by_device = dict(left)
+        return original(nodes_by_device, *args, **kwargs)
+
+    surround(inductor.devices_are_looked_at(), check)
 
 
 def _spare_the_tree_manager() -> None:
