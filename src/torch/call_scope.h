@@ -2,10 +2,35 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
+
+/// Makes a device of torch's current for as long as it exists.
+class DeviceGuard {
+ public:
+  DeviceGuard() = default;
+  explicit DeviceGuard(std::int32_t index) {
+    require(torch_api().create_guard(index, &guard_), "device guard");
+  }
+  ~DeviceGuard() {
+    if (guard_ != nullptr) {
+      torch_api().delete_guard(guard_);
+    }
+  }
+  DeviceGuard(DeviceGuard&& other) noexcept : guard_(std::exchange(other.guard_, nullptr)) {}
+  DeviceGuard& operator=(DeviceGuard&& other) noexcept {
+    std::swap(guard_, other.guard_);
+    return *this;
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  void* guard_ = nullptr;
+};
 
 /// The device and stream of one call. Makes the graph's device current when it is not (another
 /// device, a new thread). The twin has one device and one stream.
@@ -19,7 +44,7 @@ class CallScope {
     std::int32_t current = -1;
     api.current_device(&current);
     if (current != index) {
-      require(api.create_guard(index, &guard_), "device guard");
+      guard_ = DeviceGuard(index);
     }
     CUcontext active = nullptr;
     driver.api.cuCtxGetCurrent(&active);
@@ -28,17 +53,13 @@ class CallScope {
     }
     require(api.current_stream(index, &stream_), "current stream");
   }
-  ~CallScope() {
-    if (guard_ != nullptr) {
-      torch_api().delete_guard(guard_);
-    }
-  }
+  ~CallScope() = default;
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
   [[nodiscard]] CUstream stream() const noexcept { return static_cast<CUstream>(stream_); }
 
  private:
-  void* guard_ = nullptr;
+  DeviceGuard guard_;
   void* stream_ = nullptr;
 };
 

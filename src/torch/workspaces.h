@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "call_scope.h"
 #include "tensor_program.h"
 
 namespace pygraph::torch_bridge {
@@ -18,11 +19,12 @@ class TensorProgram::Workspace {
  public:
   Workspace(const TensorProgram& call, std::uint64_t bytes, std::uint64_t displace,
             std::int32_t device) {
-    if (call.device_ == Device::kTwin || device != kOwnDevice) {
-      tensor_ = call.bytes(bytes + displace, device);
-      address_ = data_of(tensor_) + displace;
+    if (call.device_ == Device::kTwin) {
+      host_ = call.bytes(bytes + displace);
+      address_ = data_of(host_) + displace;
       return;
     }
+    const DeviceGuard there = device == kOwnDevice ? DeviceGuard() : DeviceGuard(device);
     if (torch_api().raw_alloc(bytes + displace, &raw_) != 0) {
       throw MemoryShort(fmt::format("no memory for an arena of {} bytes{}", bytes,
                                     call.arena_.pieces.size() > 1 ? " (one of several)" : ""));
@@ -36,7 +38,7 @@ class TensorProgram::Workspace {
   }
   Workspace(Workspace&& other) noexcept
       : raw_(std::exchange(other.raw_, nullptr)),
-        tensor_(std::move(other.tensor_)),
+        host_(std::move(other.host_)),
         address_(other.address_) {}
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
@@ -45,7 +47,7 @@ class TensorProgram::Workspace {
 
  private:
   void* raw_ = nullptr;
-  OwnedTensor tensor_;
+  OwnedTensor host_;
   CUdeviceptr address_ = 0;
 };
 

@@ -4,8 +4,9 @@ A capture that fails is rolled back, but what a library does to its own state is
 every later call of the process. So the first call of a callable, which runs for real, is watched
 for operators that are known to leave their library unusable. A seed on the host is watched for in
 the capture: uncaptured, some operators rightly have it there. Other GPUs that it works on are
-noted, whose streams have to be captured, too; and collectives, with the groups that they are of:
-what has them is linked by all ranks or by none (consent.py).
+noted, whose streams have to be captured, too, and who must not draw random numbers; and
+collectives, with the groups that they are of: what has them is linked by all ranks or by none
+(consent.py).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Watch(UnseenByDynamo):
         self.collectives: list[tuple[str, Any]] = []
         self.others: set[int] = set()  #: torch's indices
         self._device = device
+        self._drew: str | None = None
 
     def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if self.found is None:
@@ -38,8 +40,10 @@ class Watch(UnseenByDynamo):
         if collectives.is_collective(func):
             self.collectives.append((str(func), collectives.group_of(func, args, kwargs)))
         result = func(*args, **kwargs)
-        found = filter(self._device.apart, tree_leaves((args, kwargs, result)))
+        found = list(filter(self._device.apart, tree_leaves((args, kwargs, result))))
         self.others.update(each.device.index for each in found)
+        if found and torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
+            self._drew = f"{func} draws random numbers on {found[0].device}"
         return result
 
     def _on_host(self, tensor: torch.Tensor) -> bool:
@@ -50,6 +54,8 @@ class Watch(UnseenByDynamo):
         """Why the callable must not be captured, if so."""
         if self.found is not None:
             return f"{self.found} leaves its library unusable when it is captured"
+        if self._drew is not None:
+            return f"{self._drew}; a graph draws those of its first GPU alone"
         return None
 
 

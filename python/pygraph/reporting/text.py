@@ -93,7 +93,8 @@ def graph_lines(graph: GraphReport) -> list[str]:
         lines.append(
             f"  {graph.nodes} nodes ({graph.kernels} kernels, {graph.edges} edges"
             f"{f' in {graph.lanes} lanes' if graph.lanes > 1 else ''}"
-            f"{f', launched in {graph.parts} parts' if graph.parts > 1 else ''}), "
+            f"{f', launched in {graph.parts} parts' if graph.parts > 1 else ''}"
+            f"{f', on {graph.peers}, too' if graph.peers else ''}), "
             f"{graph.inputs} inputs, {graph.constants} constants, {graph.outputs} outputs"
         )
         lines.append(

@@ -73,6 +73,17 @@ def test_what_works_on_another_device_is_noted_and_runs(beside_another: Device) 
     assert watch.others == {None} and watch.reason is None
 
 
+def test_random_numbers_on_another_device_are_refused(beside_another: Device) -> None:
+    with Watch(beside_another) as watch:
+        torch.rand(2)
+        torch.ones(2, device="meta")
+        assert watch.reason is None
+        torch.rand(2, device="meta")
+    assert watch.reason == (
+        "aten.rand.default draws random numbers on meta; a graph draws those of its first GPU alone"
+    )
+
+
 @pytest.mark.parametrize("way", ["made", "given"])
 def test_a_callable_that_works_on_two_devices_runs_as_it_is(
     beside_another: Device, way: str

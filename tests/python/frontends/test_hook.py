@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import types
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from pygraph.frontends.compile import hook
 from pygraph.reporting import Applied
@@ -124,11 +126,43 @@ def test_what_is_compiled_later_and_on_another_thread_is_routed_too(
         pass
     assert hook._current() is None
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(routed["inner_compile"](1, static=2)))
+    module = torch.fx.GraphModule({}, torch.fx.Graph())
+    compile_it = functools.partial(routed["inner_compile"], module, static=2)
+    thread = threading.Thread(target=lambda: found.append(compile_it()))
     thread.start()
     thread.join()
-    assert found == [(wrap, (1,), {"static": 2})]
+    assert found == [(wrap, (module,), {"static": 2})]
     assert hook._current() is None
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_several_gpus_are_one_graph_under_keys_of_their_own(
+    gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import compile_fx, cudagraph_utils
+    from torch._inductor import config as inductor_config
+
+    def looked_at() -> str | None:
+        nodes: Any = {torch.device("cuda", index): None for index in range(2)}
+        found: str | None = cudagraph_utils.check_multiple_devices_or_any_cpu_nodes(nodes)
+        assert len(nodes) == 2
+        return found
+
+    def compile_fx_inner(*args: Any, **kwargs: Any) -> Any:
+        return list(inductor_config.custom_should_partition_ops), looked_at()
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", compile_fx_inner)
+    graph = torch.fx.Graph()
+    with FakeTensorMode():
+        for index in range(2):
+            node = graph.placeholder(f"x{index}")
+            node.meta["val"] = torch.empty(2, device=f"cuda:{index % gpus}")
+    graph.output(None)
+    with hook.installed(recording([])) as routed:
+        keys, reason = routed["inner_compile"](torch.fx.GraphModule({}, graph))
+    assert keys == ([] if gpus == 1 else ["pygraph::gpus"])
+    assert (reason is None) == (gpus == 2)
+    assert "multiple devices" in (looked_at() or ""), "torch's own graphs refuse them"
 
 
 ROLES = ("is_backward", "is_inference")

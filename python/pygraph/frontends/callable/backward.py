@@ -36,8 +36,8 @@ Gradients = list[torch.Tensor | None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
-    """What a backward was seen to do."""
+class Reach:
+    """What a backward was seen to work with besides its tensors: ranks, and GPUs."""
 
     collectives: Collectives = agreement.NONE
     others: frozenset[int] = frozenset()  #: GPUs that it works on, too
@@ -45,7 +45,7 @@ class Seen:
 
 #: Calls a backward and looks at what it does. Returns what that returns, and what was seen; None:
 #: it was not looked at.
-Watch = Callable[[Callable[[], Gradients]], tuple[Gradients, Seen | None]]
+Watch = Callable[[Callable[[], Gradients]], tuple[Gradients, Reach | None]]
 #: Told why later calls shall not need backwards.
 Refuse = Callable[[str], None]
 
@@ -139,7 +139,7 @@ class Backward:
         self._kinds.append(_Kind(which, modes.same_modes()))
         return self._kinds[-1]
 
-    def _make_graph(self, step: Callable[[list[Any]], Gradients], seen: Seen) -> CompiledGraph:
+    def _make_graph(self, step: Callable[[list[Any]], Gradients], seen: Reach) -> CompiledGraph:
         graph = CompiledGraph(
             step,
             name=registry.next_name(f"backward of {self._name}"),

@@ -27,7 +27,7 @@ from pygraph.capturing.holdings import Holdings
 from pygraph.capturing.host_numbers import HostNumbers
 from pygraph.decide import agreement
 from pygraph.decide.signatures import EAGER, SignatureRules
-from pygraph.frontends.callable.backward import Backward, Gradients, Pending, Seen
+from pygraph.frontends.callable.backward import Backward, Gradients, Pending, Reach
 from pygraph.frontends.callable.comparing import Comparing
 from pygraph.frontends.callable.differences import differing_numbers, first_difference, same
 from pygraph.frontends.callable.lifting import (
@@ -497,7 +497,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
 
     def _watch_backward(
         self, entry: Entry, backward: Callable[[], Gradients]
-    ) -> tuple[Gradients, Seen | None]:
+    ) -> tuple[Gradients, Reach | None]:
         # What others link or watch meanwhile goes first.
         if not self._lock.acquire(blocking=False):
             return backward(), None
@@ -508,7 +508,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
 
     def _look_at_backward(
         self, entry: Entry, backward: Callable[[], Gradients]
-    ) -> tuple[Gradients, Seen]:
+    ) -> tuple[Gradients, Reach]:
         """Runs a backward of a call of `entry` as it is, and looks at what it does."""
         device, watched, scope = self._device, Watched(), self._scope
         assert device is not None
@@ -517,7 +517,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
             before = describe([], {})
         except NotDescribed as error:
             self._refuse_backward(entry, str(error))
-            return backward(), Seen()
+            return backward(), Reach()
 
         def watch() -> Gradients:
             with watching(watched, device):
@@ -535,7 +535,7 @@ class Captured(_engine.EngineCalled, Generic[Arguments, Result]):
             self._refuse_backward(entry, reason)
         elif self._scope != scope and entry in self._entries:
             self._replace([entry], "its backward's code reads more than was known")
-        seen = Seen(agreement.found(watched.collectives), frozenset(watched.others))
+        seen = Reach(agreement.found(watched.collectives), frozenset(watched.others))
         return cast(Gradients, made.value), seen
 
     def _note_second_derivatives(self, entry: Entry, made: FinishedRun) -> None:

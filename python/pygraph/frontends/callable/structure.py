@@ -46,7 +46,7 @@ from pygraph.torch_private.distributed import is_handle
 from pygraph.torch_private.dynamo import MARKS
 from pygraph.torch_private.tensors import description_of, fields_of, parts_of
 
-#: Places of a tree, at most: comparing so many takes a millisecond.
+#: Places of a tree, at most: to compare 21,500 takes 1.3 ms (FSDP2's step, gpus.json).
 MOST_PLACES = 100_000
 #: Bytes of an array of numbers that is compared, at most.
 _MOST_BYTES = 1 << 16
