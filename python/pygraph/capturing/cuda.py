@@ -118,6 +118,10 @@ class Cuda(Device):
     def generator_state(self, generator: torch.Generator) -> Any:
         return generator.initial_seed(), generator.get_offset()
 
+    def states_elsewhere(self) -> Mapping[int, Any]:
+        generators = enumerate(torch.cuda.default_generators)
+        return {n: self.generator_state(each) for n, each in generators if n != self.index}
+
     def restore_generator(self, generator: torch.Generator, state: Any) -> None:
         seed, offset = state
         if generator.initial_seed() != seed:

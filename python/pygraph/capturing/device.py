@@ -192,6 +192,10 @@ class Device(abc.ABC):
     def generator_state(self, generator: torch.Generator) -> Any:
         """The state of one of the device's; equal (==) if nothing was drawn between."""
 
+    def states_elsewhere(self) -> Mapping[int, Any]:
+        """Of the default generators of all other devices of this kind, by torch's index."""
+        return {}
+
     @abc.abstractmethod
     def restore_generator(self, generator: torch.Generator, state: Any) -> None:
         """Brings it back to a `generator_state()`."""

@@ -12,7 +12,7 @@ collectives, with the groups that they are of: what has them is linked by all ra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -32,6 +32,18 @@ class Watch(UnseenByDynamo):
         self.others: set[int] = set()  #: torch's indices
         self._device = device
         self._drew: str | None = None
+        self._states: Mapping[int, Any] = {}
+
+    def __enter__(self) -> Watch:
+        self._states = self._device.states_elsewhere()
+        return cast(Watch, super().__enter__())
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        now = self._device.states_elsewhere()
+        drew = [each for each in sorted(self.others) if now.get(each) != self._states.get(each)]
+        if drew:
+            self._drew = f"it draws random numbers on cuda:{drew[0]}"
 
     def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if self.found is None:
@@ -40,10 +52,8 @@ class Watch(UnseenByDynamo):
         if collectives.is_collective(func):
             self.collectives.append((str(func), collectives.group_of(func, args, kwargs)))
         result = func(*args, **kwargs)
-        found = list(filter(self._device.apart, tree_leaves((args, kwargs, result))))
+        found = filter(self._device.apart, tree_leaves((args, kwargs, result)))
         self.others.update(each.device.index for each in found)
-        if found and torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
-            self._drew = f"{func} draws random numbers on {found[0].device}"
         return result
 
     def _on_host(self, tensor: torch.Tensor) -> bool:

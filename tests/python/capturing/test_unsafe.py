@@ -73,14 +73,20 @@ def test_what_works_on_another_device_is_noted_and_runs(beside_another: Device) 
     assert watch.others == {None} and watch.reason is None
 
 
-def test_random_numbers_on_another_device_are_refused(beside_another: Device) -> None:
-    with Watch(beside_another) as watch:
+def test_random_numbers_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, states = twin_device(), {1: 0, 2: 0}
+    monkeypatch.setattr(type(device), "states_elsewhere", lambda _: dict(states))
+    with Watch(device) as watch:
         torch.rand(2)
-        torch.ones(2, device="meta")
-        assert watch.reason is None
-        torch.rand(2, device="meta")
+    assert watch.reason is None
+    with Watch(device) as watch:
+        states[2] += 4
+    assert watch.reason is None, "another thread's"
+    with Watch(device) as watch:
+        watch.others |= {1, 2}
+        states[2] += 4
     assert watch.reason == (
-        "aten.rand.default draws random numbers on meta; a graph draws those of its first GPU alone"
+        "it draws random numbers on cuda:2; a graph draws those of its first GPU alone"
     )
 
 
