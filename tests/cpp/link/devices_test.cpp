@@ -40,13 +40,20 @@ class Devices : public testing::OnTwin {
   std::array<CUcontext, 2> contexts_{};
 };
 
-/// 0 and 3 are the graph's own device's, 1 and 2 the other's; 1 and 3 are scratch:
-/// fill 1, copy 1 to 2, copy 0 to 3, copy 3 to 2.
+/// Regions 0 and 3 are the graph's own device's, 1 and 2 the other's; 1 and 3 are scratch.
 class OnTwoDevices : public Devices {
  protected:
   static constexpr std::array<std::uint32_t, 4> kDevice = {0, 1, 1, 0};
 
-  LinkedGraph linked(PhantomSpace& space, const std::vector<CopyOut>& copies = {}) {
+  /// A copy from one region to another one.
+  struct Step {
+    std::size_t to;
+    std::size_t from;
+  };
+
+  /// Region 1 is filled, and what was copied is copied on.
+  LinkedGraph linked(PhantomSpace& space, const std::vector<Step>& steps,
+                     const std::vector<CopyOut>& copies = {}, bool cut = false) {
     std::array<std::vector<CUdeviceptr>, 2> at;
     std::array<GraphHandle, 2> graphs;
     for (const Placement placement : {Placement::kA, Placement::kB}) {
@@ -57,25 +64,33 @@ class OnTwoDevices : public Devices {
       }
       GraphBuilder graph(bed());
       CUgraphNode last = graph.fill_2d(at[which][1], 7, kBytes, 1, 0);
-      for (const auto& [to, from] : {std::pair{2, 1}, std::pair{3, 0}, std::pair{2, 3}}) {
+      for (const auto& [to, from] : steps) {
         last = graph.copy(copy(at[which][to], at[which][from]), {last});
       }
       graphs[which] = graph.take();
     }
+    constexpr auto kScratch = RegionRole::kScratch;
+    const std::array<RegionRole, 4> roles = {cut ? RegionRole::kSpent : RegionRole::kOwn, kScratch,
+                                             cut ? RegionRole::kFresh : RegionRole::kOwn, kScratch};
     std::vector<LinkRegion> regions;
     for (std::size_t i = 0; i < kDevice.size(); ++i) {
       regions.push_back({.place = {at[0][i], at[1][i], kBytes},
-                         .role = i % 2 == 0 ? RegionRole::kOwn : RegionRole::kScratch,
+                         .role = roles[i],
                          .used_bytes = kBytes,
                          .device = kDevice[i]});
     }
-    return link(driver(), {.a = graphs[0].get(),
-                           .b = graphs[1].get(),
-                           .regions = regions,
-                           .copies = copies,
-                           .phantom_begin = space.base(),
-                           .phantom_end = space.base() + space.reserved_bytes(),
-                           .contexts = contexts()});
+    LinkRequest request{.a = graphs[0].get(),
+                        .b = graphs[1].get(),
+                        .regions = regions,
+                        .copies = copies,
+                        .phantom_begin = space.base(),
+                        .phantom_end = space.base() + space.reserved_bytes(),
+                        .contexts = contexts()};
+    request.options.peak_slack = cut ? 1 : request.options.peak_slack;
+    return link(driver(), request);
+  }
+  LinkedGraph linked(PhantomSpace& space, const std::vector<CopyOut>& copies = {}) {
+    return linked(space, {{2, 1}, {3, 0}, {2, 3}}, copies);
   }
 };
 
@@ -122,7 +137,8 @@ TEST_F(OnTwoDevices, EachHasItsScratch) {
 
 TEST_F(OnTwoDevices, ItIsOnePart) {
   PhantomSpace space(driver(), 0, testing::small_phantom());
-  EXPECT_TRUE(linked(space).cuts.empty());
+  // The argument is spent before the result is there: on one device they would be cut apart.
+  EXPECT_TRUE(linked(space, {{3, 0}, {1, 3}, {2, 1}}, {}, true).cuts.empty());
 }
 
 TEST_F(Devices, ACopyIsUpdatedInItsOwnContext) {
