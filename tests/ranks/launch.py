@@ -1,5 +1,5 @@
-"""Runs scenarios on two ranks, each a process: on two GPUs with NCCL where there are two, else on
-the twin with gloo."""
+"""Runs scenarios on two ranks or more, each a process: with NCCL where there are as many GPUs, else
+on the twin with gloo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).parents[2]
-RANKS = 2
+RANKS = int(os.environ.get("WORLD_SIZE", "2"))
 #: Of the groups that scenarios make, in seconds.
 TIME_OUT_S = float(os.environ.get("TIME_OUT_S", "20"))
 ON_GPUS = torch.cuda.device_count() >= RANKS
@@ -35,7 +35,10 @@ class Ended:
 
 
 def launch(
-    scenarios: Sequence[str], limit_s: float = 240.0, time_out_s: float = TIME_OUT_S
+    scenarios: Sequence[str],
+    limit_s: float = 240.0,
+    time_out_s: float = TIME_OUT_S,
+    ranks: int = RANKS,
 ) -> list[Ended]:
     """Runs the scenarios (functions of scenarios.py) one after the other, on all ranks.
     What does not end in time is ended, with status -6."""
@@ -45,7 +48,8 @@ def launch(
     with tempfile.TemporaryDirectory() as folder:
         started = time.monotonic()
         more = {"TIME_OUT_S": str(time_out_s)}
-        running = [_start(rank, port, Path(folder), scenarios, more) for rank in range(RANKS)]
+        more["WORLD_SIZE"] = str(ranks)
+        running = [_start(rank, port, Path(folder), scenarios, more) for rank in range(ranks)]
         while any(process.poll() is None for process in running):
             if time.monotonic() - started > limit_s:
                 for process in running:
@@ -61,7 +65,6 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     environment = os.environ | {
         "RANK": str(rank),
-        "WORLD_SIZE": str(RANKS),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",

@@ -237,6 +237,13 @@ class Scatter(Functional, ReduceScatter):
         output_tensor.copy_(functional.reduce_scatter_tensor(input_tensor, "sum", 0, group))
 
 
+def use_functional_collectives(block: Any) -> None:
+    """Where the twin captures what FSDP2 does."""
+    if not ON_GPUS:
+        block.set_custom_all_gather(Gather())
+        block.set_custom_reduce_scatter(Scatter())
+
+
 def sharded_steps(begin: bool = False, halves: bool = False, **more: Any) -> dict[str, Any]:
     """Training steps of FSDP2, each captured whole, its gathering and scattering inside. `begin`:
     gradients are dropped at the beginning, and clipped; `halves`: of each batch one backward keeps
@@ -246,9 +253,7 @@ def sharded_steps(begin: bool = False, halves: bool = False, **more: Any) -> dic
         model = blocks()
         for block in model:
             fully_shard(block, mesh=mesh(), **more)
-            if not ON_GPUS:
-                block.set_custom_all_gather(Gather())
-                block.set_custom_reduce_scatter(Scatter())
+            use_functional_collectives(block)
         fully_shard(model, mesh=mesh(), **more)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 
@@ -312,6 +317,64 @@ def tensor_parallel_whole_step() -> dict[str, Any]:
         return step
 
     return captured_steps(make, inputs=lambda: same_input(4, 8, WIDTH))
+
+
+class Grid:
+    """Four ranks: data parallel in one dimension, tensor parallel in the other."""
+
+    def __init__(self) -> None:
+        names = "data", "tensor"
+        mesh = init_device_mesh(device().type, (2, 2), mesh_dim_names=names)
+        # Each time that a mesh is asked for one of its dimensions it makes another object.
+        self.data, self.tensor = (mesh[name] for name in names)
+
+    def model(self, compile_blocks: bool) -> nn.Sequential:
+        """What stands for a block is split by one dimension, and what it is made of is sharded by
+        the other."""
+        made = blocks()
+        for block in made:
+            plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+            parallelize_module(block, self.tensor, plan)
+            if compile_blocks:
+                block.compile(backend="pygraph", options=options(), dynamic=False)
+            fully_shard(block, mesh=self.data)
+            use_functional_collectives(block)
+        fully_shard(made, mesh=self.data)
+        return made
+
+    def input(self) -> torch.Tensor:
+        """The same on ranks that split a model."""
+        x = torch.randn(4, 8, WIDTH, device=device())
+        group = self.tensor.get_group()
+        dist.broadcast(x, dist.get_global_rank(group, 0), group)
+        return x
+
+
+@scenario
+def two_dimensions() -> dict[str, Any]:
+    grid = Grid()
+    model, reference = grid.model(True), grid.model(False)
+    return figures(wrong=trains(model, model, reference, reference, grid.input))
+
+
+@scenario
+def two_dimensions_whole_step() -> dict[str, Any]:
+    grid = Grid()
+
+    def make() -> Run:
+        model = grid.model(False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, foreach=False)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return step
+
+    return captured_steps(make, inputs=grid.input)
 
 
 def whole_steps(
