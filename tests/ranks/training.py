@@ -97,7 +97,11 @@ def unlike(found: float, wanted: float) -> bool:
     return not abs(found - wanted) <= 1e-5 * abs(wanted)
 
 
-def tensor_parallel(model: nn.Sequential, sequence: bool = False) -> nn.Sequential:
+def tensor_parallel(
+    model: nn.Sequential, sequence: bool = False, over: Any = None
+) -> nn.Sequential:
+    """`over`: a mesh; None: all ranks."""
+    over = over or mesh()
     for block in model:
         plan: dict[str, Any] = {"up": ColwiseParallel(), "down": RowwiseParallel()}
         if sequence:
@@ -106,7 +110,7 @@ def tensor_parallel(model: nn.Sequential, sequence: bool = False) -> nn.Sequenti
                 "up": ColwiseParallel(input_layouts=Shard(1)),
                 "down": RowwiseParallel(output_layouts=Shard(1)),
             }
-        parallelize_module(block, mesh(), plan)
+        parallelize_module(block, over, plan)
     return model
 
 
@@ -186,12 +190,14 @@ def ddp_accumulates() -> dict[str, Any]:
     return figures(wrong=wrong)
 
 
-def sharded(model: nn.Sequential, compile_blocks: bool) -> nn.Sequential:
+def sharded(model: nn.Sequential, compile_blocks: bool, over: Any = None) -> nn.Sequential:
+    """`over`: a mesh; None: all ranks."""
+    over = over or mesh()
     for block in model:
         if compile_blocks:
             block.compile(backend="pygraph", options=options(), dynamic=False)
-        fully_shard(block, mesh=mesh())
-    fully_shard(model, mesh=mesh())
+        fully_shard(block, mesh=over)
+    fully_shard(model, mesh=over)
     return model
 
 
@@ -299,12 +305,13 @@ def fsdp_whole_step_mixed_precision() -> dict[str, Any]:
     return sharded_steps(mp_policy=half)
 
 
-@scenario
-def tensor_parallel_whole_step() -> dict[str, Any]:
-    """Its parameters are DTensors; the loss is plain."""
+def split_steps(
+    make_model: Callable[[], nn.Module], inputs: Callable[[], torch.Tensor]
+) -> dict[str, Any]:
+    """Training steps, each captured whole. Parameters are DTensors; the loss is plain."""
 
     def make() -> Run:
-        model = tensor_parallel(blocks())
+        model = make_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, foreach=False)
 
         def step(x: torch.Tensor) -> torch.Tensor:
@@ -316,7 +323,12 @@ def tensor_parallel_whole_step() -> dict[str, Any]:
 
         return step
 
-    return captured_steps(make, inputs=lambda: same_input(4, 8, WIDTH))
+    return captured_steps(make, inputs)
+
+
+@scenario
+def tensor_parallel_whole_step() -> dict[str, Any]:
+    return split_steps(lambda: tensor_parallel(blocks()), lambda: same_input(4, 8, WIDTH))
 
 
 class Grid:
@@ -329,17 +341,12 @@ class Grid:
         self.data, self.tensor = (mesh[name] for name in names)
 
     def model(self, compile_blocks: bool) -> nn.Sequential:
-        """What stands for a block is split by one dimension, and what it is made of is sharded by
-        the other."""
-        made = blocks()
+        """Each block is split by one dimension, and what each rank has of it is sharded by the
+        other."""
+        split = tensor_parallel(blocks(), over=self.tensor)
+        made = sharded(split, compile_blocks, over=self.data)
         for block in made:
-            plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
-            parallelize_module(block, self.tensor, plan)
-            if compile_blocks:
-                block.compile(backend="pygraph", options=options(), dynamic=False)
-            fully_shard(block, mesh=self.data)
             use_functional_collectives(block)
-        fully_shard(made, mesh=self.data)
         return made
 
     def input(self) -> torch.Tensor:
@@ -360,21 +367,7 @@ def two_dimensions() -> dict[str, Any]:
 @scenario
 def two_dimensions_whole_step() -> dict[str, Any]:
     grid = Grid()
-
-    def make() -> Run:
-        model = grid.model(False)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, foreach=False)
-
-        def step(x: torch.Tensor) -> torch.Tensor:
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-
-        return step
-
-    return captured_steps(make, inputs=grid.input)
+    return split_steps(lambda: grid.model(False), grid.input)
 
 
 def whole_steps(

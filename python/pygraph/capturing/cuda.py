@@ -79,9 +79,6 @@ class Cuda(Device):
     def _all(self) -> tuple[int, ...]:
         return self.index, *self.peers
 
-    def _number(self, index: int) -> int:
-        return self.number_of(None if index == self.index else index)
-
     def space(self) -> _engine.PhantomSpace:
         found = space.space_of(self.index)
         for peer in self.peers:
@@ -243,7 +240,7 @@ class Cuda(Device):
             taken = frozenset(inside.places)
             unwritten = frozenset(mode.unwritten)
         segments = [
-            _segment(address, size, uses.get(address, []), address in taken, self._number(device))
+            _segment(address, size, uses.get(address, []), address in taken, self.number_of(device))
             for address, size, device in phantom.allocations_from(first_segment)
         ]
         _require_whole_segments(segments, uses)

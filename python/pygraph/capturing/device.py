@@ -121,9 +121,10 @@ class Device(abc.ABC):
         index = tensor.device.index
         return index if index in self.peers else None
 
-    def number_of(self, peer: int | None) -> int:
-        """What the engine knows it by: 0 is the device itself, then come its peers."""
-        return 0 if peer is None else 1 + self.peers.index(peer)
+    def number_of(self, index: int | None) -> int:
+        """What the engine knows torch's device `index` by: 0 is the device itself, which needs no
+        index where there is one, then come its peers. Raises ValueError for others."""
+        return 0 if index in (None, self.index) else 1 + self.peers.index(index)
 
     @abc.abstractmethod
     def space(self) -> _engine.PhantomSpace:

@@ -76,9 +76,7 @@ def name_regions(a: Capture, b: Capture, request: Request, planned: outputs.Outp
                     bytes=nbytes,
                     role=role.SPENT if given_up else role.OWN,
                     used=nbytes if given_up and index not in request.held else 0,
-                    device=request.device.number_of(
-                        request.device.peer_of(request.arguments[index])
-                    ),
+                    device=request.device.number_of(request.arguments[index].device.index),
                 )
             )
     for index, (left, right) in enumerate(zip(a.segments, b.segments, strict=True)):

@@ -169,8 +169,8 @@ class CompiledGraph:
         self._note_others(others)
 
     @property
-    def _takes_more_than_one(self) -> bool:
-        """Ranks, or GPUs."""
+    def takes_more_than_one(self) -> bool:
+        """Rank, or GPU."""
         return bool(self.collectives or self.device.peers)
 
     @property
@@ -519,8 +519,9 @@ class CompiledGraph:
         figures = linked.figures
         callable_s, graph_s = run.seconds, _seconds_per_run(outcome)
         # Work of several GPUs is over at no time that one of them could tell.
-        by_rule = agreement.among_ranks() or bool(self.device.peers)
-        if agreement.among_ranks():  # what waits for other ranks in this process is in its times
+        among_ranks = agreement.among_ranks()
+        by_rule = among_ranks or bool(self.device.peers)
+        if among_ranks:  # what waits for other ranks in this process is in its times
             session = self._session
             slowest = None if session is None else session.slowest([callable_s, graph_s])
             callable_s, graph_s = (0.0, 0.0) if slowest is None else slowest
@@ -558,7 +559,7 @@ class CompiledGraph:
             given=self._member.given(run.arguments),
             held=self._member.held(run.arguments),
             # Memory that runs out between parts would leave other ranks in a collective.
-            cut=self._member.role is not Role.INFERENCE and not self._takes_more_than_one,
+            cut=self._member.role is not Role.INFERENCE and not self.takes_more_than_one,
             alignments=dict(self._alignment.least),
             numbers=self._numbers,
             collectives=bool(self.collectives),
@@ -567,7 +568,7 @@ class CompiledGraph:
             self._policies,
             always_in_pieces=self.device.arena_in_pieces,
             least_aligned=bool(request.alignments),
-            lanes=1 if self._takes_more_than_one else self._lanes,
+            lanes=1 if self.takes_more_than_one else self._lanes,
         )
         outcome = self._find(request, todo)
         for step, took in outcome.timings_ms.items():

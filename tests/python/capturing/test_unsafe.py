@@ -132,6 +132,7 @@ def test_gpus_are_peers_where_they_reach_each_other(
         assert [joined.apart(each) for each in tensors] == [False, False, False, True]
         assert [joined.peer_of(each) for each in tensors[:3]] == [0, None, 2]
         assert [joined.number_of(joined.peer_of(each)) for each in tensors[:3]] == [1, 0, 2]
+        assert [joined.number_of(each.device.index) for each in tensors[:3]] == [1, 0, 2]
     else:
         with pytest.raises(CaptureFailed, match="cuda:1, which cannot access memory of cuda:0"):
             Cuda(1).joined_by({0})

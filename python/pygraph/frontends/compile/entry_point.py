@@ -120,7 +120,7 @@ class Connector:
         return results
 
     def _connect(self, outer: Any, outer_results: Any, inner: Any, inner_results: Any) -> None:
-        if self._to.before_wrappers and (self._graph.collectives or self._graph.device.peers):
+        if self._to.before_wrappers and self._graph.takes_more_than_one:
             # A launch that is dropped would have been one more than other ranks make; and that the
             # streams of several GPUs are the same by then is not known.
             return

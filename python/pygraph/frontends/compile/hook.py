@@ -137,10 +137,8 @@ def _inner_compile(
 
     @functools.wraps(compile_fx_inner)
     def inner_compile(gm: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _on_several_gpus(gm):
-            with inductor.together():
-                return compile_graph(gm, *args, **kwargs)
-        with inductor.together("gpus"), _several_gpus():
+        several = _on_several_gpus(gm)
+        with inductor.together("gpus" if several else None), _told_of_several_gpus(several):
             return compile_graph(gm, *args, **kwargs)
 
     def compile_graph(gm: Any, *args: Any, **kwargs: Any) -> Any:
@@ -313,13 +311,14 @@ def _on_several_gpus(gm: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _several_gpus() -> Iterator[None]:
-    """While on, this thread compiles a graph that works on several."""
-    _active.several_gpus = True
+def _told_of_several_gpus(several: bool) -> Iterator[None]:
+    """While on, this thread compiles a graph that works on several, or one that does not."""
+    previous = getattr(_active, "several_gpus", False)
+    _active.several_gpus = several
     try:
         yield
     finally:
-        _active.several_gpus = False
+        _active.several_gpus = previous
 
 
 def _keep_gpus_together() -> None:
