@@ -1,3 +1,4 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -5,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "../torch/random_state.h"
 #include "../torch/staging.h"
@@ -64,7 +66,7 @@ void bind_arguments(nb::module_& module) {
              std::uint64_t alignment_mask, std::uint64_t address, std::uint64_t bytes,
              std::int64_t value, nb::handle number, bool floating, bool mutated, bool guarded,
              bool spent, bool elsewhere, bool staged, const std::vector<Formula>& computed,
-             std::int64_t storage_offset, std::uint64_t front, std::int32_t device) {
+             std::int64_t storage_offset, std::uint64_t front, std::optional<std::int32_t> device) {
             new (self) ArgumentSpec{.kind = kind,
                                     .region = region,
                                     .alignment_mask = alignment_mask,
@@ -72,7 +74,7 @@ void bind_arguments(nb::module_& module) {
                                     .bytes = bytes,
                                     .value = value,
                                     .dtype = dtype_of(number, ArgumentSpec{}.dtype),
-                                    .device = device,
+                                    .device = device.value_or(kOwnDevice),
                                     .floating = floating,
                                     .mutated = mutated,
                                     .guarded = guarded,
@@ -92,8 +94,9 @@ void bind_arguments(nb::module_& module) {
           nb::arg("spent") = false, nb::arg("elsewhere") = ArgumentSpec{}.elsewhere,
           nb::arg("staged") = ArgumentSpec{}.staged, nb::arg("computed") = ArgumentSpec{}.computed,
           nb::arg("storage_offset") = ArgumentSpec{}.storage_offset,
-          nb::arg("front") = ArgumentSpec{}.front, nb::arg("device") = kOwnDevice,
-          "`dtype_of`: a tensor. `spent`: the call may let go of the argument early.")
+          nb::arg("front") = ArgumentSpec{}.front, nb::arg("device") = nb::none(),
+          "`dtype_of`: a tensor. `spent`: the call may let go of the argument early. `device`:\n"
+          "torch's index of a peer, whose memory the tensor is in; None: the graph's own.")
       .def_ro("kind", &ArgumentSpec::kind)
       .def_ro("region", &ArgumentSpec::region)
       .def_ro("alignment_mask", &ArgumentSpec::alignment_mask)
@@ -114,18 +117,21 @@ void bind_results(nb::module_& module) {
       .def(
           "__init__",
           [](OutputBlock* self, std::uint64_t bytes, const std::vector<std::uint32_t>& regions,
-             std::uint64_t source, std::int32_t device) {
+             std::uint64_t source, std::optional<std::int32_t> device) {
             std::vector<OutputBlock::Placed> placed;
             placed.reserve(regions.size());
             for (const std::uint32_t region : regions) {
               placed.push_back({region, 0});
             }
-            new (self) OutputBlock{
-                .regions = std::move(placed), .bytes = bytes, .source = source, .device = device};
+            new (self) OutputBlock{.regions = std::move(placed),
+                                   .bytes = bytes,
+                                   .source = source,
+                                   .device = device.value_or(kOwnDevice)};
           },
           nb::kw_only(), nb::arg("bytes"), nb::arg("regions") = std::vector<std::uint32_t>(),
-          nb::arg("source") = 0, nb::arg("device") = kOwnDevice,
-          "`regions` of the graph begin where the block does.")
+          nb::arg("source") = 0, nb::arg("device") = nb::none(),
+          "`regions` of the graph begin where the block does. `device`: torch's index of a peer;\n"
+          "None: the graph's own.")
       .def_ro("bytes", &OutputBlock::bytes)
       .def_ro("source", &OutputBlock::source);
   nb::enum_<ResultSpec::Kind>(module, "ResultKind")

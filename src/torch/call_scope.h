@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
+#include <optional>
 
 #include "tensor_program.h"
 
@@ -11,20 +11,10 @@ namespace pygraph::torch_bridge {
 /// Makes a device of torch's current for as long as it exists.
 class DeviceGuard {
  public:
-  DeviceGuard() = default;
   explicit DeviceGuard(std::int32_t index) {
     require(torch_api().create_guard(index, &guard_), "device guard");
   }
-  ~DeviceGuard() {
-    if (guard_ != nullptr) {
-      torch_api().delete_guard(guard_);
-    }
-  }
-  DeviceGuard(DeviceGuard&& other) noexcept : guard_(std::exchange(other.guard_, nullptr)) {}
-  DeviceGuard& operator=(DeviceGuard&& other) noexcept {
-    std::swap(guard_, other.guard_);
-    return *this;
-  }
+  ~DeviceGuard() { torch_api().delete_guard(guard_); }
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
@@ -44,7 +34,7 @@ class CallScope {
     std::int32_t current = -1;
     api.current_device(&current);
     if (current != index) {
-      guard_ = DeviceGuard(index);
+      guard_.emplace(index);
     }
     CUcontext active = nullptr;
     driver.api.cuCtxGetCurrent(&active);
@@ -59,7 +49,7 @@ class CallScope {
   [[nodiscard]] CUstream stream() const noexcept { return static_cast<CUstream>(stream_); }
 
  private:
-  DeviceGuard guard_;
+  std::optional<DeviceGuard> guard_;
   void* stream_ = nullptr;
 };
 

@@ -24,7 +24,10 @@ class TensorProgram::Workspace {
       address_ = data_of(host_) + displace;
       return;
     }
-    const DeviceGuard there = device == kOwnDevice ? DeviceGuard() : DeviceGuard(device);
+    std::optional<DeviceGuard> there;
+    if (device != kOwnDevice) {
+      there.emplace(device);
+    }
     if (torch_api().raw_alloc(bytes + displace, &raw_) != 0) {
       throw MemoryShort(fmt::format("no memory for an arena of {} bytes{}", bytes,
                                     call.arena_.pieces.size() > 1 ? " (one of several)" : ""));

@@ -91,9 +91,8 @@ def specifications(
                 "bytes": tensors.extent_bytes(argument),
                 "mutated": index in request.mutated,
                 "spent": index in regions.spent,
+                "device": request.device.peer_of(argument),
             }
-            if (peer := request.device.peer_of(argument)) is not None:
-                fields |= {"device": peer}
             keep_offset = attempt.keep_offsets and index not in request.staged
             if keep_offset:
                 fields |= {"storage_offset": argument.storage_offset()}

@@ -51,7 +51,7 @@ class Regions:
                 bytes=block.bytes,
                 source=block.source,
                 regions=regions,
-                **({} if block.device is None else {"device": block.device}),
+                device=block.device,
             )
             for block, regions in zip(planned.blocks, standing, strict=True)
         ]
