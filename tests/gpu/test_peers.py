@@ -79,7 +79,12 @@ def test_a_call_stands_in_the_order_of_both_streams() -> None:
     """What it takes is made on one GPU's stream right before, what it returns is used on the other
     one's right behind, and the memory of both is used again at once."""
     model = Stages(256)
-    called = compiled(lambda x, there: (model(x + there.to("cuda:0")), there.mul_(0.5)))
+
+    def function(x: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made, back = round_trip(model, x + there.to("cuda:0"))
+        return made, there.mul_(0.5), back
+
+    called = compiled(function)
     mine, other = torch.cuda.Stream(0), torch.cuda.Stream(1)
     sums, wanted = [], []
     for streams in ((None, None), (mine, other), (mine, None), (None, other)):
@@ -88,16 +93,20 @@ def test_a_call_stands_in_the_order_of_both_streams() -> None:
         with torch.cuda.stream(streams[1]), torch.cuda.stream(streams[0]):
             for n in range(CALLS):
                 x = torch.full((64, 256), float(n), device="cuda:0")
+                with torch.cuda.device(n % 2):  # the one that lags behind
+                    torch.cuda._sleep(20_000_000)
                 with torch.cuda.device(1):
-                    torch.cuda._sleep(2_000_000)
                     there = torch.full((64, 256), 0.5 * n, device="cuda:1")
                     before = there.clone()
-                found, halved = called(x, there)
+                found, halved, back = called(x, there)
+                total = back.sum()
                 with torch.cuda.device(1):
-                    sums.append((found.sum(), halved.clone()))
-                    del found
-                    torch.empty(64, 256, device="cuda:1").fill_(float("nan"))
-                    wanted.append((model(x + before.to("cuda:0")).sum(), before * 0.5))
+                    sums.append((found.sum(), halved.clone(), total))
+                    del found, back
+                    for index in range(2):
+                        torch.empty(64, 256, device=f"cuda:{index}").fill_(float("nan"))
+                    made, back = round_trip(model, x + before.to("cuda:0"))
+                    wanted.append((made.sum(), before * 0.5, back.sum()))
     torch.cuda.synchronize(1)
     for found, expected in zip(sums, wanted, strict=True):
         assert_same(found, expected)
