@@ -230,7 +230,8 @@ class Cuda(Device):
             handles = {index: each.cuda_stream for index, each in streams.items()}
             inside = Internal(phantom, handles)
             launches = Launches(count) if observed is not None else None
-            mode = stack.enter_context(hold_buffers(allocators, kept, count, inside, launches))
+            holding = hold_buffers(allocators, kept, count, inside, launches, self.apart)
+            mode = stack.enter_context(holding)
             if launches is not None and observed is not None:
                 stack.enter_context(observed(launches.around))
             stack.callback(inside.release)

@@ -40,9 +40,11 @@ class _KeepResults(UnseenByDynamo):
         count_nodes: Callable[[], int],
         internal: Internal | None,
         launches: Launches | None,
+        apart: Callable[[Any], bool],
     ) -> None:
         super().__init__()
         self.kept = kept
+        self._apart = apart
         self._internal = internal
         self._launches = launches
         self.under_way: str | None = None  #: an operator that has begun and did not end well
@@ -66,9 +68,11 @@ class _KeepResults(UnseenByDynamo):
         if before < 0:
             raise CaptureFailed("the capture was invalidated between operators", self.under_way)
         name = self.under_way = str(called(func, args))
+        self._require_captured(name, (args, kwargs))
         if self._internal is not None:
             self._internal.enter()
         result = func(*args, **kwargs)
+        self._require_captured(name, result)
         after = self._count()
         if after < 0:
             raise CaptureFailed(f"{name} invalidated the capture", name)
@@ -87,6 +91,11 @@ class _KeepResults(UnseenByDynamo):
         self.under_way = None
         return result
 
+    def _require_captured(self, name: str, values: Any) -> None:
+        """What runs elsewhere runs now, and in no replay."""
+        for other in filter(self._apart, tree_leaves(values)):
+            raise CaptureFailed(f"{name} works on {other.device}; the first call had nothing there")
+
 
 def _memory_of(tensor: torch.Tensor) -> Any:
     """What keeps the memory of a tensor, but not the tensor: a gradient that somebody refers to is
@@ -101,10 +110,12 @@ def hold_buffers(
     count_nodes: Callable[[], int] = lambda: 0,
     internal: Internal | None = None,
     launches: Launches | None = None,
+    apart: Callable[[Any], bool] = lambda value: False,
 ) -> Iterator[_KeepResults]:
     """While on, the memory of what `allocators` and operators make is appended to `kept`.
     `count_nodes` says how many nodes the capture has, -1 if it is invalid; `internal` holds what
-    operators allocate inside themselves; `launches` notes what operators read and write."""
+    operators allocate inside themselves; `launches` notes what operators read and write;
+    `apart` says whether a value is on a GPU whose stream is not captured."""
     replaced: list[tuple[dict[str, Any], str, Any]] = []
 
     def keeping(allocate: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,7 +131,7 @@ def hold_buffers(
         replaced.append((names, name, names[name]))
         names[name] = keeping(names[name])
     try:
-        with _KeepResults(kept, count_nodes, internal, launches) as mode:
+        with _KeepResults(kept, count_nodes, internal, launches, apart) as mode:
             yield mode
     finally:
         for names, name, original in replaced:

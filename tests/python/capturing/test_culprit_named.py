@@ -59,6 +59,21 @@ def test_an_operator_that_silently_invalidates_the_capture_is_named() -> None:
     assert str(failed.value) == "pygraph_quiet.stop.default invalidated the capture"
 
 
+@pytest.mark.parametrize(
+    "operate",
+    [lambda there: torch.zeros_like(there, device="cpu"), lambda there: torch.zeros(2).to("meta")],
+    ids=["reads", "makes"],
+)
+def test_an_operator_on_a_gpu_that_is_not_captured_is_named(operate: Any) -> None:
+    there = torch.ones(2, device="meta")
+    with (
+        hold.hold_buffers((), [], Nodes(), apart=lambda value: getattr(value, "is_meta", False)),
+        pytest.raises(CaptureFailed, match=r" works on meta; the first call had nothing there"),
+    ):
+        torch.ones(2).relu()
+        operate(there)
+
+
 def test_generated_code_that_invalidates_the_capture_blames_no_operator() -> None:
     nodes = Nodes()
     with hold.hold_buffers((), [], nodes), pytest.raises(CaptureFailed) as failed:
