@@ -4,7 +4,7 @@ them: each projection is a Linear of its own, and heads are counted by what a ra
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -128,24 +128,29 @@ class Gpt(nn.Module):
 
 def staged(model: Any, devices: Sequence[torch.device]) -> Any:
     """Gives each device as many blocks as the others. What a block is called with is brought to its
-    device, and the result back to the first, as accelerate's device_map has it."""
+    device, and the result back to the first, by functions in place of `forward`, as accelerate
+    puts them there."""
     each = -(-len(model.blocks) // len(devices))
     model.to(devices[0])
     for number, block in enumerate(model.blocks):
         here = devices[number // each]
-        block.to(here)
-        block.register_forward_pre_hook(functools.partial(_bring, here))
-    model.register_forward_hook(lambda module, given, result: result.to(devices[0]))
+        block.to(here).forward = functools.partial(_brought, here, block.forward)
+    model.forward = functools.partial(_brought_back, devices[0], model.forward)
     return model
 
 
-def _bring(device: torch.device, module: Any, given: tuple[Any, ...]) -> Any:
-    def bring(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(bring, value))
-        return value.to(device) if isinstance(value, torch.Tensor) else value
+def _brought(device: torch.device, forward: Callable[..., Any], *given: Any) -> Any:
+    return forward(*_on(device, given))
 
-    return bring(given)
+
+def _brought_back(device: torch.device, forward: Callable[..., Any], *given: Any) -> Any:
+    return _on(device, forward(*given))
+
+
+def _on(device: torch.device, value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_on(device, each) for each in value)
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def tensor_parallel(model: Any, mesh: Any) -> Any:

@@ -17,6 +17,7 @@ A call in which anything is different goes to the callable, guards and all.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 import sys
@@ -228,9 +229,9 @@ class Example:
                 raise NotFrozen(f"{self.name} sets {each.source}, which is another thing again")
             guarded.append(dynamo.Guarded(each.source, frozenset()))
         frame = next(each for each in seen.frames if each.f_code is code)
-        function, own = _function_of(compiled, code)
-        variables = dict(frame.f_locals)
-        callers = _given(function, own, code, example, named)
+        bound = _bound(compiled, code)
+        function, variables = bound.function, dict(frame.f_locals)
+        callers = _given(bound, code, example, named)
         free = {name: variables[name] for name in code.co_freevars if name in variables}
         objects: dict[str, Any] = {}
         if function is None:  # torch's around a module that Dynamo does not trace by itself
@@ -238,12 +239,17 @@ class Example:
             if strange:
                 raise NotFrozen(f"the function that Dynamo compiled of {self.name} is not found")
             objects |= {type(value).__name__: value for value in free.values()}
-        if own is not None:
-            objects[type(own).__name__] = own
+        for owner in bound.owners:
+            name = type(owner).__name__
+            while name in objects:
+                name = f"another {name}"
+            objects[name] = owner
         try:
             builder = StateBuilder(example, named)
             builder.see(guarded, variables, frame.f_globals, callers)
             builder.add_variables(frame.f_globals)
+            for partial in bound.partials:
+                builder.see_partial(partial)
             for module in {id(m): m for m in (compiled, *objects.values())}.values():
                 if isinstance(module, torch.nn.Module):
                     objects.setdefault(type(module).__name__, module)
@@ -360,37 +366,60 @@ def name_of(compiled: Any) -> str:
     return getattr(behind, "__qualname__", type(behind).__name__)
 
 
-def _function_of(compiled: Any, code: types.CodeType) -> tuple[Any, Any]:
-    """The function whose code Dynamo has made `code` of, and what it is bound to. None: torch's
-    own."""
+@dataclasses.dataclass(frozen=True)
+class _Bound:
+    """The function that Dynamo has compiled, and what its first arguments are bound to."""
+
+    function: Any = None
+    """None: torch's own."""
+    arguments: tuple[Any, ...] = ()
+    owners: tuple[Any, ...] = ()
+    """Who hold them."""
+
+    @property
+    def partials(self) -> list[functools.partial[Any]]:
+        return [each for each in self.owners if isinstance(each, functools.partial)]
+
+
+def _bound(compiled: Any, code: types.CodeType) -> _Bound:
+    """By the code that Dynamo has made of it."""
     before = dynamo.code_before(code)
     if before is None or dynamo.is_of_calls(before):
-        return None, None
+        return _Bound()
     given = dynamo.original(compiled)
     module = dynamo.module_behind(compiled)
     owners = module, given, getattr(given, "__self__", None)
     for each in (given, *(getattr(owner, "forward", None) for owner in owners)):
-        function = getattr(each, "__func__", each)
-        if getattr(function, "__code__", None) is before:
-            return function, getattr(each, "__self__", None)
-    return None, None
+        found = _unbound(each)
+        if getattr(found.function, "__code__", None) is before:
+            around = isinstance(module, torch.nn.Module) and module not in found.owners
+            return dataclasses.replace(found, owners=(module, *found.owners)) if around else found
+    return _Bound()
+
+
+def _unbound(function: Any) -> _Bound:
+    """A method, or what functools.partial has made of one, or of a function."""
+    if isinstance(function, functools.partial) and not function.keywords:
+        within = _unbound(function.func)
+        arguments = (*within.arguments, *function.args)
+        return _Bound(within.function, arguments, (*within.owners, function))
+    if isinstance(function, types.MethodType):
+        return _Bound(function.__func__, (function.__self__,), (function.__self__,))
+    return _Bound(function)
 
 
 def _given(
-    function: Any,
-    own: Any,
-    code: types.CodeType,
-    example: tuple[Any, ...],
-    named: dict[str, Any],
+    bound: _Bound, code: types.CodeType, example: tuple[Any, ...], named: dict[str, Any]
 ) -> frozenset[str]:
     """The variables of a frame that its caller has given."""
     count = code.co_argcount + code.co_kwonlyargcount
     flags = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
     stars = code.co_varnames[count : count + sum(bool(code.co_flags & each) for each in flags)]
-    if function is None:
+    if bound.function is None:
         return frozenset([*code.co_varnames[:count], *stars])
-    signature = inspect.signature(function, follow_wrapped=False)
-    positional = example if own is None else (own, *example)
-    given = signature.bind(*positional, **named).arguments
-    first = next(iter(given), "") if own is not None else None
-    return frozenset([*(name for name in given if name != first), *stars])
+    first = len(bound.arguments)
+    if first > code.co_argcount:
+        raise NotFrozen(f"{bound.function.__qualname__} is bound to more than its own arguments")
+    signature = inspect.signature(bound.function, follow_wrapped=False)
+    given = signature.bind(*bound.arguments, *example, **named).arguments
+    return frozenset([*list(given)[first:], *stars])

@@ -164,6 +164,20 @@ class StateBuilder:
                 self._sights.setdefault(id(owner[name]), method).checks.add("ID_MATCH")
         self._owe(kind, kind.__name__)
 
+    def see_partial(self, partial: functools.partial[Any]) -> None:
+        """What it binds counts, as far as guards look at that."""
+        label = "partial"
+        whole: list[tuple[Any, Collection[str]]] = [
+            (partial, ("func", "args", "keywords")), (partial.func, ()),
+        ]  # fmt: skip
+        for value, attributes in whole:
+            sight = self._sights.setdefault(id(value), _Sight(value, label))
+            sight.attributes.update(attributes)
+            sight.checks.add("ID_MATCH")
+        self.see_dictionary(partial.keywords, f"{label}.keywords")
+        args = self._sights.setdefault(id(partial.args), _Sight(partial.args, f"{label}.args"))
+        args.items.update(range(len(partial.args)))
+
     def build(self, function: Any, objects: Mapping[str, Any]) -> CallState:
         """`function` (or None), and `objects` by the names that programs know them by, belong to
         the callable."""
