@@ -398,7 +398,7 @@ void TensorProgram::copy_arguments(const std::vector<std::uint32_t>& indices) {
   copies.reserve(indices.size());
   const CallScope scope = this->scope();
   for (const std::uint32_t index : indices) {
-    copies.push_back(bytes(arguments_[index].bytes));
+    copies.push_back(bytes(arguments_[index].bytes, arguments_[index].device));
   }
   for (ArgumentSpec& spec : arguments_) {
     spec.copied_to = 0;

@@ -114,6 +114,30 @@ def test_a_call_stands_in_the_order_of_both_streams() -> None:
 
 
 @torch.no_grad()
+def test_arguments_that_are_copied() -> None:
+    """Of both GPUs, one of them written, made on a stream that lags behind."""
+    model = Stages()
+
+    def function(x: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        there.mul_(0.5)
+        return round_trip(model, x + there.to("cuda:0"))
+
+    called, kept = compiled(function, arguments="copied", launch="after_guards"), []
+    for n in range(CALLS):
+        with torch.cuda.device(n % 2):
+            torch.cuda._sleep(20_000_000)
+        x, there = (torch.randn(16, 64, device=f"cuda:{index}") for index in range(2))
+        before = there.clone()
+        kept.append(([*called(x, there), there.clone()], [*function(x, before), before]))
+        there.fill_(float("nan"))
+    for found, expected in kept:
+        assert_same(found, expected)
+    graph = only_graph()
+    assert graph.state == "graphed", graph.reason
+    assert graph.replays >= CALLS - 2 and graph.bytes_copied > 0
+
+
+@torch.no_grad()
 def test_a_model_that_begins_on_the_other_gpu() -> None:
     model = Stages()
     called = compiled(lambda x: model.front(model.back(x).to("cuda:0")))
