@@ -867,6 +867,20 @@ def test_memory_that_a_tensor_gets_or_loses_is_found(emptied: bool) -> None:
     assert compared.check()
 
 
+def put_in_its_place(held: Slotted, make: Callable[[], Any]) -> None:
+    """Another object for `held.rate`, at the address of the one that goes. What gets other memory
+    that was free is kept meanwhile, so that in the end there is this alone."""
+    address, kept = id(held.rate), []
+    held.rate = None
+    for _ in range(100_000):
+        made = make()
+        if id(made) == address:
+            held.rate = made
+            return
+        kept.append(made)
+    raise AssertionError(f"none of {len(kept)} objects came to the address of the one before")
+
+
 def test_another_function_in_the_place_of_one_is_found() -> None:
     """At its very address, and with a variable of its own."""
 
@@ -876,12 +890,7 @@ def test_another_function_in_the_place_of_one_is_found() -> None:
     held = Slotted(make(1.5))
     kept = held.rate.__closure__[0]
     compared = settled(Point({"held": held}))
-    address = id(held.rate)
-    for _ in range(20):
-        held.rate = None
-        held.rate = make(2.5)
-        if id(held.rate) == address:
-            break
+    put_in_its_place(held, lambda: make(2.5))
     assert kept.cell_contents == 1.5 and not compared.check()
 
 
@@ -917,13 +926,9 @@ def test_another_list_in_the_place_of_one_is_found() -> None:
     """At its very address."""
     held = Slotted([Point(1), Point(2)])
     compared = settled(Point({"held": held}))
-    kept, address = [*held.rate], id(held.rate)
-    for _ in range(20):
-        held.rate = None
-        held.rate = [kept[1], kept[0]]
-        if id(held.rate) == address:
-            break
-    assert id(held.rate) == address and not compared.check()
+    kept = [*held.rate]
+    put_in_its_place(held, lambda: [kept[1], kept[0]])
+    assert not compared.check()
 
 
 def test_slots_and_methods_in_lists_and_slots_are_found_to_change() -> None:
@@ -985,13 +990,8 @@ def test_another_method_in_the_place_of_one_is_found() -> None:
     other.power = 7
     held = Slotted(one.__init__)
     compared = settled(Point({"held": held}))
-    address = id(held.rate)
-    for _ in range(20):
-        held.rate = None
-        held.rate = other.__init__
-        if id(held.rate) == address:
-            break
-    assert id(held.rate) == address and not compared.check()
+    put_in_its_place(held, lambda: other.__init__)
+    assert not compared.check()
 
 
 def test_what_is_met_again_is_the_same_again() -> None:
@@ -1015,13 +1015,8 @@ def test_another_dictionary_in_the_place_of_one_is_found(other: Any) -> None:
     """At its very address."""
     held = Slotted({"a": 1.0})
     compared = settled(Point({"held": held}))
-    address = id(held.rate)
-    for _ in range(20):
-        held.rate = None
-        held.rate = {**other}
-        if id(held.rate) == address:
-            break
-    assert id(held.rate) == address and not compared.check()
+    put_in_its_place(held, lambda: {**other})
+    assert not compared.check()
 
 
 def test_what_is_another_object_each_time_ends_no_record() -> None:
