@@ -166,17 +166,14 @@ class StateBuilder:
 
     def see_partial(self, partial: functools.partial[Any]) -> None:
         """What it binds counts, as far as guards look at that."""
-        label = "partial"
-        whole: list[tuple[Any, Collection[str]]] = [
-            (partial, ("func", "args", "keywords")), (partial.func, ()),
-        ]  # fmt: skip
-        for value, attributes in whole:
-            sight = self._sights.setdefault(id(value), _Sight(value, label))
-            sight.attributes.update(attributes)
+        own = self._sights.setdefault(id(partial), _Sight(partial, "partial"))
+        own.attributes.update(("func", "args", "keywords"))
+        within = self._sights.setdefault(id(partial.func), _Sight(partial.func, "partial.func"))
+        for sight in (own, within):
             sight.checks.add("ID_MATCH")
-        self.see_dictionary(partial.keywords, f"{label}.keywords")
-        args = self._sights.setdefault(id(partial.args), _Sight(partial.args, f"{label}.args"))
+        args = self._sights.setdefault(id(partial.args), _Sight(partial.args, "partial.args"))
         args.items.update(range(len(partial.args)))
+        self.see_dictionary(partial.keywords, "partial.keywords")
 
     def build(self, function: Any, objects: Mapping[str, Any]) -> CallState:
         """`function` (or None), and `objects` by the names that programs know them by, belong to
