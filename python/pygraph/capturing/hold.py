@@ -68,11 +68,12 @@ class _KeepResults(UnseenByDynamo):
         if before < 0:
             raise CaptureFailed("the capture was invalidated between operators", self.under_way)
         name = self.under_way = str(called(func, args))
-        self._require_captured(name, (args, kwargs))
+        self._require_captured(name, tree_leaves((args, kwargs)))
         if self._internal is not None:
             self._internal.enter()
         result = func(*args, **kwargs)
-        self._require_captured(name, result)
+        results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        self._require_captured(name, results)
         after = self._count()
         if after < 0:
             raise CaptureFailed(f"{name} invalidated the capture", name)
@@ -82,7 +83,6 @@ class _KeepResults(UnseenByDynamo):
                 self._launches.note((before, after), func, args, kwargs, result)
         if after > before + 1:
             self.operators.append((before, after))
-        results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         unwritten = unwritten_states(func, args, kwargs, result)
         self.unwritten += [state.data_ptr() for state in unwritten]
         self.kept += map(_memory_of, results)
@@ -91,9 +91,9 @@ class _KeepResults(UnseenByDynamo):
         self.under_way = None
         return result
 
-    def _require_captured(self, name: str, values: Any) -> None:
+    def _require_captured(self, name: str, leaves: Iterable[Any]) -> None:
         """What runs elsewhere runs now, and in no replay."""
-        for other in filter(self._apart, tree_leaves(values)):
+        for other in filter(self._apart, leaves):
             raise CaptureFailed(f"{name} works on {other.device}; the first call had nothing there")
 
 

@@ -556,7 +556,7 @@ def set_within(module: nn.Module, factor: float) -> None:
     [
         None,
         lambda net: setattr(net, "forward", partial_of(3.0, net)),
-        lambda net: setattr(net.layers[0], "forward", partial_of(3.0, nn.Linear(4, 4))),
+        lambda net: setattr(net.layers[0], "forward", partial_of(3.0, net.layers[2])),
         lambda net: set_within(net, 3.0),
         lambda net: set_within(net.layers[0], 3.0),
         lambda net: delattr(net, "forward"),
@@ -616,14 +616,29 @@ def test_a_plain_function_in_place_of_forward(place: Place, led: bool, change: A
     assert case.fast.misses == 1, case.fast.reason
 
 
-def test_functions_of_two_in_place_of_forward(place: Place) -> None:
-    """Which cannot be one object, since the inner one has an attribute."""
+def test_a_partial_object_of_another_in_place_of_forward(place: Place) -> None:
+    """Which Python does not make one of, since the inner one has an attribute."""
     module = Net().to(place.torch).eval()
     inner = partial_of(2.0, module)
-    inner.name = "inner"
-    module.forward = functools.partial(inner)
-    module.forward = functools.partial(lambda forward, x: forward(x) + 1, module.forward)
-    Case(place, module, place.randn(2, 4), led=True).serves(place.randn(2, 4))
+    inner.name = "inner"  # type: ignore[attr-defined]
+    module.forward = functools.partial(inner)  # type: ignore[method-assign]
+    case = Case(place, module, place.randn(2, 4), led=True)
+    case.serves(place.randn(2, 4))
+    inner.__setstate__((around, (3.0, *inner.args[1:]), {}, {}))
+    case.misses(place.randn(2, 4))
+
+
+@pytest.mark.parametrize("changed", [0, 1], ids=["its own", "the other"])
+def test_a_method_of_another_module_in_place_of_forward(place: Place, changed: int) -> None:
+    both = [Net().to(place.torch).eval() for _ in range(2)]
+    both[0].forward = both[1].forward  # type: ignore[method-assign]
+    case = Case(place, both[0], place.randn(2, 4), led=True)
+    case.serves(place.randn(2, 4))
+    if changed == 0:
+        both[0].register_forward_hook(lambda *given: given[2] * 100)
+    else:
+        both[1].scale = 2.5
+    case.misses(place.randn(2, 4))
 
 
 class Fields(nn.Module):

@@ -374,11 +374,8 @@ class _Bound:
     """None: torch's own."""
     arguments: tuple[Any, ...] = ()
     owners: tuple[Any, ...] = ()
-    """Who hold them."""
-
-    @property
-    def partials(self) -> list[functools.partial[Any]]:
-        return [each for each in self.owners if isinstance(each, functools.partial)]
+    """The module that has it as its `forward`, and the object whose method it is."""
+    partials: tuple[functools.partial[Any], ...] = ()
 
 
 def _bound(compiled: Any, code: types.CodeType) -> _Bound:
@@ -402,7 +399,8 @@ def _unbound(function: Any) -> _Bound:
     if isinstance(function, functools.partial) and not function.keywords:
         within = _unbound(function.func)
         arguments = (*within.arguments, *function.args)
-        return _Bound(within.function, arguments, (*within.owners, function))
+        partials = (*within.partials, function)
+        return dataclasses.replace(within, arguments=arguments, partials=partials)
     if isinstance(function, types.MethodType):
         return _Bound(function.__func__, (function.__self__,), (function.__self__,))
     return _Bound(function)
