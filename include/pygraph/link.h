@@ -11,7 +11,10 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "pygraph/handles.h"
@@ -80,13 +83,9 @@ struct LinkOptions {
   /// would need more is cut into parts, which are launched one after another:
   /// between them memory can be given back and taken.
   std::size_t peak_slack = ~std::size_t{0};
-  /// Lets nodes that do not depend on each other run side by side, in so many lanes; see
-  /// rethread.h. 1: the order of the capture.
-  std::size_t lanes = 1;
-  /// How many times the memory of an arena for the order of the capture lanes may take. Nodes
-  /// overtake no more of others than this allows. (An arena of 2 MiB costs nothing: torch's
-  /// allocator takes no less from the driver.)
-  double parallel_memory = 1.05;
+  /// Finds out what depends on what, for spread(). (Not of a graph that is cut, or that has so many
+  /// nodes that each pair of them cannot be looked at.)
+  bool independence = false;
 };
 
 /// Nodes of capture A that one operator launched: those created when `begin` nodes were there, up
@@ -130,11 +129,15 @@ struct PartSpan {
   auto operator<=>(const PartSpan&) const = default;
 };
 
-/// Regions of the program: the given ones in their order; then one per copy, its destination; then
-/// the pieces of the arena: one, unless pieces were asked for.
-struct LinkedGraph {
-  GraphHandle graph;  ///< copy of capture A, flattened, with the copies added; `image` is of it
-  Image image;
+/// What of a linked graph does not depend on each other, and what its scratch consists of.
+struct Independence;
+/// What the nodes of an operator do to a region.
+struct Mention;
+
+/// What is known of a linked graph. Regions of the program: the given ones in their order; then one
+/// per copy, its destination; then the pieces of the arena: one, unless pieces were asked for.
+struct LinkedImage {
+  Image image;      ///< of the graph
   LinkTable table;  ///< as compared; regions past the given ones are the graph's own allocations
   std::vector<Relocation> relocations;  ///< regions of the program; scratch folded to where it is
   std::vector<NumberWord> numbers;      ///< where the host numbers that were given stand
@@ -150,6 +153,9 @@ struct LinkedGraph {
   /// Per given region with the role kSpent: the last node during which it is in use. Others: 0.
   std::vector<std::uint32_t> last_nodes;
   std::size_t lanes = 1;  ///< that the nodes run in
+  /// When the last node ends, in us, if nodes take what spread() was told; 0: it was not.
+  double predicted_us = 0;
+  std::shared_ptr<const Independence> independence;  ///< if it was asked for
 
   /// Bytes of each piece of the arena, to be bound to regions arena, arena + 1, …: at least one.
   [[nodiscard]] const std::vector<std::size_t>& pieces() const noexcept { return layout.pieces; }
@@ -158,6 +164,10 @@ struct LinkedGraph {
   /// The parts that mention each region of the program, or have it in use, where it is spent;
   /// {0, 0} for those that none does.
   [[nodiscard]] std::vector<PartSpan> parts_of_regions() const;
+};
+
+struct LinkedGraph : LinkedImage {
+  GraphHandle graph;  ///< copy of capture A, flattened, with the copies added
 };
 
 /// A part of a linked graph, ready to become a Program with the regions of the whole.
@@ -178,11 +188,93 @@ std::vector<LinkedPart> take_apart(const Driver& driver, LinkedGraph linked);
 /// for a copy outside its region and for host numbers that cannot be found, DriverError.
 LinkedGraph link(const Driver& driver, const LinkRequest& request);
 
+/// A copy that does the same. Throws DriverError.
+LinkedGraph clone_of(const Driver& driver, const LinkedGraph& linked);
+
+struct SpreadOptions {
+  std::size_t lanes = 2;  ///< at most
+  /// What each node takes, in us (Stopwatch); none: all alike.
+  std::span<const double> node_us{};
+  /// How many times the memory of the arena of the graph that is spread lanes may take. Nodes
+  /// overtake no more of others than this allows. (An arena of 2 MiB costs nothing: torch's
+  /// allocator takes no less from the driver.)
+  double memory = 1.05;
+};
+
+/// A copy of a linked graph, with its `independence`, in which nodes that do not depend on each
+/// other run side by side (rethread.h), in the priority that the longest way to the end gives them.
+/// None where there is nothing to gain, memory does not allow it, or find_race() finds something.
+/// Throws DriverError.
+std::optional<LinkedGraph> spread(const Driver& driver, const LinkedGraph& linked,
+                                  const SpreadOptions& options);
+
 /// A copy of a linked graph of one part in which some nodes, drawn with `seed`, wait for up to 60
 /// us before they run. Where two lanes need an order that no edge gives them, the copy shows it.
 /// The copy's image does not have the delays. For the real driver, in a current context. Throws
 /// DriverError.
 LinkedGraph delayed(const Driver& driver, const LinkedGraph& linked, std::uint64_t seed);
+
+/// A copy of a linked graph that tells what its nodes take. For a chain: where nodes run side by
+/// side, what one takes depends on the others.
+class Stopwatch {
+ public:
+  /// Throws DriverError.
+  Stopwatch(const Driver& driver, const LinkedGraph& linked);
+
+  /// The copy, which records an event between any two nodes; its image does not have them. Once.
+  /// What is made of it must be gone before the stopwatch is.
+  LinkedGraph take() { return std::move(timed_); }
+
+  /// Per node, the us from when the one in front of it was done until it was, in the last launch,
+  /// which must have ended; none if the graph is no chain. Throws DriverError.
+  [[nodiscard]] std::vector<double> read() const;
+
+ private:
+  const Driver* driver_;
+  LinkedGraph timed_;
+  std::vector<EventHandle> events_;  ///< in front of the first node, and behind each
+};
+
+/// Looks on while a linked graph, with its `independence`, runs in the order of the capture: what
+/// its nodes are not said to write they must leave alone. Each region is copied behind each of its
+/// writers and in front of the next, and behind the last node that mentions it. Memory of the
+/// caller's that nobody is said to write is not looked at: it may be large, and the caller has it.
+class Observer {
+ public:
+  /// Two copies of a region that differ in nothing but `but`.
+  struct Pair {
+    std::uint64_t before;  ///< offsets of the copies in the observer's memory
+    std::uint64_t after;
+    std::uint64_t bytes;
+    std::span<const ByteSet> but;  ///< what the nodes between them are said to write
+    std::uint32_t first_node;      ///< those nodes
+    std::uint32_t last_node;
+  };
+
+  /// Throws std::invalid_argument where it is not known what nodes do.
+  explicit Observer(const LinkedGraph& linked);
+
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }  ///< that copies take
+  /// Valid as long as the observer and the linked graph are.
+  [[nodiscard]] const std::vector<Pair>& pairs() const noexcept { return pairs_; }
+  /// A clone that makes the copies, in `memory`. Throws DriverError.
+  [[nodiscard]] LinkedGraph observed(const Driver& driver, const LinkedGraph& linked,
+                                     CUdeviceptr memory) const;
+
+ private:
+  struct Copy {
+    std::uint32_t region;
+    std::uint32_t node;  ///< in front of which it is made
+    std::uint64_t bytes;
+    std::uint64_t offset;
+  };
+  std::size_t copy(std::uint32_t region, std::uint32_t node, std::uint64_t bytes);
+  void look_at(std::uint32_t region, std::uint64_t bytes, std::span<const Mention> mentions);
+
+  std::uint64_t bytes_ = 0;
+  std::vector<Copy> copies_;
+  std::vector<Pair> pairs_;
+};
 
 /// Memory of a device.
 struct MemoryRange {

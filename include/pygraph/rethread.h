@@ -100,18 +100,25 @@ using Edges = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
 /// order of the listing. Ascending.
 Edges true_dependencies(const Accesses& accesses);
 
+/// What running a node takes.
+struct NodeCost {
+  double us = 1;
+  bool fills = false;  ///< its blocks take all of the device: beside another such it gains nothing
+};
+
 struct Lanes {
   Edges edges;                        ///< ascending, the least that keep the order
   std::vector<std::uint32_t> lane{};  ///< per node
   std::size_t count = 0;              ///< lanes that have nodes
+  double us = 0;                      ///< when the last node is done
 };
 
 /// Gives each node, in the order of the listing, to the lane in which it would begin first, or to
-/// that of a node it waits for: one of `width` lanes. All are taken to run equally long.
-/// `windows`: how many of the nodes in front of it each may overtake, which bounds what is in use
-/// at the same time; 0: it runs behind all of them.
-Lanes in_lanes(const Edges& dependencies, std::size_t width,
-               std::span<const std::uint32_t> windows);
+/// that of a node it waits for: one of `width` lanes. `windows`: how many of the nodes in front of
+/// it each may overtake, which bounds what is in use at the same time; 0: it runs behind all of
+/// them. `costs`, by node.
+Lanes in_lanes(const Edges& dependencies, std::size_t width, std::span<const std::uint32_t> windows,
+               std::span<const NodeCost> costs);
 
 /// Two nodes that `order` does not order though they touch the same bytes and one writes, or though
 /// they are to stay in order; none: there is no race.

@@ -52,6 +52,12 @@ Program Linked::take_program() {
 
 namespace {
 
+/// A stopwatch, and the driver that it belongs to.
+struct TimedLinked {
+  const Driver* driver;
+  Stopwatch stopwatch;
+};
+
 /// Ends the capture on `stream`. A capture that something invalidated gives no graph: the error
 /// says so, and the stream is usable again.
 std::unique_ptr<CapturedGraph> end_capture(std::uint64_t stream, bool twin) {
@@ -309,6 +315,28 @@ void bind_link(nb::module_& module) {
             return counts;
           },
           "Per host number: in how many places kernels take it.")
+      .def_prop_ro(
+          "predicted_us", [](const Linked& self) { return self.graph.predicted_us; },
+          "When the last node ends, by the times that spread() was given.")
+      .def("clone",
+           [](const Linked& self) {
+             return std::make_unique<Linked>(
+                 Linked{self.driver, clone_of(*self.driver, self.graph)});
+           })
+      .def(
+          "spread",
+          [](const Linked& self, std::size_t lanes, const std::vector<double>& node_us,
+             double memory) -> std::unique_ptr<Linked> {
+            if (!node_us.empty() && node_us.size() != self.graph.image.nodes.size()) {
+              throw nb::value_error("node_us has not one time per node");
+            }
+            std::optional<LinkedGraph> made = spread(
+                *self.driver, self.graph, {.lanes = lanes, .node_us = node_us, .memory = memory});
+            return made ? std::make_unique<Linked>(Linked{self.driver, std::move(*made)}) : nullptr;
+          },
+          nb::arg("lanes"), nb::arg("node_us") = std::vector<double>(),
+          nb::arg("memory") = SpreadOptions{}.memory,
+          "A copy in at most so many lanes, or None; see spread() in link.h.")
       .def(
           "delayed",
           [](const Linked& self, std::uint64_t seed) {
@@ -317,6 +345,52 @@ void bind_link(nb::module_& module) {
           },
           nb::arg("seed"), "A copy with delays; see delayed() in link.h.")
       .def("program", &Linked::take_program, "The program; takes the graph, so only once.");
+  nb::class_<ByteSet>(module, "ByteSet", "See rethread.h.")
+      .def_ro("offset", &ByteSet::offset)
+      .def_ro("item_bytes", &ByteSet::item_bytes)
+      .def_prop_ro("dimensions", [](const ByteSet& self) {
+        std::vector<std::pair<std::uint64_t, std::uint64_t>> found;
+        for (const ByteSet::Dimension& each : self.dimensions) {
+          found.emplace_back(each.size, each.stride);
+        }
+        return found;
+      });
+  nb::class_<Observer::Pair>(module, "ObservedPair", "See link.h.")
+      .def_ro("before", &Observer::Pair::before)
+      .def_ro("after", &Observer::Pair::after)
+      .def_ro("bytes", &Observer::Pair::bytes)
+      .def_prop_ro("but",
+                   [](const Observer::Pair& self) {
+                     return std::vector<ByteSet>(self.but.begin(), self.but.end());
+                   })
+      .def_ro("first_node", &Observer::Pair::first_node)
+      .def_ro("last_node", &Observer::Pair::last_node);
+  nb::class_<Observer>(module, "Observer", "See link.h.")
+      .def(
+          "__init__",
+          [](Observer* self, const Linked& linked) { new (self) Observer(linked.graph); },
+          nb::arg("linked"), nb::keep_alive<1, 2>())
+      .def_prop_ro("bytes", &Observer::bytes)
+      .def_prop_ro("pairs", &Observer::pairs)
+      .def(
+          "observed",
+          [](const Observer& self, const Linked& linked, CUdeviceptr memory) {
+            return std::make_unique<Linked>(
+                Linked{linked.driver, self.observed(*linked.driver, linked.graph, memory)});
+          },
+          nb::arg("linked"), nb::arg("memory"));
+  nb::class_<TimedLinked>(module, "Stopwatch", "See link.h.")
+      .def(
+          "__init__",
+          [](TimedLinked* self, const Linked& linked) {
+            new (self) TimedLinked{linked.driver, Stopwatch(*linked.driver, linked.graph)};
+          },
+          nb::arg("linked"))
+      .def("take",
+           [](TimedLinked& self) {
+             return std::make_unique<Linked>(Linked{self.driver, self.stopwatch.take()});
+           })
+      .def("read", [](const TimedLinked& self) { return self.stopwatch.read(); });
 
   using Pairs = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
   module.def(
@@ -326,7 +400,7 @@ void bind_link(nb::module_& module) {
          const std::vector<CopyOut>& copies, const Pairs& operators, bool share_scratch,
          bool arena_in_pieces, std::uint64_t smallest_loan, std::uint64_t peak_slack,
          const std::vector<HostNumber>& numbers, const std::vector<KnownNodes>& known,
-         std::uint64_t lanes, const std::vector<int>& devices) {
+         bool independence, const std::vector<int>& devices) {
         std::vector<OperatorSpan> spans;
         spans.reserve(operators.size());
         for (const auto& [begin, end] : operators) {
@@ -348,7 +422,7 @@ void bind_link(nb::module_& module) {
                                               .arena_in_pieces = arena_in_pieces,
                                               .smallest_loan = smallest_loan,
                                               .peak_slack = peak_slack,
-                                              .lanes = lanes}};
+                                              .independence = independence}};
         return std::make_unique<Linked>(Linked{&driver, link(driver, request)});
       },
       nb::arg("a"), nb::arg("b"), nb::arg("regions"), nb::arg("phantom_begin"),
@@ -358,7 +432,7 @@ void bind_link(nb::module_& module) {
       nb::arg("smallest_loan") = LinkOptions{}.smallest_loan,
       nb::arg("peak_slack") = LinkOptions{}.peak_slack,
       nb::arg("numbers") = std::vector<HostNumber>(), nb::arg("known") = std::vector<KnownNodes>(),
-      nb::arg("lanes") = LinkOptions{}.lanes, nb::arg("devices") = std::vector<int>(),
+      nb::arg("independence") = LinkOptions{}.independence, nb::arg("devices") = std::vector<int>(),
       "Links two captures (CUgraph handles as integers). Copies are made at the end of the graph, "
       "into region copy_regions[0] + i; `operators` are the nodes that were launched together, as "
       "(count before, count after). `devices`: that regions are numbered by. The rest: "

@@ -50,7 +50,7 @@ LinkedPart part(const Driver& driver, const LinkedGraph& whole, std::uint32_t be
 
 }  // namespace
 
-std::vector<PartSpan> LinkedGraph::parts_of_regions() const {
+std::vector<PartSpan> LinkedImage::parts_of_regions() const {
   std::vector<PartSpan> found(region_count());
   std::vector<bool> seen(region_count());
   for (const Relocation& relocation :

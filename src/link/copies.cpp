@@ -89,6 +89,22 @@ void check_copies(std::span<const CopyOut> copies, std::span<const LinkRegion> r
   }
 }
 
+Node add_copy(const Driver& driver, CUgraph graph, std::span<const CUgraphNode> before,
+              CUdeviceptr at, std::size_t bytes, CUcontext context) {
+  const CUDA_MEMCPY3D params = copy_onto_itself(at, bytes);
+  Node node;
+  node.shape.context = context;
+  driver.check(driver.api.cuGraphAddMemcpyNode(&node.handle, graph, before.data(), before.size(),
+                                               &params, context),
+               "cuGraphAddMemcpyNode", fmt::format("a copy of {} bytes", bytes));
+  node.kind = NodeKind::kMemcpy;
+  node.form = ParameterForm::kStruct;
+  node.block.resize(sizeof params);
+  std::memcpy(node.block.data(), &params, sizeof params);
+  node.words = {offsetof(CUDA_MEMCPY3D, srcDevice), offsetof(CUDA_MEMCPY3D, dstDevice)};
+  return node;
+}
+
 void add_copies(const Driver& driver, const LinkRequest& request, LinkedGraph& linked) {
   const std::span<const CopyOut> copies = request.copies;
   if (copies.empty()) {
@@ -108,19 +124,9 @@ void add_copies(const Driver& driver, const LinkRequest& request, LinkedGraph& l
       continue;
     }
     const LinkRegion& source = request.regions[copies[i].region];
-    const CUDA_MEMCPY3D params =
-        copy_onto_itself(source.place.a + copies[i].offset, copies[i].bytes);
     const CUcontext context = request.contexts.empty() ? current : request.contexts[source.device];
-    Node node;
-    node.shape.context = context;
-    driver.check(driver.api.cuGraphAddMemcpyNode(&node.handle, graph, handles.data(),
-                                                 handles.size(), &params, context),
-                 "cuGraphAddMemcpyNode", fmt::format("copy {} of region {}", i, copies[i].region));
-    node.kind = NodeKind::kMemcpy;
-    node.form = ParameterForm::kStruct;
-    node.block.resize(sizeof params);
-    std::memcpy(node.block.data(), &params, sizeof params);
-    node.words = {offsetof(CUDA_MEMCPY3D, srcDevice), offsetof(CUDA_MEMCPY3D, dstDevice)};
+    Node node = add_copy(driver, graph, handles, source.place.a + copies[i].offset, copies[i].bytes,
+                         context);
     const auto index = static_cast<std::uint32_t>(image.nodes.size());
     linked.relocations.push_back(
         {index, node.words[0], copies[i].region, static_cast<std::int64_t>(copies[i].offset)});

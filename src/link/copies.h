@@ -16,4 +16,9 @@ void check_copies(std::span<const CopyOut> copies, std::span<const LinkRegion> r
 /// it, and by whatever pointer.
 void add_copies(const Driver& driver, const LinkRequest& request, LinkedGraph& linked);
 
+/// Adds a node to the graph that copies `bytes` bytes, from `at` to `at` as yet, behind `before`.
+/// The node, with words for both ends; no relocations. Throws DriverError.
+Node add_copy(const Driver& driver, CUgraph graph, std::span<const CUgraphNode> before,
+              CUdeviceptr at, std::size_t bytes, CUcontext context);
+
 }  // namespace pygraph

@@ -53,27 +53,8 @@ CUfunction spin(const Driver& driver) {
 }  // namespace
 
 LinkedGraph delayed(const Driver& driver, const LinkedGraph& linked, std::uint64_t seed) {
-  LinkedGraph made;
-  made.image = linked.image;
-  made.table = linked.table;
-  made.relocations = linked.relocations;
-  made.numbers = linked.numbers;
-  made.number_count = linked.number_count;
-  made.first_copy = linked.first_copy;
-  made.arena = linked.arena;
-  made.layout = linked.layout;
-  made.mentions = linked.mentions;
-  made.spans = linked.spans;
-  made.last_nodes = linked.last_nodes;
-  made.lanes = linked.lanes;
-  CUgraph clone = nullptr;
-  driver.check(driver.api.cuGraphClone(&clone, linked.graph.get()), "cuGraphClone",
-               "the linked graph");
-  made.graph = GraphHandle(driver, clone);
-  for (Node& node : made.image.nodes) {
-    driver.check(driver.api.cuGraphNodeFindInClone(&node.handle, node.handle, clone),
-                 "cuGraphNodeFindInClone", "the linked graph");
-  }
+  LinkedGraph made = clone_of(driver, linked);
+  CUgraph graph = made.graph.get();
   std::vector<std::vector<CUgraphNode>> before(made.image.nodes.size());
   for (const auto& [from, to] : made.image.edges) {
     before[to].push_back(made.image.nodes[from].handle);
@@ -91,11 +72,11 @@ LinkedGraph delayed(const Driver& driver, const LinkedGraph& linked, std::uint64
     params.blockDimX = params.blockDimY = params.blockDimZ = 1;
     params.kernelParams = parameters;
     CUgraphNode delay = nullptr;
-    driver.check(driver.api.cuGraphAddKernelNode(&delay, clone, before[node].data(),
+    driver.check(driver.api.cuGraphAddKernelNode(&delay, graph, before[node].data(),
                                                  before[node].size(), &params),
                  "cuGraphAddKernelNode", "a delay");
     const CUgraphNode delayed_node = made.image.nodes[node].handle;
-    driver.check(driver.api.cuGraphAddDependencies(clone, &delay, &delayed_node, nullptr, 1),
+    driver.check(driver.api.cuGraphAddDependencies(graph, &delay, &delayed_node, nullptr, 1),
                  "cuGraphAddDependencies", fmt::format("node {} and its delay", node));
   }
   return made;

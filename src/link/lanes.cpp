@@ -17,15 +17,92 @@ constexpr std::size_t kFreeBytes = std::size_t{2} << 20;
 
 /// Whether all blocks of a kernel must be resident at once, since they wait for each other: beside
 /// another of its kind neither might get the room.
-bool is_cooperative(const Driver& driver, const Node& node) {
-  if (node.kind != NodeKind::kKernel) {
-    return false;
-  }
+bool is_cooperative(const Driver& driver, const Node& kernel) {
   CUkernelNodeAttrValue value{};
   driver.check(driver.api.cuGraphKernelNodeGetAttribute(
-                   node.handle, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, &value),
+                   kernel.handle, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, &value),
                "cuGraphKernelNodeGetAttribute", "the linked graph");
   return value.cooperative != 0;
+}
+
+int processors_of(const Driver& driver) {
+  CUdevice device = 0;
+  driver.check(driver.api.cuCtxGetDevice(&device), "cuCtxGetDevice");
+  int count = 0;
+  driver.check(
+      driver.api.cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
+      "cuDeviceGetAttribute");
+  return count;
+}
+
+/// Whether a kernel has as many blocks as the device has room for, or more.
+bool fills_device(const Driver& driver, const LaunchShape& shape, int processors) {
+  // A kernel without a context may stand for a function (driver API, Occupancy).
+  CUfunction function =
+      shape.function != nullptr ? shape.function : reinterpret_cast<CUfunction>(shape.kernel);
+  const std::uint32_t threads = shape.block[0] * shape.block[1] * shape.block[2];
+  int resident = 0;
+  driver.check(driver.api.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                   &resident, function, static_cast<int>(threads), shape.shared_bytes),
+               "cuOccupancyMaxActiveBlocksPerMultiprocessor", kernel_name(driver, shape));
+  const std::uint64_t blocks = std::uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
+  return blocks >= static_cast<std::uint64_t>(resident) * static_cast<std::uint64_t>(processors);
+}
+
+/// By region; nodes of one operator together.
+std::vector<std::vector<Mention>> mentions_of(const Accesses& accesses, std::size_t regions) {
+  const auto nodes = static_cast<std::uint32_t>(accesses.of_node.size());
+  std::vector<bool> goes_on(nodes);  // the operator of the node in front of it
+  for (const auto& [before, after] : accesses.together) {
+    goes_on[after] = goes_on[after] || before + 1 == after;
+  }
+  std::vector<std::vector<Mention>> found(regions);
+  std::uint32_t first = 0;
+  for (std::uint32_t node = 0; node < nodes; ++node) {
+    first = goes_on[node] ? first : node;
+    if (node + 1 < nodes && goes_on[node + 1]) {
+      continue;
+    }
+    for (const Access& access : accesses.of_node[node]) {
+      if (access.region >= kOrder) {
+        continue;
+      }
+      std::vector<Mention>& all = found[access.region];
+      if (all.empty() || all.back().last != node) {
+        all.push_back({first, node, {}});
+      }
+      if (access.writes) {
+        all.back().writes.push_back(access.bytes);
+      }
+    }
+  }
+  return found;
+}
+
+std::vector<bool> kept_by_caller(const LinkRequest& request, std::size_t regions) {
+  std::vector<bool> found(regions);
+  for (std::size_t region = 0; region < request.regions.size(); ++region) {
+    const RegionRole role = request.regions[region].role;
+    found[region] = role == RegionRole::kOwn || role == RegionRole::kSpent;
+  }
+  return found;
+}
+
+std::vector<std::size_t> bytes_of(const LinkRequest& request, const Scratch& scratch,
+                                  std::size_t regions) {
+  std::vector<std::size_t> found(regions);
+  for (std::uint32_t region = 0; region < regions; ++region) {
+    const std::size_t given = request.regions.size();
+    if (scratch.holds(region)) {
+      found[region] = scratch.bytes_of(region);
+    } else if (region < given) {
+      const LinkRegion& each = request.regions[region];
+      found[region] = each.role == RegionRole::kOwn ? each.place.bytes : each.used_bytes;
+    } else if (region - given < request.copies.size()) {
+      found[region] = request.copies[region - given].bytes;
+    }
+  }
+  return found;
 }
 
 /// Accesses to the memory that scratch was laid out in, where two regions may share bytes.
@@ -107,8 +184,18 @@ bool narrow(std::vector<std::uint32_t>& windows, const std::vector<std::size_t>&
   return smaller;
 }
 
-/// The graph's edges, which are those of `image`, become `edges`.
-void thread(const Driver& driver, CUgraph graph, const Image& image, const Edges& edges) {
+}  // namespace
+
+Layout lay_out_for(const NodeOrder& order, const Scratch& scratch, const LinkOptions& options) {
+  return lay_out(scratch.buffers(), order,
+                 {.share = options.share_scratch,
+                  .in_pieces = options.arena_in_pieces,
+                  .lenders = scratch.lenders(),
+                  .smallest_loan = options.smallest_loan});
+}
+
+void thread(const Driver& driver, const LinkedGraph& linked, const Edges& edges) {
+  CUgraph graph = linked.graph.get();
   const GraphStructure before = read_structure(driver, graph);
   std::vector<CUgraphNode> from;
   std::vector<CUgraphNode> to;
@@ -124,70 +211,98 @@ void thread(const Driver& driver, CUgraph graph, const Image& image, const Edges
   from.clear();
   to.clear();
   for (const auto& [first, second] : edges) {
-    from.push_back(image.nodes[first].handle);
-    to.push_back(image.nodes[second].handle);
+    from.push_back(linked.image.nodes[first].handle);
+    to.push_back(linked.image.nodes[second].handle);
   }
   driver.check(
       driver.api.cuGraphAddDependencies(graph, from.data(), to.data(), nullptr, from.size()),
       "cuGraphAddDependencies", "the linked graph");
 }
 
-}  // namespace
-
-Layout lay_out_for(const NodeOrder& order, const Scratch& scratch, const LinkOptions& options) {
-  return lay_out(scratch.buffers(), order,
-                 {.share = options.share_scratch,
-                  .in_pieces = options.arena_in_pieces,
-                  .lenders = scratch.lenders(),
-                  .smallest_loan = options.smallest_loan});
+void fold_scratch(const Scratch& scratch, LinkedGraph& linked) {
+  for (Relocation& relocation : linked.relocations) {
+    if (scratch.holds(relocation.region)) {
+      scratch.move(relocation, linked.layout, linked.arena);
+    }
+  }
 }
 
-void spread_over_lanes(const Driver& driver, const LinkRequest& request,
-                       std::span<const Region> places, const Scratch& scratch,
-                       LinkedGraph& linked) {
-  const LinkOptions& options = request.options;
-  const std::size_t nodes = linked.image.nodes.size();
-  if (nodes > kMostNodes) {
-    return;
+std::shared_ptr<const Independence> find_independence(const Driver& driver,
+                                                      const LinkRequest& request,
+                                                      std::span<const Region> places,
+                                                      const Scratch& scratch,
+                                                      const LinkedGraph& linked) {
+  const std::vector<Node>& nodes = linked.image.nodes;
+  if (nodes.size() > kMostNodes) {
+    return nullptr;
   }
   Accesses accesses =
       accesses_of(linked.image, linked.relocations, linked.table.foreign, places, request.known);
-  for (std::size_t node = 0; node < nodes; ++node) {
-    if (is_cooperative(driver, linked.image.nodes[node])) {
-      accesses.barrier[node] = true;
+  const int processors = processors_of(driver);
+  std::vector<bool> fills(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].kind == NodeKind::kKernel) {
+      accesses.barrier[i] = accesses.barrier[i] || is_cooperative(driver, nodes[i]);
+      fills[i] = fills_device(driver, nodes[i].shape, processors);
     }
   }
-  const Edges dependencies = true_dependencies(accesses);
-  const auto limit = std::max(
-      kFreeBytes,
-      static_cast<std::size_t>(options.parallel_memory * static_cast<double>(linked.layout.bytes)));
+  Edges dependencies = true_dependencies(accesses);
+  const std::size_t regions = scratch.regions();
+  std::vector<std::vector<Mention>> mentions = mentions_of(accesses, regions);
+  return std::make_shared<const Independence>(
+      Independence{std::move(accesses), std::move(mentions), bytes_of(request, scratch, regions),
+                   kept_by_caller(request, regions), std::move(dependencies), std::move(fills),
+                   scratch, linked.relocations, request.options});
+}
+
+std::optional<LinkedGraph> spread(const Driver& driver, const LinkedGraph& linked,
+                                  const SpreadOptions& options) {
+  if (linked.independence == nullptr) {
+    return std::nullopt;
+  }
+  const Independence& known = *linked.independence;
+  const std::size_t nodes = linked.image.nodes.size();
+  std::vector<NodeCost> costs(nodes);
+  for (std::size_t i = 0; i < nodes; ++i) {
+    costs[i].fills = known.fills[i];
+    if (!options.node_us.empty()) {
+      costs[i].us = options.node_us[i];
+    }
+  }
+  const auto limit =
+      std::max(kFreeBytes,
+               static_cast<std::size_t>(options.memory * static_cast<double>(linked.layout.bytes)));
   std::vector<std::uint32_t> windows(nodes, static_cast<std::uint32_t>(nodes));
   while (true) {
-    Lanes lanes = in_lanes(dependencies, options.lanes, windows);
-    if (lanes.count == 1) {
-      return;
+    Lanes lanes = in_lanes(known.dependencies, options.lanes, windows, costs);
+    if (lanes.count <= 1) {
+      return std::nullopt;
     }
     Image image;
     image.nodes.resize(nodes);
     image.edges = std::move(lanes.edges);
     const NodeOrder order(image);
-    Layout layout = lay_out_for(order, scratch, options);
+    Layout layout = lay_out_for(order, known.scratch, known.options);
     if (layout.bytes > limit) {
-      if (!narrow(windows, memory_by_node(scratch.buffers(), order), limit)) {
-        return;
+      if (!narrow(windows, memory_by_node(known.scratch.buffers(), order), limit)) {
+        return std::nullopt;
       }
       continue;
     }
-    if (find_race(placed(accesses, scratch, layout, linked.arena), order)) {
-      return;
+    if (find_race(placed(known.accesses, known.scratch, layout, linked.arena), order)) {
+      return std::nullopt;
     }
-    thread(driver, linked.graph.get(), linked.image, image.edges);
-    linked.image.edges = std::move(image.edges);
-    linked.image.programmatic.clear();
-    linked.layout = std::move(layout);
-    linked.spans.assign(linked.layout.pieces.size(), {});
-    linked.lanes = lanes.count;
-    return;
+    LinkedGraph made = clone_of(driver, linked);
+    thread(driver, made, image.edges);
+    made.image.edges = std::move(image.edges);
+    made.image.programmatic.clear();
+    made.layout = std::move(layout);
+    made.spans.assign(made.layout.pieces.size(), {});
+    made.relocations = known.relocations;
+    fold_scratch(known.scratch, made);
+    made.lanes = lanes.count;
+    made.predicted_us = options.node_us.empty() ? 0 : lanes.us;
+    return made;
   }
 }
 

@@ -9,11 +9,37 @@ namespace pygraph {
 /// The layout of scratch for a graph of one part.
 Layout lay_out_for(const NodeOrder& order, const Scratch& scratch, const LinkOptions& options);
 
-/// Replaces the edges of a linked graph, which is laid out, by those of lanes, and lays it out
-/// again: no more than were asked for, and as its memory allows. Leaves it as it is where lanes
-/// gain nothing, or a check finds two nodes that share bytes and no order. Throws DriverError.
-/// `places`: of the given regions.
-void spread_over_lanes(const Driver& driver, const LinkRequest& request,
-                       std::span<const Region> places, const Scratch& scratch, LinkedGraph& linked);
+/// What the nodes [first, last], which one operator launched, do to a region.
+struct Mention {
+  std::uint32_t first;
+  std::uint32_t last;
+  std::vector<ByteSet> writes;  ///< none: they read
+};
+
+struct Independence {
+  Accesses accesses;
+  std::vector<std::vector<Mention>> mentions;  ///< by region, ascending
+  std::vector<std::size_t> bytes;              ///< by region: what nodes may write of it
+  std::vector<bool> kept;  ///< by region: has the caller's values, and keeps them
+  Edges dependencies;
+  std::vector<bool> fills;  ///< per node: its blocks take all of the device
+  Scratch scratch;
+  std::vector<Relocation> relocations;  ///< scratch in regions of its own
+  LinkOptions options;
+};
+
+/// Of a linked graph whose relocations still have scratch in regions of its own. Null for a graph
+/// of more nodes than can be looked at. Throws DriverError. `places`: of the given regions.
+std::shared_ptr<const Independence> find_independence(const Driver& driver,
+                                                      const LinkRequest& request,
+                                                      std::span<const Region> places,
+                                                      const Scratch& scratch,
+                                                      const LinkedGraph& linked);
+
+/// The edges of the graph become `edges`, between nodes of its image. Throws DriverError.
+void thread(const Driver& driver, const LinkedGraph& linked, const Edges& edges);
+
+/// Relocations of scratch become relocations of what the scratch was laid out in.
+void fold_scratch(const Scratch& scratch, LinkedGraph& linked);
 
 }  // namespace pygraph

@@ -153,18 +153,11 @@ void cut_into_parts(LinkContext& context) {
   }
 }
 
-void run_side_by_side(LinkContext& context) {
-  if (context.linked.cuts.empty() && context.request.options.lanes > 1) {
+void find_what_is_independent(LinkContext& context) {
+  if (context.linked.cuts.empty() && context.request.options.independence) {
     const auto given = std::span(context.places).first(context.request.regions.size());
-    spread_over_lanes(context.driver, context.request, given, context.scratch, context.linked);
-  }
-}
-
-void fold_scratch(LinkContext& context) {
-  for (Relocation& relocation : context.linked.relocations) {
-    if (context.scratch.holds(relocation.region)) {
-      context.scratch.move(relocation, context.linked.layout, context.linked.arena);
-    }
+    context.linked.independence =
+        find_independence(context.driver, context.request, given, context.scratch, context.linked);
   }
 }
 
@@ -223,12 +216,12 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
   // Where that takes more at once than it must, the graph is cut, and its scratch laid out again.
   cut_into_parts(context);
 
-  // What does not depend on each other runs side by side, as far as memory allows, in a graph of
-  // one part. Behind this the edges are complete.
-  run_side_by_side(context);
+  // What does not depend on each other, in a graph of one part, for who has that run side by side
+  // (spread). Relocations still tell pieces of scratch apart here.
+  find_what_is_independent(context);
 
   // Relocations of scratch become relocations of what the scratch was laid out in.
-  fold_scratch(context);
+  fold_scratch(context.scratch, context.linked);
   return std::move(context.linked);
 }
 

@@ -32,6 +32,7 @@ class Scratch {
   [[nodiscard]] std::span<const Buffer> spent() const noexcept { return spent_; }
   /// Per given region with the role kSpent the last of those nodes; 0 for all others.
   [[nodiscard]] std::vector<std::uint32_t> last_nodes() const;
+  [[nodiscard]] std::size_t regions() const noexcept { return buffer_of_.size(); }  ///< in all
   [[nodiscard]] bool holds(std::uint32_t region) const { return buffer_of_[region] != kNone; }
   /// Of a region that it holds.
   [[nodiscard]] std::size_t bytes_of(std::uint32_t region) const {

@@ -117,8 +117,8 @@ Edges true_dependencies(const Accesses& accesses) {
   return edges;
 }
 
-Lanes in_lanes(const Edges& dependencies, std::size_t width,
-               std::span<const std::uint32_t> windows) {
+Lanes in_lanes(const Edges& dependencies, std::size_t width, std::span<const std::uint32_t> windows,
+               std::span<const NodeCost> costs) {
   const auto count = static_cast<std::uint32_t>(windows.size());
   Lanes found{.edges = {}, .lane = std::vector<std::uint32_t>(count)};
   std::vector<std::vector<std::uint32_t>> before(count);
@@ -126,16 +126,17 @@ Lanes in_lanes(const Edges& dependencies, std::size_t width,
     before[to].push_back(from);
   }
   struct Lane {
-    std::uint32_t free = 0;
+    double free = 0;
     std::vector<std::uint32_t> nodes{};
   };
   std::vector<Lane> lanes(std::max<std::size_t>(width, 1));
-  std::vector<std::uint32_t> done(count);
+  std::vector<double> done(count);
+  double full_until = 0;
   Before reach(count);
   for (std::uint32_t node = 0; node < count; ++node) {
     std::vector<std::uint32_t>& waits_for = before[node];
     const std::uint32_t overtaken = node - std::min(node, windows[node]);
-    std::uint32_t ready = 0;
+    double ready = costs[node].fills ? full_until : 0;
     for (const Lane& lane : lanes) {  // the last of each that it may not overtake
       const auto after = std::lower_bound(lane.nodes.begin(), lane.nodes.end(), overtaken);
       if (after != lane.nodes.begin()) {
@@ -151,8 +152,8 @@ Lanes in_lanes(const Edges& dependencies, std::size_t width,
     };
     std::size_t chosen = 0;
     for (std::size_t i = 1; i < lanes.size(); ++i) {
-      const std::uint32_t begins = std::max(lanes[i].free, ready);
-      const std::uint32_t best = std::max(lanes[chosen].free, ready);
+      const double begins = std::max(lanes[i].free, ready);
+      const double best = std::max(lanes[chosen].free, ready);
       if (begins < best || (begins == best && follows(lanes[i]) && !follows(lanes[chosen]))) {
         chosen = i;
       }
@@ -162,7 +163,9 @@ Lanes in_lanes(const Edges& dependencies, std::size_t width,
       waits_for.push_back(lane.nodes.back());
     }
     found.count += lane.nodes.empty() ? 1 : 0;
-    done[node] = lane.free = std::max(lane.free, ready) + 1;
+    done[node] = lane.free = std::max(lane.free, ready) + costs[node].us;
+    full_until = costs[node].fills ? lane.free : full_until;
+    found.us = std::max(found.us, lane.free);
     lane.nodes.push_back(node);
     found.lane[node] = static_cast<std::uint32_t>(chosen);
     add_least(found.edges, reach, node, std::move(waits_for));

@@ -1,6 +1,7 @@
 // Instantiated graphs. An exec's list of work is shared with the launches that are in flight, and
 // copied before it changes while one is: an update changes future launches only, as on the driver.
 #include <algorithm>
+#include <queue>
 #include <random>
 
 #include "twin/entry.h"
@@ -112,25 +113,28 @@ std::shared_ptr<const WorkList> in_another_order(const Exec& exec, std::uint64_t
   const std::size_t count = exec.works->size();
   std::vector<std::size_t> waits_for(count);
   std::vector<std::vector<std::size_t>> behind(count);
-  std::vector<std::size_t> ready;
+  // The node with the highest number of those that may run is next. Were each drawn when it may,
+  // one that may early would seldom stay behind one that has many in front of it.
+  std::vector<std::uint64_t> numbers(count);
+  std::priority_queue<std::pair<std::uint64_t, std::size_t>> ready;
   for (std::size_t i = 0; i < count; ++i) {
+    numbers[i] = random();
     waits_for[i] = exec.dependencies[i].size();
     for (const std::size_t before : exec.dependencies[i]) {
       behind[before].push_back(i);
     }
     if (waits_for[i] == 0) {
-      ready.push_back(i);
+      ready.emplace(numbers[i], i);
     }
   }
   auto works = std::make_shared<WorkList>();
   while (!ready.empty()) {
-    std::swap(ready[random() % ready.size()], ready.back());
-    const std::size_t next = ready.back();
-    ready.pop_back();
+    const std::size_t next = ready.top().second;
+    ready.pop();
     works->push_back((*exec.works)[next]);
     for (const std::size_t each : behind[next]) {
       if (--waits_for[each] == 0) {
-        ready.push_back(each);
+        ready.emplace(numbers[each], each);
       }
     }
   }

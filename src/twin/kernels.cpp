@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 
 #include "twin/entry.h"
@@ -182,6 +183,17 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute, int) {
 CUresult cuKernelSetAttribute(CUfunction_attribute, int, CUkernel kernel, CUdevice) {
   const Lock lock;
   return find_kernel(function_of(kernel)) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+
+/// No kernel fills the twin: they run one after the other.
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int,
+                                                     std::size_t) {
+  const Lock lock;
+  if (find_kernel(function) == nullptr) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  *blocks = std::numeric_limits<int>::max();
+  return CUDA_SUCCESS;
 }
 
 CUresult cuFuncGetName(const char** name, CUfunction function) {

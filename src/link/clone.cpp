@@ -1,0 +1,17 @@
+#include "pygraph/link.h"
+
+namespace pygraph {
+
+LinkedGraph clone_of(const Driver& driver, const LinkedGraph& linked) {
+  CUgraph clone = nullptr;
+  driver.check(driver.api.cuGraphClone(&clone, linked.graph.get()), "cuGraphClone",
+               "the linked graph");
+  LinkedGraph made{linked, GraphHandle(driver, clone)};
+  for (Node& node : made.image.nodes) {
+    driver.check(driver.api.cuGraphNodeFindInClone(&node.handle, node.handle, clone),
+                 "cuGraphNodeFindInClone", "the linked graph");
+  }
+  return made;
+}
+
+}  // namespace pygraph
