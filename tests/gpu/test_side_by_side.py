@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import pygraph
+from pygraph.capturing import observing
 from pygraph.operators import accesses
 
 
@@ -63,21 +64,23 @@ def test_branches_run_side_by_side(parallel: int) -> None:
     assert report.arena_bytes <= max(1.05 * serial.arena_bytes, 2 << 20)
 
 
-def test_an_order_that_is_missing_is_found_by_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_that_is_missing_is_found_by_the_proof(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nobody writes, it is said, so nothing waits."""
     model = net()
     expected = results(model, "off")
     monkeypatch.setattr(accesses, "writing", accesses.reading)
+    monkeypatch.setattr(observing, "fault", lambda *_: None)
     found = results(model, 16)
     report = pygraph.report().graphs[-1]
     assert all(map(torch.equal, found, expected))
     assert report.lanes == 1 and report.state == "graphed"
+    assert "lanes a proof failed" in caplog.text
 
 
-def test_an_order_that_is_missing_shows_in_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One kernel in five is said to write nothing. Without delays the order is often right."""
-    model = net()
-    expected = results(model, "off")
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel in five is said to write nothing."""
     real, calls = accesses.writing, [0]
 
     def sometimes(tensor: torch.Tensor) -> Any:
@@ -85,7 +88,90 @@ def test_an_order_that_is_missing_shows_in_delays(monkeypatch: pytest.MonkeyPatc
         return accesses.reading(tensor) if calls[0] % 5 == 0 else real(tensor)
 
     monkeypatch.setattr(accesses, "writing", sometimes)
+
+
+def test_an_order_that_is_missing_shows_in_delays(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without them the order is often right."""
+    model = net()
+    expected = results(model, "off")
+    seldom(monkeypatch)
+    monkeypatch.setattr(observing, "fault", lambda *_: None)
     found = results(model, 4)
     report = pygraph.report().graphs[-1]
     assert all(map(torch.equal, found, expected))
     assert report.lanes == 1 and report.state == "graphed"
+    assert "lanes a proof failed" in caplog.text
+
+
+def test_what_nobody_has_said_to_be_written_is_found(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = net()
+    expected = results(model, "off")
+    seldom(monkeypatch)
+    found = results(model, 4)
+    report = pygraph.report().graphs[-1]
+    assert all(map(torch.equal, found, expected))
+    assert report.lanes == 1 and report.state == "graphed"
+    assert "writes memory that it is not said to write" in caplog.text
+
+
+def test_clocks_choose_lanes_for_branches() -> None:
+    """Four branches of short kernels: more than one lane is faster on any GPU."""
+    model = net()
+    expected = results(model, "off")
+    found = results(model, "auto")
+    report = pygraph.report().graphs[-1]
+    assert all(map(torch.equal, found, expected))
+    assert report.lanes > 1 and report.proof_passed
+    (chosen,) = [each for each in report.selection if each.what == "lanes"]
+    assert chosen.graph and chosen.with_us["latency"] < chosen.without_us["latency"]
+    assert chosen.with_us["pipelined"] <= chosen.without_us["pipelined"]
+
+
+class Steps(nn.Module):
+    """A chain with two large kernels that do not depend on each other: each fills the GPU."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x @ x, y @ y
+
+
+def test_clocks_leave_kernels_that_fill_the_gpu_in_a_row() -> None:
+    torch._dynamo.reset()
+    pygraph.reset()
+    options = {"select": "always", "parallel": "auto"}
+    made = torch.compile(Steps(), backend="pygraph", options=options)
+    with torch.no_grad():
+        for _ in range(4):
+            x, y = (torch.randn(4096, 4096, device="cuda").half() for _ in range(2))
+            assert all(map(torch.equal, made(x, y), Steps()(x, y)))
+    assert pygraph.report().graphs[-1].lanes == 1
+
+
+def test_a_state_that_moves_on_is_where_it_would_be() -> None:
+    """Clocks and observation run the graph many times."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("at", torch.zeros((), dtype=torch.long))
+            self.register_buffer("seen", torch.zeros(8, 64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen.index_copy_(0, self.at.view(1), x.view(1, -1))  # the ninth would raise
+            self.at.add_(1)
+            return torch.stack([(self.seen * n).sum(0).cos() for n in range(4)])
+
+    torch._dynamo.reset()
+    pygraph.reset()
+    model, expected = Counting().cuda(), Counting().cuda()
+    options = {"select": "always", "parallel": "auto"}
+    made = torch.compile(model, backend="pygraph", options=options)
+    with torch.no_grad():
+        for _ in range(8):
+            x = torch.randn(64, device="cuda")
+            torch.testing.assert_close(made(x), expected(x))
+    torch.cuda.synchronize()
+    assert int(model.at) == 8 and torch.equal(model.seen, expected.seen)

@@ -10,10 +10,9 @@ of being re-bound. Below the last rung the compiled callable runs without a grap
 On each rung there are retreats that cost less than the next rung: an arena in pieces where memory
 runs out; the alignment that the arguments have, where they were captured as less aligned and a
 proof failed (other kernels may round differently); the storage offsets of the linked call kept,
-where the callable may count from the start of a storage; a callable that asks whether it is
-captured told that it is not (asking.py); and the order of the capture, where lanes were tried. An
-*attempt* is a rung with its retreats. `attempts()` lists all in their order, and `remaining()` says
-which of them a setback leaves.
+where the callable may count from the start of a storage; and a callable that asks whether it is
+captured told that it is not (asking.py). An *attempt* is a rung with its retreats. `attempts()`
+lists all in their order, and `remaining()` says which of them a setback leaves.
 """
 
 from __future__ import annotations
@@ -85,7 +84,6 @@ class Attempt:
     told: bool = True  #: a callable that asks whether it is captured is told the truth
     least_aligned: bool = False  #: arguments as little aligned as those of calls that were refused
     keep_offsets: bool = False  #: only for calls with the storage offsets of this one
-    lanes: int = 1  #: of nodes that run side by side, at most
 
 
 class Setback(enum.Enum):
@@ -100,18 +98,16 @@ class Setback(enum.Enum):
 
 
 def attempts(
-    policies: Sequence[Policy], *, always_in_pieces: bool, least_aligned: bool, lanes: int = 1
+    policies: Sequence[Policy], *, always_in_pieces: bool, least_aligned: bool
 ) -> tuple[Attempt, ...]:
-    """All attempts, in their order. `least_aligned`: calls were refused for their alignment.
-    `lanes`: more than one where everything is relocated."""
+    """All attempts, in their order. `least_aligned`: calls were refused for their alignment."""
     return tuple(
-        Attempt(policy, in_pieces, told, least, keep_offsets, wide)
+        Attempt(policy, in_pieces, told, least, keep_offsets)
         for policy in policies
         for in_pieces in ((True,) if always_in_pieces else (False, True))
         for told in (True, False)
         for least in ((True, False) if least_aligned else (False,))
         for keep_offsets in (False, True)
-        for wide in ((lanes, 1) if lanes > 1 and policy == Policy() else (1,))
     )
 
 
@@ -120,8 +116,6 @@ def remaining(later: Sequence[Attempt], failed: Attempt, setback: Setback) -> tu
     is short, or an alignment that is wrong, stays so whatever else is tried. Offsets are kept for
     the attempt alone, and who asks is told otherwise on one rung: a later one begins without."""
     match setback:
-        case Setback.PROOF_FAILED | Setback.OFFSETS_DOUBTFUL | Setback.ASKED if failed.lanes > 1:
-            return tuple(later[later.index(dataclasses.replace(failed, lanes=1)) :])
         case Setback.MEMORY_SHORT:
             return tuple(each for each in later if each.arena_in_pieces > failed.arena_in_pieces)
         case Setback.CAPTURES_DIFFER | Setback.OFFSETS_DOUBTFUL:

@@ -13,6 +13,7 @@ from typing import Any
 from pygraph import _engine
 from pygraph.capturing.attempts import Attempt, Setback
 from pygraph.capturing.proof import Verdict
+from pygraph.capturing.spreading import SpreadResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,13 +25,14 @@ class LinkedProgram:
     figures: Mapping[str, int]
     keep: Sequence[Any]  #: memory that the graph addresses where it was captured
     #: "link": all but the proof, of that "capture": both captures, "compare": reading to layout;
-    #: "proof", and of that "proof_runs": the program's
+    #: "proof", and of that "proof_runs": the program's; "lanes": trying and proving them
     timings_ms: Mapping[str, float]
     #: Words that look like phantom addresses are left; the callable may count from the start of a
     #: storage, and then a proof fails unless the offsets are kept.
     doubtful: bool
     asked: bool  #: the callable, whether it is captured
     verdict: Verdict  #: it serves calls only if that is passed
+    spread: SpreadResult
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,7 @@ from pygraph.capturing import (
     proof,
     record,
     space,
+    spreading,
 )
 from pygraph.capturing.attempts import Attempt, Setback
 from pygraph.capturing.consent import Dissent, Objection
@@ -39,6 +40,7 @@ from pygraph.capturing.outcome import Failure, LinkedProgram, Outcome, Tried
 from pygraph.capturing.record import Capture
 from pygraph.capturing.regions import Regions, name_regions
 from pygraph.capturing.request import Request
+from pygraph.capturing.spreading import NO_SPREAD
 from pygraph.operators import collectives
 from pygraph.torch_private.distributed import is_handle
 
@@ -125,7 +127,7 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
 
     # Build. The program refers to nothing real until a call binds it.
     drawn_from = draws or generators.among(request.arguments, device)
-    make = functools.partial(
+    instantiate = functools.partial(
         _engine.TensorProgram.make,
         twin=device.twin,
         device_index=device.index,
@@ -139,12 +141,14 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
         generator=device.default_generator() if drawn_from else None,
         unwritten=_unwritten(a, planned, regions, linked, explained=not unknown),
     )
-    # Where nodes run side by side, the same with delays: an order that is missing shows in them.
-    delays = device.delays if linked.lanes > 1 else ()
-    trials = [make(linked=linked.delayed(seed)) for seed in delays]
-    program = make(linked=linked)
-    for each in (program, *trials):
-        blocks.merge(each, dict.fromkeys(request.gradients, blocks.GivenUp(0, 0)))
+
+    def make(linked: _engine.Linked) -> _engine.TensorProgram:
+        made: _engine.TensorProgram = instantiate(linked=linked)
+        blocks.merge(made, dict.fromkeys(request.gradients, blocks.GivenUp(0, 0)))
+        return made
+
+    chain = linked.clone() if request.spreads(attempt) else None
+    program = make(linked)
 
     figures = _figures(linked, a, planned) | {
         "regions": len(regions.places),
@@ -160,14 +164,17 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
     # Prove. Runs at other addresses, with everything poisoned that must not be read, compute what
     # the callable computes. Phantom memory that the program does not need is given back before.
     del a, b, planned, regions, linked
-    with device.in_any_order(figures["lanes"] > 1):
-        verdict = proof.prove(program, request.reference, consent=request.consent)
-    while trials and verdict.passed:
-        delayed = proof.prove(trials.pop(), request.reference)
-        verdict = verdict if delayed.passed else delayed
-    if verdict.passed and request.numbers.arguments:
-        _prove_with_other_numbers(program, request)
+    verdict = _prove(program, request)
     proven = time.perf_counter()
+
+    # Where nodes may run side by side, and that pays, the same in lanes.
+    spread = NO_SPREAD
+    if chain is not None and verdict.passed:
+        spread = spreading.spread(program, chain, request, make=make, prove=_prove)
+    if spread.found is not None:
+        program, verdict = spread.found.program, spread.found.verdict
+        figures |= _figures_of_order(spread.found.linked)
+    spent = time.perf_counter()
     return LinkedProgram(
         program=program,
         attempt=attempt,
@@ -179,7 +186,9 @@ def link(request: Request, attempt: Attempt) -> LinkedProgram:
             "compare": 1e3 * (compared - captured),
             "proof_runs": verdict.runs_ms,
             "proof": 1e3 * (proven - built),
+            **({} if chain is None else {"lanes": 1e3 * (spent - proven)}),
         },
+        spread=spread,
         doubtful=doubtful,
         asked=asked,
         verdict=verdict,
@@ -260,8 +269,6 @@ def _try(request: Request, attempt: Attempt) -> Tried:
 def _judge(linked: LinkedProgram, attempt: Attempt) -> Tried:
     if linked.verdict.passed:
         return Tried(attempt, linked.timings_ms, linked=linked, verdict=linked.verdict)
-    if linked.figures["lanes"] == 1:  # the order of the capture has been tried with that
-        attempt = dataclasses.replace(attempt, lanes=1)
     setback = Setback.PROOF_FAILED
     if linked.asked and attempt.told:
         setback = Setback.ASKED
@@ -336,12 +343,20 @@ def _link(
             **({} if peak_slack is None else {"peak_slack": peak_slack}),
             numbers=list(map(host_numbers.of_engine, computed)),
             known=list(a.known),
-            lanes=attempt.lanes,
+            independence=request.spreads(attempt),
             devices=[device.index, *device.peers] if device.peers else [],
             twin=device.twin,
         )
     except _engine.UnsupportedGraph as error:
         raise CaptureFailed(str(error), _operator_of(a, str(error))) from error
+
+
+def _prove(program: _engine.TensorProgram, request: Request) -> proof.Verdict:
+    """Raises CaptureFailed where the program serves this call, and not one with other numbers."""
+    verdict = proof.prove(program, request.reference, consent=request.consent)
+    if verdict.passed and request.numbers.arguments:
+        _prove_with_other_numbers(program, request)
+    return verdict
 
 
 def _prove_with_other_numbers(program: _engine.TensorProgram, request: Request) -> None:
@@ -429,8 +444,6 @@ def _figures(linked: _engine.Linked, a: Capture, planned: outputs.Outputs) -> di
         "kernels": linked.kernels,
         "copy_nodes": linked.copies,
         "fill_nodes": linked.fills,
-        "edges": linked.edges,
-        "lanes": linked.lanes,
         "relocations": linked.relocations,
         "coincidences": linked.coincidences,
         "noise": linked.noise,
@@ -439,13 +452,22 @@ def _figures(linked: _engine.Linked, a: Capture, planned: outputs.Outputs) -> di
             for index, segment in enumerate(a.segments)
             if index not in planned.direct
         ),
-        "arena_bytes": linked.arena_bytes,
-        "arena_pieces": len(linked.arena_pieces),
         "parts": linked.parts,
-        "scratch_in_outputs": linked.lent,
-        "arena_lower_bound": linked.lower_bound,
         "output_bytes": planned.bytes,
         "outputs": len(planned.results),
         "segments": len(a.segments),
         **{f"outputs_{name}": count for name, count in planned.counts.items()},
+        **_figures_of_order(linked),
+    }
+
+
+def _figures_of_order(linked: _engine.Linked) -> dict[str, int]:
+    """Those that follow from the order of the nodes."""
+    return {
+        "edges": linked.edges,
+        "lanes": linked.lanes,
+        "arena_bytes": linked.arena_bytes,
+        "arena_pieces": len(linked.arena_pieces),
+        "scratch_in_outputs": linked.lent,
+        "arena_lower_bound": linked.lower_bound,
     }

@@ -122,7 +122,9 @@ def record(
             allocators=request.holdings.allocators(),
             private_pool=attempt.policy.private_scratch,
             draws=drawn,
-            observed=request.holdings.observed if attempt.lanes > 1 and not in_probe else None,
+            observed=None
+            if in_probe or not request.spreads(attempt)
+            else request.holdings.observed,
         )
     numbers.require_unwritten(arguments, copies)
     return Capture(

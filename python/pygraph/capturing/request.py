@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pygraph._engine import Formula
+from pygraph.capturing.attempts import Attempt, Policy
 from pygraph.capturing.consent import ALONE, Consent
 from pygraph.capturing.device import Device, Function
 from pygraph.capturing.holdings import Holdings
 from pygraph.capturing.host_numbers import HostNumbers
+from pygraph.capturing.lanes import NO_LANES, LaneOptions
 from pygraph.capturing.reference import Reference
 
 
@@ -37,6 +39,11 @@ class Request:
     numbers: HostNumbers = dataclasses.field(default_factory=HostNumbers)
     consent: Consent = ALONE  #: of the ranks that its collectives are with
     collectives: bool = False  #: some are known to be in it
+    lanes: LaneOptions = NO_LANES  #: that what does not depend on each other may be spread over
+
+    def spreads(self, attempt: Attempt) -> bool:
+        """Whether that is tried: where all memory can be laid out anew."""
+        return bool(self.lanes.numbers) and attempt.policy == Policy()
 
     @property
     def device(self) -> Device:

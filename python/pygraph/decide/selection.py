@@ -26,9 +26,10 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Select = Literal["measure", "model", "always", "never"]
-Question = Literal["callable", "copies", "past", "early"]
+Question = Literal["callable", "copies", "past", "early", "lanes"]
 """Whether the graph serves or the callable; whether arguments are patched or copied; whether calls
-go past the guards or launch the graph before them; whether that is done before or behind them."""
+go past the guards or launch the graph before them; whether that is done before or behind them;
+whether nodes run side by side (decide/lanes.py)."""
 ClockName = Literal["caller", "host", "device"]
 
 #: How seldom both ways are taken for different that are not, at one look. There are six, and what
@@ -119,11 +120,18 @@ def _ran(pair: ClockedPair, clock: ClockName) -> bool:
 def _better(pairs: Sequence[ClockedPair], clock: ClockName) -> int:
     """1: the graph by this clock; -1: the callable; 0: it cannot be told."""
     seen = [(getattr(a, clock), getattr(b, clock)) for a, b in pairs if _ran((a, b), clock)]
-    graph = sum(one < other for one, other in seen)
-    callable_ = sum(one > other for one, other in seen)
-    if _chance(min(graph, callable_), graph + callable_) >= SIGNIFICANCE:
+    return ahead([one for one, _ in seen], [other for _, other in seen])
+
+
+def ahead(times: Sequence[float], others: Sequence[float]) -> int:
+    """1: the first of two ways, that took so long in pairs; -1: the second; 0: it cannot be
+    told."""
+    seen = list(zip(times, others, strict=True))
+    first = sum(one < other for one, other in seen)
+    second = sum(one > other for one, other in seen)
+    if _chance(min(first, second), first + second) >= SIGNIFICANCE:
         return 0
-    return 1 if graph > callable_ else -1
+    return 1 if first > second else -1
 
 
 def _chance(least: int, of: int) -> float:

@@ -41,6 +41,7 @@ _CLOCKS = {
     "host": "until the call returned",
     "device": "on the device",
     "caller": "as the caller pays for it",
+    "latency": "until the device was idle",
 }
 
 
@@ -50,6 +51,7 @@ _WAYS = {
     "copies": ("patched", "copied"),
     "past": ("past the guards", "before them"),
     "early": ("before the guards", "behind them"),
+    "lanes": ("side by side", "in a row"),
 }
 
 
@@ -63,7 +65,8 @@ class Selected:
     """False: they are served the other way (`what`)."""
     by: str
     """The clock that was asked: "host", "device", or "caller", which is the longer of the time from
-    one call to the next and the device's. "nothing": none told them apart.
+    one call to the next and the device's. "latency": until the device was idle, of lanes, of which
+    "pipelined" is looked at, too. "nothing": none told them apart.
     "proof": what the proof's runs took on the device. "model": a prediction of the host's time."""
     pairs: int
     """Calls that were clocked either way."""
@@ -74,14 +77,17 @@ class Selected:
     what: str = "callable"
     """What the other way is: "callable": the callable as it is. "copies": some arguments are copied
     instead of patched. "past": not past Dynamo's guards, but before them. "early": not before them,
-    but behind them."""
-    copies: str = ""
-    """Those arguments: "2 arguments of 1.5 KiB, mentioned by 80 nodes"."""
+    but behind them. "lanes": nodes run in the order of the capture, not side by side."""
+    about: str = ""
+    """Those arguments: "2 arguments of 1.5 KiB, mentioned by 80 nodes". What was tried of lanes."""
 
     def __str__(self) -> str:
         clock = {"proof": "device", "model": "host", "nothing": "caller"}.get(self.by, self.by)
         if clock not in self.with_us:
             clock = next(iter(self.with_us), clock)
+        of = f"sizes {self.sizes}: " if self.sizes else ""
+        if self.what == "lanes" and not self.with_us:  # something ruled them out
+            return of + self.about
         one, other = _WAYS[self.what]
         times = (
             f"{self.with_us[clock]:,.1f} us {one}, {self.without_us[clock]:,.1f} us {other}"
@@ -93,8 +99,7 @@ class Selected:
             "model": "of host time, predicted",
             "nothing": f"{_CLOCKS[clock]}, which tells nothing, medians of {self.pairs} calls each",
         }.get(self.by, f"{_CLOCKS[clock]}, medians of {self.pairs} calls each")
-        of = f"sizes {self.sizes}: " if self.sizes else ""
-        what = f"{self.copies}: " if self.copies else ""
+        what = f"{self.about}: " if self.about else ""
         return f"{of}{what}{times} ({how})"
 
 

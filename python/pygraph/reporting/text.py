@@ -166,6 +166,7 @@ _SERVES = {
     "copies": ("patched", "copied"),
     "past": ("calls go past the guards", "calls do not go past the guards"),
     "early": ("launched before the guards", "launched behind the guards"),
+    "lanes": ("nodes run side by side", "nodes run in a row"),
 }
 
 

@@ -28,6 +28,7 @@ from pygraph.capturing.cuda import device_of
 from pygraph.capturing.device import CaptureFailed, Device, capture_lock
 from pygraph.capturing.holdings import Holdings
 from pygraph.capturing.host_numbers import HostNumbers
+from pygraph.capturing.lanes import NO_LANES, LaneOptions
 from pygraph.capturing.outcome import Failure, LinkedProgram, Outcome
 from pygraph.capturing.request import Request
 from pygraph.decide import agreement, cost_model
@@ -90,7 +91,7 @@ class CompiledGraph:
         together: Callable[[], Collection[int]] | None = None,
         numbers: HostNumbers | None = None,
         select: Select = "always",
-        lanes: int = 1,
+        lanes: LaneOptions = NO_LANES,
     ) -> None:
         """`function` takes one list of arguments; `holdings` are what it holds. The arguments
         `constants` stay in place, `mutated` are known to be written. `paranoid`: repeat the proof
@@ -105,7 +106,7 @@ class CompiledGraph:
         `together`: results that die at about the same time, asked after a call; None: a backward's
         gradients. `numbers`: Python numbers among the arguments, of which each call may have
         others. `select`: how it is decided whether proven programs serve; where graphs are required
-        or proven again, they do. `lanes`: so many chains of nodes may run side by side."""
+        or proven again, they do. `lanes`: that nodes may be spread over."""
         self._lanes = lanes
         self._numbers = numbers or HostNumbers()
         self.constants = frozenset(constants) - crossing.staged
@@ -484,6 +485,7 @@ class CompiledGraph:
         if outcome.linked is not None:
             self._signatures.note_saving(run.seconds - _seconds_per_run(outcome), run.seconds)
             self._select(signature, outcome.linked, run, outcome)
+            self._selecting.note_lanes(self._signatures.sizes(arguments), outcome.linked.spread)
             self._signatures.note_link(time.perf_counter() - started - run.seconds)
             if self._tell_deployed is not None:
                 self._tell_deployed(arguments, run.outputs)
@@ -563,12 +565,12 @@ class CompiledGraph:
             alignments=dict(self._alignment.least),
             numbers=self._numbers,
             collectives=bool(self.collectives),
+            lanes=NO_LANES if self.takes_more_than_one else self._lanes,
         )
         todo = attempts(
             self._policies,
             always_in_pieces=self.device.arena_in_pieces,
             least_aligned=bool(request.alignments),
-            lanes=1 if self.takes_more_than_one else self._lanes,
         )
         outcome = self._find(request, todo)
         for step, took in outcome.timings_ms.items():

@@ -97,9 +97,9 @@ def test_a_node_leads_to_the_operator_that_launched_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(_engine, "link", refuse)
     phantom = SimpleNamespace(base=0, reserved_bytes=0)
     device = SimpleNamespace(space=lambda: phantom, smallest_loan=1, twin=True, peers=())
-    request: Any = SimpleNamespace(device=device)
+    request: Any = SimpleNamespace(device=device, spreads=lambda attempt: False)
     attempt: Any = SimpleNamespace(
-        policy=SimpleNamespace(scratch_apart=False), arena_in_pieces=False, lanes=1
+        policy=SimpleNamespace(scratch_apart=False), arena_in_pieces=False
     )
     regions: Any = SimpleNamespace(places=[], copies=lambda planned: [])
     graph: Any = SimpleNamespace(handle=None)

@@ -16,6 +16,7 @@ from training_support import Compile, agree, fresh, generator_state, gradients, 
 from pygraph import _engine
 from pygraph.capturing import generators, reference
 from pygraph.capturing.device import DEFAULT
+from pygraph.capturing.lanes import LaneOptions
 from pygraph.reporting import FALLBACK, GRAPHED
 from pygraph.runtime.compiled_graph import CompiledGraph
 
@@ -337,8 +338,8 @@ def test_a_reference_knows_what_was_drawn_from(place: Place) -> None:
     assert run.astray() is None
 
 
-@pytest.mark.parametrize("lanes", [1, 4])
-def test_a_backward_repeats_what_its_forward_drew(place: Place, lanes: int) -> None:
+@pytest.mark.parametrize("lanes", [LaneOptions(), LaneOptions((4,))])
+def test_a_backward_repeats_what_its_forward_drew(place: Place, lanes: LaneOptions) -> None:
     """Torch's own order of things (runtime_wrappers.py): a generator for each side, which are equal
     as long as forwards and backwards take turns; else the backward's is set to what was saved."""
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import pygraph
 from pygraph import _engine
-from pygraph.capturing.attempts import LADDER, Attempt, Setback, attempts, remaining
+from pygraph.capturing import observing
 from pygraph.frontends.compile import kernels
 from pygraph.operators import accesses
 
@@ -50,7 +50,9 @@ def expect_right(model: Any, made: Any) -> None:
         assert torch.equal(made(x), model(x))
 
 
-@pytest.mark.parametrize(("parallel", "lanes"), [("off", 1), (1, 1), (2, 2), (4, 4), (16, 4)])
+@pytest.mark.parametrize(
+    ("parallel", "lanes"), [("off", 1), (1, 1), (2, 2), (4, 4), (16, 4), ("auto", 4)]
+)
 def test_branches_run_side_by_side(parallel: Any, lanes: int) -> None:
     model = Branches().eval()
     expect_right(model, compiled(model, parallel))
@@ -65,14 +67,84 @@ def test_a_chain_stays_one() -> None:
     assert only_graph().lanes == 1
 
 
-def test_an_order_that_is_missing_is_found_by_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_that_is_missing_is_found_by_the_proof(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nobody writes, it is said, so nothing waits; in another order the result is another."""
     monkeypatch.setattr(accesses, "writing", accesses.reading)
+    monkeypatch.setattr(observing, "fault", lambda *_: None)
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(8))).eval()
     expect_right(model, compiled(model, 8))
     report = only_graph()
     assert report.state == "graphed" and report.lanes == 1
     assert report.replays > 0
+    assert "in 8 lanes a proof failed" in caplog.text
+
+
+@pytest.mark.parametrize("seldom", [1, 3])
+def test_what_nobody_has_said_to_be_written_is_found(
+    seldom: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of all operators, or of each third, it is said that they write nothing."""
+    real, calls = accesses.writing, [0]
+
+    def sometimes(tensor: torch.Tensor) -> Any:
+        calls[0] += 1
+        return accesses.reading(tensor) if calls[0] % seldom == 0 else real(tensor)
+
+    monkeypatch.setattr(accesses, "writing", sometimes)
+    model = Branches().eval()
+    expect_right(model, compiled(model, 4))
+    report = only_graph()
+    assert report.state == "graphed" and report.lanes == 1
+    assert "writes memory that it is not said to write" in caplog.text
+    assert "nodes run in a row: " in str(pygraph.report())
+
+
+class Writing(nn.Module):
+    """Branches that write columns of a buffer, and an argument, in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(3, 8))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self.kept[:, :4] += x[:, :4].cos()
+        self.kept[:, 4:].copy_(x[:, 4:].sin())
+        y.add_(x)
+        return self.kept + y
+
+
+def test_what_is_written_in_place_is_seen_to_be_that() -> None:
+    model, expected = Writing(), Writing()
+    made = compiled(model, 4)
+    for _ in range(5):
+        x, y = torch.randn(3, 8), torch.randn(3, 8)
+        z = y.clone()
+        assert torch.equal(made(x, y), expected(x, z))
+        assert torch.equal(y, z)
+    assert torch.equal(model.kept, expected.kept)
+    assert only_graph().lanes > 1
+
+
+def test_an_argument_that_is_written_and_not_said_to_be_is_found(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As far as its region goes: the argument is seen to be written by its proof already."""
+    real = accesses.known.written
+    monkeypatch.setattr(
+        accesses.known, "written", lambda target, *given: real(target, *given) and []
+    )
+    monkeypatch.setattr(accesses, "writing", lambda tensor: accesses.reading(tensor))
+    model = Writing()
+    made = compiled(model, 4)
+    for _ in range(5):
+        x, y = torch.randn(3, 8), torch.randn(3, 8)
+        z = y + x
+        made(x, y)
+        assert torch.equal(y, z)
+    assert only_graph().lanes == 1
+    assert "not said to write" in caplog.text
 
 
 def test_random_numbers_are_drawn_in_order() -> None:
@@ -90,17 +162,40 @@ def test_random_numbers_are_drawn_in_order() -> None:
 @pytest.mark.parametrize("value", ["on", 0, 2.0, True])
 def test_what_is_no_number_of_lanes_is_said(value: Any) -> None:
     with pytest.raises(
-        Exception, match=r"option 'parallel' is .*; it must be 'off', or an integer"
+        Exception, match=r"option 'parallel' is .*; it must be 'off', 'auto', or an integer"
     ):
         compiled(Branches(), value)(torch.randn(3, 8))
 
 
-def test_the_order_of_the_capture_comes_next() -> None:
-    todo = attempts(LADDER, always_in_pieces=False, least_aligned=False, lanes=4)
-    assert todo[0] == Attempt(LADDER[0], lanes=4)
-    assert {each.lanes for each in todo if each.policy != LADDER[0]} == {1}
-    for setback in (Setback.PROOF_FAILED, Setback.ASKED, Setback.OFFSETS_DOUBTFUL):
-        assert remaining(todo[1:], todo[0], setback)[0] == Attempt(LADDER[0])
+@pytest.mark.parametrize("value", ["much", 0.5, float("inf"), True])
+def test_what_is_no_bound_of_memory_is_said(value: Any) -> None:
+    options = {"device": "twin", "parallel": 2, "parallel_memory": value}
+    with pytest.raises(Exception, match=r"option 'parallel_memory' is .* a number of 1 or more"):
+        torch.compile(Branches(), backend="pygraph", options=options)(torch.randn(3, 8))
+
+
+class Wide(nn.Module):
+    """Branches whose first results are large, and needed one after the other in the order of the
+    capture."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = [(x.repeat(1 << 15) * n).sum().sin().cos() for n in range(6)]
+        return torch.stack(parts)
+
+
+def test_memory_bounds_lanes() -> None:
+    found = {}
+    for memory in (1.0, 4.0):
+        torch._dynamo.reset()
+        pygraph.reset()
+        options = {"device": "twin", "select": "always", "parallel": 4, "parallel_memory": memory}
+        made = torch.compile(Wide(), backend="pygraph", options=options)
+        for _ in range(4):
+            x = torch.randn(64)
+            assert torch.equal(made(x), Wide()(x))
+        report = only_graph()
+        found[memory] = report.arena_bytes
+    assert found[4.0] > found[1.0]
 
 
 def places(touches: list[_engine.Touch]) -> list[tuple[int, bool]]:

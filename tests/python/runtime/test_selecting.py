@@ -399,7 +399,7 @@ def test_arguments_that_many_nodes_mention_are_copied_where_that_pays(
     (graph,) = pygraph.report().graphs
     patching, serving = graph.selection
     assert (patching.graph, serving.graph) == (not copied, True)
-    assert patching.copies == "2 arguments of 64 B, mentioned by 78 nodes"
+    assert patching.about == "2 arguments of 64 B, mentioned by 78 nodes"
     word = "copied" if copied else "patched"
     line = f"  {word}: 2 arguments of 64 B, mentioned by 78 nodes: 9.0 us patched, 7.0 us copied ("
     assert line in str(pygraph.report())
@@ -416,7 +416,7 @@ def test_few_nodes_are_patched_and_nobody_asks(monkeypatch: pytest.MonkeyPatch) 
     eager = model()
     run(compile_twin(eager), eager)
     (graph,) = pygraph.report().graphs
-    assert [each.copies for each in graph.selection] == [""]
+    assert [each.about for each in graph.selection] == [""]
 
 
 def test_what_the_graph_writes_is_never_copied() -> None:

@@ -299,7 +299,7 @@ def _compile(
     )
     named = units is not None and culprits.named_beforehand(gm)
     with hooked as extra, aot_names.without_cache() if named else nullcontext():
-        apart = inductor_names.buffers_apart() if ours.lanes > 1 else {}
+        apart = inductor_names.buffers_apart() if ours.lanes.numbers else {}
         patches = {**apart, **inductor, **extra.pop("config_patches", {})}
         if units is not None:
             extra["inner_compile"] = culprits.watched(units, extra["inner_compile"], patches)

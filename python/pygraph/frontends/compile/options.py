@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from pygraph.capturing.lanes import LaneOptions
+from pygraph.decide import lanes
+from pygraph.decide.lanes import Parallel
 from pygraph.decide.selection import Select
 from pygraph.decide.signatures import sizes_of
 from pygraph.runtime import devices
@@ -69,9 +73,16 @@ class Options:
     are required, or proven again (`require`, `debug`), always serve. On the twin, whose clock says
     nothing of a GPU's, "measure" is "always"."""
 
-    parallel: Literal["off"] | int = "off"
-    """An integer: nodes that do not depend on each other run side by side, in so many lanes at most
-    (docs/design/lanes.md). "off": in the order of the capture."""
+    parallel: Parallel = "off"
+    """Nodes that do not depend on each other run side by side, in *lanes* (docs/design/lanes.md).
+    "auto": in 2, 4 or 8, if clocks say when a graph is linked that this is faster than the order of
+    the capture, and no slower where calls follow one another. An integer: in so many lanes at most,
+    whatever clocks say. "off": in the order of the capture. On the twin, whose clock says nothing
+    of a GPU's, "auto" takes all eight."""
+
+    parallel_memory: float = 1.05
+    """How many times the scratch memory of the order of the capture lanes may take; nodes overtake
+    no more of others than this allows. An arena of 2 MiB costs nothing."""
 
     max_programs: int = 512
     """The most programs (sets of dynamic sizes that have a graph) that one compiled graph keeps.
@@ -107,9 +118,9 @@ class Options:
         return "always" if self.select == "measure" and self.device == "twin" else self.select
 
     @property
-    def lanes(self) -> int:
-        """In how many of them nodes may run."""
-        return 1 if self.parallel == "off" else self.parallel
+    def lanes(self) -> LaneOptions:
+        """That nodes may be spread over."""
+        return lanes.wanted(self.parallel, self.selects, self.parallel_memory)
 
     @property
     def platform(self) -> devices.Platform:
@@ -180,10 +191,14 @@ def _check_value(name: str, value: Any, hint: Any) -> None:
     elif name == "transform":
         _check_passes(value)
     elif name == "parallel":
-        if value != "off" and (type(value) is not int or value < 1):
+        if value not in ("off", "auto") and (type(value) is not int or value < 1):
             raise ValueError(
-                f"option 'parallel' is {value!r}; it must be 'off', or an integer of 1 or more"
+                f"option 'parallel' is {value!r}; it must be 'off', 'auto', or an integer of 1 or "
+                "more"
             )
+    elif name == "parallel_memory":
+        if type(value) not in (int, float) or not 1 <= value < math.inf:
+            raise ValueError(f"option {name!r} is {value!r}; it must be a number of 1 or more")
     elif hint is not int:
         if value not in typing.get_args(hint):
             raise ValueError(

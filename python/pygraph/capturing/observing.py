@@ -1,0 +1,89 @@
+"""Whether the nodes of a graph leave alone what they are not said to write.
+
+Lanes rest on what operators and compilers say that their kernels write (operators/accesses.py). One
+run in the order of the capture shows whether that is so: what a region holds behind one of its
+writers it must hold in front of the next one, but for what that writes. Regions that nobody is said
+to write are arguments, of which sums are compared, for they may be large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pygraph import _engine
+from pygraph.capturing import tensors
+from pygraph.capturing.device import Device
+from pygraph.capturing.reference import Reference
+from pygraph.capturing.running import Make, run
+
+
+def fault(chain: _engine.Linked, reference: Reference, make: Make) -> str | None:
+    """What is wrong; None: nothing is. `chain` is left as it is. Raises what says that memory is
+    short."""
+    device = reference.device
+    observer = _engine.Observer(chain)
+    memory = torch.empty(observer.bytes, dtype=torch.uint8, device=_place(device))
+    program = make(observer.observed(chain, memory.data_ptr()))
+    kept = [
+        tensors.bytes_of(each)
+        for index, each in enumerate(reference.arguments)
+        if index not in reference.mutated and device.owns(each) and each.numel()
+    ]
+    try:
+        before = _sums(kept)
+        run(program, reference)
+        device.synchronize()
+        after = _sums(kept)
+    finally:
+        reference.finish()
+    if not torch.equal(before, after):
+        return "a node writes an argument that it is not said to write"
+    for pair in _changed(observer.pairs, memory):
+        names = {chain.node_name(n) for n in range(pair.first_node, pair.last_node + 1)}
+        return f"{_listed(sorted(names))} writes memory that it is not said to write"
+    return None
+
+
+def _place(device: Device) -> torch.device:
+    return torch.device(device.kind, None if device.twin else device.index)
+
+
+def _sums(kept: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Of each piece of memory one number, which nearly any change changes."""
+    found = [_as_words(each).sum(dtype=torch.int64) for each in kept]
+    return torch.stack(found) if found else torch.empty(0)
+
+
+def _as_words(memory: torch.Tensor) -> torch.Tensor:
+    aligned = memory.numel() % 4 == 0 and memory.data_ptr() % 4 == 0
+    return memory.view(torch.int32) if aligned else memory
+
+
+def _changed(pairs: Sequence[Any], memory: torch.Tensor) -> list[Any]:
+    """Those of which more has changed than may."""
+    before = [memory[each.before : each.before + each.bytes] for each in pairs]
+    after = [memory[each.after : each.after + each.bytes] for each in pairs]
+    return [
+        pairs[index]
+        for index in tensors.differing(before, after)
+        if bool(((before[index] != after[index]) & ~_allowed(pairs[index], memory)).any())
+    ]
+
+
+def _allowed(pair: Any, memory: torch.Tensor) -> torch.Tensor:
+    """The bytes of a pair that may differ."""
+    found = torch.zeros(pair.bytes, dtype=torch.bool, device=memory.device)
+    for each in pair.but:
+        if not each.item_bytes:
+            return torch.ones_like(found)
+        sizes = [size for size, _ in each.dimensions]
+        strides = [stride for _, stride in each.dimensions]
+        found.as_strided([*sizes, each.item_bytes], [*strides, 1], each.offset).fill_(True)
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"one of {', '.join(names[:4])}"
