@@ -31,6 +31,7 @@ class Backend:
     ours: bool  #: PyGraph: there is a report
     reference: Compiler | str | None = None  #: None: eager
     trains: bool = False  #: a backward behind every call, of programs that write nothing
+    lanes: bool = False  #: nodes may run side by side, so programs are made of branches
 
     def compile(self, module: torch.nn.Module, program: Program) -> Function:
         return _compile(self.compiler, module, program, self.reference is not None)
@@ -40,22 +41,32 @@ class Backend:
             return module
         return _compile(self.reference, module, program, True)
 
+    def draw_order(self, seed: int) -> None:
+        """Has the twin run nodes that are side by side in another order at each launch, and not
+        only in proofs. 0: as they stand."""
+        if self.lanes and self.device == "cpu":
+            from pygraph import _engine
+
+            _engine.twin_any_order(seed)
+
 
 def backend(name: str) -> Backend:
     """twin: PyGraph on the CPU twin. cuda: PyGraph below AOTAutograd's graphs. cuda-inductor:
     PyGraph below Inductor, compared with Inductor alone. aot_eager, eager: torch's own, to test the
-    test. With "-lanes" behind the name of one of ours, up to four nodes run side by side; with
-    "-train", programs that write nothing are trained."""
+    test. With "-lanes" behind the name of one of ours, up to four nodes of programs of branches run
+    side by side; with "-train", programs that write nothing are trained."""
     if name.endswith("-train"):
         return dataclasses.replace(backend(name.removesuffix("-train")), name=name, trains=True)
-    wide: dict[str, Any] = {"parallel": 4} if name.endswith("-lanes") else {}
+    lanes = name.endswith("-lanes")
+    wide: dict[str, Any] = {"parallel": 4} if lanes else {}
     ours = name.removesuffix("-lanes")
     if ours == "twin":
-        return Backend(name, "cpu", _pygraph(device="twin", **wide), True)
+        return Backend(name, "cpu", _pygraph(device="twin", **wide), True, lanes=lanes)
     if ours == "cuda":
-        return Backend(name, "cuda", _pygraph(compiler="aot", **wide), True)
+        return Backend(name, "cuda", _pygraph(compiler="aot", **wide), True, lanes=lanes)
     if ours == "cuda-inductor":
-        return Backend(name, "cuda", _pygraph(**wide), True, reference="inductor")
+        inductor = _pygraph(**wide)
+        return Backend(name, "cuda", inductor, True, reference="inductor", lanes=lanes)
     if name in ("aot_eager", "eager"):
         return Backend(name, "cpu", name, False)
     raise ValueError(f"no backend {name!r}")
@@ -133,7 +144,7 @@ def _named(compiler: Compiler | str) -> Compiler:
 
 
 def _guard(arguments: tuple[Any, ...], sharing: bool) -> tuple[Any, ...]:
-    first: dict[int, tuple[int, int]] = {}
+    first: dict[int, int] = {}
     seen: dict[int, int] = {}
     key: list[Any] = []
     for index, argument in enumerate(arguments):
@@ -141,15 +152,13 @@ def _guard(arguments: tuple[Any, ...], sharing: bool) -> tuple[Any, ...]:
             key.append(argument)
             continue
         storage = argument.untyped_storage().data_ptr() or id(argument)
-        origin, address = first.setdefault(storage, (index, argument.data_ptr()))
+        origin = first.setdefault(storage, index)
         key.append(
             (
                 argument.dtype,
                 argument.shape,
                 argument.stride(),
-                (origin, argument.data_ptr() - address, argument.storage_offset())
-                if sharing
-                else None,
+                (origin, argument.storage_offset()) if sharing else None,
                 seen.setdefault(id(argument), index),
             )
         )

@@ -39,6 +39,7 @@ class Outcome:
     calls: int = 0
     replays: int = 0
     copies: int = 0
+    lanes: list[int] = dataclasses.field(default_factory=list)  #: of graphs that are graphed
     torch_differs: str | None = None
 
     @property
@@ -77,6 +78,7 @@ class Side:
         else:
             arguments = self.arguments[call.again]
         self.arguments.append(arguments)
+        torch.manual_seed(call.seed)  # both sides draw the same random numbers
         results = tuple(self.function(*arguments))
         self.results.append(results)
         if self.trains:
@@ -135,6 +137,7 @@ def run(program: Program, backend: Backend) -> Outcome:
             raise
         outcome.torch_differs = getattr(error, "what", type(error).__name__)
     finally:
+        backend.draw_order(0)
         torch._dynamo.reset()
         if backend.ours:
             pygraph.reset()
@@ -144,7 +147,9 @@ def run(program: Program, backend: Backend) -> Outcome:
 def _read_report(outcome: Outcome) -> None:
     for graph in pygraph.report().graphs:
         outcome.states.append(graph.state)
-        if not graph.graphed:
+        if graph.graphed:
+            outcome.lanes.append(graph.lanes)
+        else:
             outcome.reasons.append(graph.reason or f"no reason given ({graph.state})")
         outcome.calls += graph.calls
         outcome.replays += graph.replays
@@ -185,6 +190,7 @@ def _compare(
     with torch.set_grad_enabled(trains):
         for number, call in enumerate(program.calls):
             where = f"call {number} (N={call.size})"
+            backend.draw_order(call.seed)
             raised = [_call(side, call, may_raise) for side in (*references, found)]
             if len(set(raised)) > 1:
                 raise Mismatch("error", where, ", ".join(map(str, raised)))

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from . import subjects
-from .tally import Counts
+from .tally import Counts, Tally
 
 SCRIPT = pathlib.Path(__file__).with_name("long_run.py")
 
@@ -217,6 +217,13 @@ def total(backend: str, chunks: Mapping[str, Any]) -> Counts:
     for chunk in chunks.values():
         found.merge(type(found).from_dict(chunk))
     return found
+
+
+def missing(backend: str, found: Counts) -> str | None:
+    """What a whole run has to show and this one does not."""
+    if not subjects.subject(backend).lanes or not isinstance(found, Tally) or found.wide_graphs:
+        return None
+    return f"no graph of {found.programs} programs has more than one lane"
 
 
 def _gpus() -> list[str]:

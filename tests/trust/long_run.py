@@ -37,7 +37,8 @@ def _parse() -> argparse.Namespace:
             if what != "-steps" or kind in ("twin", "cuda", "eager")
             if "-lanes" not in what or kind not in ("aot_eager", "eager")
         ],
-        help="-lanes: side by side; -train: with a backward behind every call; "
+        help="-lanes: programs of branches, side by side; "
+        "-train: with a backward behind every call; "
         "-steps: whole steps, for pygraph.capture; "
         "eager and aot_eager are torch's own, to test the test",
     )
@@ -95,7 +96,10 @@ def main() -> int:
 
     total = fleet.run(options.device, profile, options.workers, record["chunks"], save)
     print(total.summary())
-    return 1 if total.failures else 0
+    missing = fleet.missing(options.device, total)
+    if missing is not None:
+        print(f"FAILED: {missing}")
+    return 1 if total.failures or missing is not None else 0
 
 
 if __name__ == "__main__":

@@ -121,6 +121,14 @@ def environments(calls: tuple[Call, ...]) -> list[Call]:
 @st.composite
 def programs(draw: Any, dynamo_share: int = 10, maximum_steps: int = 16) -> Program:
     """A random program; about `dynamo_share` percent go through Dynamo."""
+    builder = begin(draw, dynamo_share)
+    for _ in range(draw(st.integers(2, maximum_steps))):
+        draw(st.sampled_from(_STEPS))(builder)
+    return end(draw, builder)
+
+
+def begin(draw: Draw, dynamo_share: int) -> Builder:
+    """A program without steps: its inputs, parameters and calls."""
     bases: list[Base] = []
     inputs: list[str] = []
     for _ in range(draw(st.integers(1, 4))):
@@ -157,10 +165,12 @@ def programs(draw: Any, dynamo_share: int = 10, maximum_steps: int = 16) -> Prog
         program = dataclasses.replace(program, inputs=plain)
         if not _possible(program, distinct):
             program = dataclasses.replace(program, inputs=tuple(f"b{i}" for i in range(len(bases))))
-    builder = Builder(draw, program, distinct)
-    for _ in range(draw(st.integers(2, maximum_steps))):
-        draw(st.sampled_from(_STEPS))(builder)
-    program = dataclasses.replace(program, operations=tuple(builder.operations))
+    return Builder(draw, program, distinct)
+
+
+def end(draw: Draw, builder: Builder) -> Program:
+    """The program of a builder, which returns something now."""
+    program = dataclasses.replace(builder.program, operations=tuple(builder.operations))
     if program.writes or set(program.inputs) & set(program.arguments):
         program = dataclasses.replace(program, calls=_alike(program))
     return dataclasses.replace(

@@ -15,6 +15,7 @@ class Subject:
     programs: Callable[[int], Any]  #: a strategy; given is the percentage through Dynamo
     run: Callable[[Any], Any]  #: one of them; raises what is wrong
     tally: type[Counts]
+    lanes: bool = False  #: nodes may run side by side
 
 
 def subject(name: str) -> Subject:
@@ -30,10 +31,13 @@ def subject(name: str) -> Subject:
             functools.partial(check_steps.run, way=check_steps.way(place)),
             StepTally,
         )
-    from . import backends, check, strategies
+    from . import backends, branches, check, strategies
 
+    backend = backends.backend(name)
+    programs = branches.programs if backend.lanes else strategies.programs
     return Subject(
-        lambda dynamo_share: strategies.programs(dynamo_share=dynamo_share),
-        functools.partial(check.run, backend=backends.backend(name)),
+        lambda dynamo_share: programs(dynamo_share=dynamo_share),
+        functools.partial(check.run, backend=backend),
         Tally,
+        backend.lanes,
     )

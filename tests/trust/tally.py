@@ -89,6 +89,10 @@ class Tally(Counts):
     steps: int = 0
     graph_calls: int = 0  #: that reached compiled graphs
     copies: int = 0
+    wide_programs: int = 0  #: with a graph of more than one lane
+    wide_graphs: int = 0  #: that have more than one lane
+    #: Graphs that were linked and proven, by their lanes.
+    lanes: collections.Counter[str] = dataclasses.field(default_factory=_counter)
     states: collections.Counter[str] = dataclasses.field(default_factory=_counter)
     graph_states: collections.Counter[str] = dataclasses.field(default_factory=_counter)
     torch_differs: collections.Counter[str] = dataclasses.field(default_factory=_counter)
@@ -102,6 +106,10 @@ class Tally(Counts):
         self.graph_calls += outcome.calls
         self.replays += outcome.replays
         self.copies += outcome.copies
+        wide = sum(lanes > 1 for lanes in outcome.lanes)
+        self.wide_programs += wide > 0
+        self.wide_graphs += wide
+        self.lanes.update(f"{lanes} lane{'s'[: lanes != 1]}" for lanes in outcome.lanes)
         self.states[outcome.state if outcome.torch_differs is None else "torch differs"] += 1
         self.graph_states.update(outcome.states)
         self.add_reasons(outcome.reasons)
@@ -115,8 +123,12 @@ class Tally(Counts):
         counted = self.programs - self.states["torch differs"]
         return sum(self.states[state] for state in GRAPHED) / counted if counted else 0.0
 
+    def wide_share(self) -> float:
+        """Programs with a graph of more than one lane."""
+        return self.wide_programs / self.programs if self.programs else 0.0
+
     def shares(self) -> dict[str, float]:
-        return {"graphed_share": self.graphed_share()}
+        return {"graphed_share": self.graphed_share(), "wide_share": self.wide_share()}
 
     def headlines(self) -> list[str]:
         return [
@@ -125,12 +137,15 @@ class Tally(Counts):
             f"{self.replays} of {self.graph_calls} calls of compiled graphs replayed, "
             f"{self.copies} copies",
             f"all graphs linked and proven: {self.graphed_share():.1%} of programs",
+            f"{self.wide_graphs} of {self.lanes.total()} of these graphs have more than one lane, "
+            f"in {self.wide_share():.1%} of programs",
         ]
 
     def tables(self) -> list[tuple[str, collections.Counter[str]]]:
         return [
             ("programs", self.states),
             ("graphs", self.graph_states),
+            ("lanes", self.lanes),
             ("why not", self.reasons),
             ("torch against eager", self.torch_differs),
         ]

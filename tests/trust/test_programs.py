@@ -6,6 +6,7 @@ The long run is long_run.py.
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +14,18 @@ import hypothesis
 import pytest
 import torch
 
-from trust import backends, check, fleet, strategies
+from pygraph.capturing import proof
+from pygraph.operators import accesses
+from trust import backends, branches, check, fleet, long_run, strategies
 from trust.programs import ALIGNMENT, Base, Call, Program
+from trust.tally import Tally
 
 #: Of programs that torch itself compiles rightly, at least so many are graphed...
 GRAPHED_SHARE = 0.9
 #: ...and of all programs, at most so many are compiled to something else than eager by torch.
 TORCH_DIFFERS_SHARE = 0.06
+#: Of programs of branches, at least so many have a graph of more than one lane.
+WIDE_SHARE = 0.75
 
 Function = Callable[..., Any]
 
@@ -49,6 +55,27 @@ def test_random_programs_in_other_ways_on_the_twin(
     assert not tally.failures
     assert tally.graphed_share() >= GRAPHED_SHARE
     assert tally.replays > tally.programs
+    assert tally.wide_share() >= (WIDE_SHARE if way == "lanes" else 0)
+    assert fleet.missing(f"twin-{way}", tally) is None
+
+
+def each(programs: Any, examples: int, run: Callable[[Program], None]) -> None:
+    """Draws programs, the same in each run."""
+
+    @hypothesis.seed(1)
+    @hypothesis.settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate],
+        verbosity=hypothesis.Verbosity.quiet,
+    )
+    @hypothesis.given(programs)
+    def every(program: Program) -> None:
+        run(program)
+
+    every()
 
 
 # ------------------------------------------------------------- backends that are wrong on purpose
@@ -187,24 +214,63 @@ def test_a_wrong_backend_is_found(wrong: Callable[[Function], Function], trains:
         return wrong(graph.forward)
 
     backend = backends.Backend("wrong", "cpu", compile_wrongly, ours=False, trains=trains)
-    tried = [0]
-
-    @hypothesis.seed(1)
-    @hypothesis.settings(
-        max_examples=60,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(hypothesis.HealthCheck),
-        phases=[hypothesis.Phase.generate],
-        verbosity=hypothesis.Verbosity.quiet,
-    )
-    @hypothesis.given(strategies.programs(dynamo_share=0))
-    def every(program: Program) -> None:
-        tried[0] += 1
-        check.run(program, backend)
-
     with pytest.raises(check.Mismatch):
-        every()
+        each(strategies.programs(dynamo_share=0), 60, lambda program: check.run(program, backend))
+
+
+# ----------------------------------------------------------------------------- programs of branches
+
+
+def lanes_of(examples: int) -> list[list[int]]:
+    """Of the graphs of each of some programs of branches; all are right."""
+    found: list[list[int]] = []
+
+    def run(program: Program) -> None:
+        found.append(check.run(program, backends.backend("twin-lanes")).lanes)
+
+    each(branches.programs(dynamo_share=0), examples, run)
+    return found
+
+
+def test_branches_run_side_by_side() -> None:
+    found = lanes_of(12)
+    assert sum(max(lanes, default=0) > 1 for lanes in found) >= WIDE_SHARE * len(found)
+    assert max(map(max, filter(None, found))) == 4
+
+
+def test_a_missing_order_that_passes_its_proof_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody writes, it is said, so nothing waits; in the calls behind the proof, too, nodes run in
+    any order that the edges allow."""
+    monkeypatch.setattr(accesses, "writing", accesses.reading)
+    monkeypatch.setattr(proof.Verdict, "passed", True)
+    with pytest.raises(check.Mismatch):
+        lanes_of(12)
+
+
+def test_a_missing_order_is_found_by_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accesses, "writing", accesses.reading)
+    found = lanes_of(12)
+    assert sum(max(lanes, default=0) > 1 for lanes in found) < WIDE_SHARE * len(found) / 2
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_run_for_lanes_in_which_there_are_none_fails(
+    lanes: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    tally = Tally()
+    tally.add(program("v0 = x0 + 1"), check.Outcome(["graphed"], lanes=[1, lanes]))
+    monkeypatch.setattr(fleet, "run", lambda *_: tally)
+
+    def status(device: str) -> int:
+        out = tmp_path / f"{device}.json"
+        monkeypatch.setattr("sys.argv", ["long_run.py", "--device", device, "--out", str(out)])
+        return long_run.main()
+
+    assert status("twin") == 0
+    assert status("twin-lanes") == (1 if lanes == 1 else 0)
+    said = capsys.readouterr().out
+    assert f"{lanes - 1} of 2 of these graphs have more than one lane" in said
+    assert ("no graph of 1 programs has more than one lane" in said) == (lanes == 1)
 
 
 def program(line: str, **changes: Any) -> Program:
