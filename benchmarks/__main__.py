@@ -1,8 +1,8 @@
 """The laboratory's commands: python -m benchmarks COMMAND, and those are demo, bench, training,
-patterns, callables, selection, gpus, engine and regress.
+patterns, callables, selection, gpus, parallel, engine and regress.
 
 `./run demo`, `./run bench`, `./run bench-training`, `./run bench-patterns`,
-`./run bench-callables`, `./run bench-selection`, `./run bench-gpus`,
+`./run bench-callables`, `./run bench-selection`, `./run bench-gpus`, `./run bench-parallel`,
 `./run bench-engine-record` and `./run regress` set everything up and call them.
 """
 
@@ -20,6 +20,7 @@ from benchmarks.first_light import regress
 from benchmarks.gpus import command as gpus
 from benchmarks.harness import modes as ways
 from benchmarks.paper import command as paper
+from benchmarks.parallel import command as parallel
 from benchmarks.patterns import command as patterns
 from benchmarks.selection import command as selection
 from benchmarks.training import command as training
@@ -37,6 +38,7 @@ app.command("patterns")(patterns.main)
 app.command("callables")(callables.main)
 app.command("selection")(selection.main)
 app.command("gpus")(gpus.main)
+app.command("parallel")(parallel.main)
 app.command("engine")(engine.main)
 app.command("regress")(regress.main)
 app.command("bench")(paper.main)

@@ -26,6 +26,7 @@ COMMANDS = {
     "callables": "bench-callables",
     "selection": "bench-selection",
     "gpus": "bench-gpus",
+    "parallel": "bench-parallel",
 }
 """Of this package, as `./run` has them."""
 LIBRARIES = ("triton", "transformers", "torchvision", "timm")
