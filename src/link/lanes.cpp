@@ -110,6 +110,10 @@ Accesses placed(const Accesses& accesses, const Scratch& scratch, const Layout& 
                 std::uint32_t arena) {
   Accesses found = accesses;
   for (std::uint32_t node = 0; node < found.of_node.size(); ++node) {
+    std::erase_if(found.of_node[node], [&](const Access& access) {
+      return access.region < kOrder && scratch.holds(access.region) &&
+             !scratch.has_place(access.region, layout);
+    });
     for (Access& access : found.of_node[node]) {
       if (access.region >= kOrder || !scratch.holds(access.region)) {
         continue;

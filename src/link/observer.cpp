@@ -31,12 +31,16 @@ Observer::Observer(const LinkedGraph& linked) {
     throw std::invalid_argument("it is not known what the nodes of this graph write");
   }
   const Independence& known = *linked.independence;
+  std::vector<bool> addressed(known.mentions.size());  // others have no place when it runs
+  for (const Relocation& relocation : known.relocations) {
+    addressed[relocation.region] = true;
+  }
   for (std::uint32_t region = 0; region < known.mentions.size(); ++region) {
     const std::vector<Mention>& mentions = known.mentions[region];
     const bool written = std::any_of(mentions.begin(), mentions.end(),
                                      [](const Mention& each) { return !each.writes.empty(); });
-    const bool looked_at = written || !known.kept[region];
-    if (looked_at && !mentions.empty() && known.bytes[region] != 0) {
+    const bool looked_at = addressed[region] && (written || !known.kept[region]);
+    if (looked_at && known.bytes[region] != 0) {
       look_at(region, known.bytes[region], mentions);
     }
   }

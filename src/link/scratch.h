@@ -39,6 +39,11 @@ class Scratch {
     return buffers_[buffer_of_[region]].bytes;
   }
 
+  /// Whether `layout` has room for a region that it holds: not for one that no node mentions.
+  [[nodiscard]] bool has_place(std::uint32_t region, const Layout& layout) const {
+    return layout.offsets[buffer_of_[region]] != Layout::kNoPlace;
+  }
+
   /// The relocation, which is of scratch, as `layout` has it: in a lender's region, or in a piece
   /// of the arena, whose first is region `arena`.
   void move(Relocation& relocation, const Layout& layout, std::uint32_t arena) const;

@@ -39,6 +39,9 @@ _LAUNCHES = 5
 #: Lanes that would save less than this share of the time, if all went as predicted, are not tried.
 _LEAST_PREDICTED = 0.01
 
+#: What may go wrong; anything else is a fault of ours.
+_EXPECTED = (CaptureFailed, _engine.DriverError, torch.OutOfMemoryError, MemoryError)
+
 Prove = Callable[[_engine.TensorProgram, Request], Verdict]
 
 
@@ -89,13 +92,10 @@ def spread(
         if fault is not None:
             return _stays(clocked, fault)
         found = _proven(wide[chosen - 1], request, make=make, prove=prove)
-    except (
-        CaptureFailed,
-        _engine.DriverError,
-        torch.OutOfMemoryError,
-        MemoryError,
-    ) as error:
-        return _stays(clocked, str(error))
+    except Exception as error:  # whatever it is, there is a proven graph
+        expected = isinstance(error, _EXPECTED)
+        log.debug("nodes do not run side by side", exc_info=None if expected else error)
+        return _stays(clocked, str(error) if expected else repr(error))
     if not found.verdict.passed:
         return _stays(clocked, f"in {found.linked.lanes} lanes a proof failed: {found.verdict}")
     return SpreadResult(clocked, found)

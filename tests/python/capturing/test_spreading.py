@@ -127,8 +127,8 @@ def test_the_order_of_the_capture_serves_where_a_proof_fails(
     assert wide[0] == 2 + number
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
-def test_the_order_of_the_capture_serves_where_memory_is_short(
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError, RuntimeError])
+def test_the_order_of_the_capture_serves_where_something_goes_wrong(
     error: type[Exception], with_clocks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def short(*_: Any) -> Any:
@@ -139,6 +139,8 @@ def test_the_order_of_the_capture_serves_where_memory_is_short(
     expect_right(Branches())
     report = only_graph()
     assert report.lanes == 1 and report.state == "graphed" and report.replays > 0
+    (found,) = [each for each in report.selection if each.what == "lanes"]
+    assert not found.graph and "planted" in str(found)
 
 
 def test_lanes_that_save_nothing_as_predicted_are_not_tried() -> None:
