@@ -1,6 +1,5 @@
-"""Which kernel ran when on which stream, in one call of the steady state, by torch's profiler; and
-that as a picture. Kernels of a graph with lanes are on several streams. A picture, and no
-measurement: the profiler slows what it looks at.
+"""Which kernel ran when, in one call of the steady state, by torch's profiler; and that as a picture.
+No measurement: the profiler slows what it looks at, and lanes more than a chain.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from benchmarks.first_light.chart import INK
 from benchmarks.harness.modes import Runner, Tensors
 from pygraph.runtime.kernels import CALLS, ON_GPU, recorded
 
-Span = tuple[int, float, float, str]
-"""Stream, start and duration in microseconds since the first of them began, and name."""
+Span = tuple[float, float, str]
+"""Start and duration in microseconds since the first of them began, and name."""
 
 CALLED = 3
 """The profiler is new to the first calls; the last one counts."""
@@ -53,7 +52,6 @@ def last_call(events: Iterable[Mapping[str, Any]]) -> list[Span]:
     first = ran[0]["ts"]
     return [
         (
-            int(each.get("args", {}).get("stream", 0)),
             round(each["ts"] - first, 2),
             round(each["dur"], 2),
             each.get("name", "") if each["cat"] == "kernel" else each["cat"],
@@ -63,21 +61,21 @@ def last_call(events: Iterable[Mapping[str, Any]]) -> list[Span]:
 
 
 def rows_of(spans: Iterable[Sequence[Any]]) -> list[list[Sequence[Any]]]:
-    """A row a stream; what overlaps on one stream gets rows beside each other."""
-    rows: dict[int, list[list[Sequence[Any]]]] = {}
-    for span in sorted(spans, key=lambda each: each[1]):
-        own = rows.setdefault(span[0], [])
-        free = next((row for row in own if row[-1][1] + row[-1][2] <= span[1] + 0.01), None)
+    """As many rows as there is at the same time. (The driver runs a lane's kernels on several
+    streams.)"""
+    rows: list[list[Sequence[Any]]] = []
+    for span in sorted(spans, key=lambda each: each[0]):
+        free = next((row for row in rows if row[-1][0] + row[-1][1] <= span[0] + 0.01), None)
         if free is None:
-            own.append(free := [])
+            rows.append(free := [])
         free.append(span)
-    return [row for stream in sorted(rows) for row in rows[stream]]
+    return rows
 
 
 def draw(name: str, timelines: Mapping[str, Sequence[Sequence[Any]]], path: Path) -> bool:
     """Write an SVG, the modes below each other on one axis; False where nothing ran."""
     ends = {
-        mode: max(start + duration for _, start, duration, _ in spans)
+        mode: max(start + duration for start, duration, _ in spans)
         for mode, spans in timelines.items()
         if spans
     }
@@ -100,7 +98,7 @@ def draw(name: str, timelines: Mapping[str, Sequence[Sequence[Any]]], path: Path
 
 def _row(row: Sequence[Sequence[Any]], number: int, top: float, scale: float) -> list[str]:
     parts = [_bar(MARGIN, top, WIDTH - 2 * MARGIN, FAINT), _text(str(number + 1), 40.0, top + 11)]
-    for _, start, duration, name in row:
+    for start, duration, name in row:
         colour = COLOURS["other" if name in ON_GPU else "kernel"]
         about = f"{name}: {duration} us at {start}"
         width = max(0.4, duration * scale)

@@ -373,7 +373,7 @@ def event(kind: str, ts: float, dur: float, stream: int = 7, name: str = "mm") -
     return {"cat": kind, "ts": ts, "dur": dur, "name": name, "args": {"stream": stream}}
 
 
-def test_the_last_calls_kernels_are_told_by_stream() -> None:
+def test_the_last_calls_kernels_are_told() -> None:
     wait = "cudaDeviceSynchronize"
     events = [
         event("cuda_runtime", 0.0, 1.0, name=wait),
@@ -387,27 +387,27 @@ def test_the_last_calls_kernels_are_told_by_stream() -> None:
         {"ph": "M", "name": "no event"},
     ]
     assert timeline.last_call(events) == [
-        (7, 0.0, 3.0, "mm"),
-        (9, 1.0, 4.0, "mm"),
-        (7, 6.0, 1.0, "gpu_memset"),
+        (0.0, 3.0, "mm"),
+        (1.0, 4.0, "mm"),
+        (6.0, 1.0, "gpu_memset"),
     ]
     assert timeline.last_call([]) == []
 
 
-def test_a_picture_has_a_row_a_stream(tmp_path: Path) -> None:
-    alone = [(7, 0.0, 3.0, "a<b>"), (7, 3.0, 4.0, "b")]
+def test_a_picture_has_a_row_for_all_that_runs_at_the_same_time(tmp_path: Path) -> None:
+    alone = [(0.0, 3.0, "a<b>"), (3.0, 4.0, "b")]
     beside = [
-        (7, 0.0, 3.0, "a"),
-        (9, 1.0, 4.0, "b"),
-        (7, 2.0, 2.0, "c"),
-        (7, 4.0, 1.0, "gpu_memset"),
+        (0.0, 3.0, "a"),
+        (1.0, 4.0, "b"),
+        (2.0, 2.0, "c"),
+        (4.0, 1.0, "gpu_memset"),
     ]
     assert [len(row) for row in timeline.rows_of(alone)] == [2]
-    # What overlaps on one stream gets rows beside each other.
-    assert [[each[3] for each in row] for row in timeline.rows_of(beside)] == [
+    # What runs at the same time gets rows beside each other, whichever its stream.
+    assert [[each[2] for each in row] for row in timeline.rows_of(beside)] == [
         ["a", "gpu_memset"],
-        ["c"],
         ["b"],
+        ["c"],
     ]
     path = tmp_path / "pictures" / "moe.svg"
     assert timeline.draw("moe", {"serial": alone, "parallel": beside, "floor": []}, path)
@@ -435,7 +435,7 @@ def test_a_floor_that_fails_has_its_workload_measured_without(
                 result: dict[str, Any] = {"without_floor": "RuntimeError: not permitted"}
             else:
                 found = vars(row("moe", "serial", 1.0)).copy()
-                found["extra"] = {"kind": BRANCHY, "timeline": [(7, 0.0, 1.0, "mm")]}
+                found["extra"] = {"kind": BRANCHY, "timeline": [(0.0, 1.0, "mm")]}
                 result = {"env": {"gpu": "G"}, "records": [found], "phases": {}}
             if (further := done(Outcome(job, 1.0, result))) is not None:
                 jobs.append(further)
