@@ -157,7 +157,8 @@ def selection_lines(graph: GraphReport) -> list[str]:
     if more:
         programs = [each for each in graph.selection if each.what == "callable"]
         pay = sum(each.graph for each in programs)
-        lines.append(f"and {more} more; {pay} of {len(programs)} sizes have a graph")
+        of = f"; {pay} of {len(programs)} sizes have a graph" if programs else ""
+        lines.append(f"and {more} more{of}")
     return lines
 
 

@@ -119,8 +119,7 @@ TEST_P(Observed, MemoryThatNoNodeMentionsHasNoPlaceAndIsNotLookedAt) {
   given.scratch(2).fresh(3);
   given.next_node({0, 2, 3}, 1);  // an operator that returns more than its node writes
   given.next_node({0}, 3);
-  const LinkedGraph graph =
-      given.link(chain({{0, 1}, {1, 0}}), {}, {.independence = true});
+  const LinkedGraph graph = given.link(chain({{0, 1}, {1, 0}}), {}, {.independence = true});
   const Observer observer(graph);
   for (const Observer::Pair& pair : observer.pairs()) {
     EXPECT_LT(pair.after, observer.bytes());
@@ -142,8 +141,9 @@ TEST_P(Observed, MemoryThatNoNodeMentionsOrdersNothing) {
 TEST_P(Observed, WhatIsKnownOfNothingIsRefused) {
   Regions given(driver(), 5, kBytes);
   const LinkedGraph graph = given.link(chain(kSteps));
-  EXPECT_NE(message_of<std::invalid_argument>([&] { const Observer observer(graph); })
-                .find("not known what the nodes"),
+  EXPECT_NE(message_of<std::invalid_argument>([&] {
+              const Observer observer(graph);
+            }).find("not known what the nodes"),
             std::string::npos);
 }
 
@@ -174,8 +174,7 @@ TEST_P(Observed, LanesAreGivenOutByWhatNodesTake) {
   }
   const LinkedGraph graph = given.link(chain(apart), {}, {.independence = true});
   const std::vector<double> us = {9, 1, 1, 1};
-  const std::optional<LinkedGraph> wide =
-      spread(driver(), graph, {.lanes = 2, .node_us = us});
+  const std::optional<LinkedGraph> wide = spread(driver(), graph, {.lanes = 2, .node_us = us});
   ASSERT_TRUE(wide);
   EXPECT_EQ(wide->image.edges, (Edges{{1, 2}, {2, 3}}));
   EXPECT_EQ(wide->predicted_us, 9);
