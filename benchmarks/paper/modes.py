@@ -7,6 +7,7 @@ pygraph-copies           pygraph with changing arguments copied into place inste
                          the second is worth
 pygraph-always           pygraph with every graph used that is proven, whether it pays or not: what
                          the third, selection, is worth
+pygraph-parallel         pygraph with nodes side by side, where clocks say that this is faster
 
 What is compiled is the program from inputs to outputs. In training, the loss is made of the outputs
 by eager code, as in the paper: a backward graph then has the outputs' gradients among its inputs.
@@ -101,6 +102,7 @@ MODES: dict[str, Callable[[Bench], Iteration]] = {
     "pygraph-untransformed": _way("pygraph-untransformed", transform="none"),
     "pygraph-copies": _way("pygraph-copies", arguments="copied"),
     "pygraph-always": _way("pygraph-always", select="always"),
+    "pygraph-parallel": _way("pygraph-parallel", parallel="auto"),
     "floor": _floor,
 }
 """In the order in which they are prepared."""

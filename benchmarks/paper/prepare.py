@@ -43,6 +43,7 @@ ORDER = (
     "pygraph-copies",
     "pygraph-untransformed",
     "pygraph-always",
+    "pygraph-parallel",
     "pygraph",
     "reduce-overhead",
 )

@@ -1,4 +1,4 @@
-"""Which kernel ran when, in one call of the steady state, by torch's profiler; and that as a picture.
+"""Which kernel ran when in a call of the steady state, by torch's profiler, and a picture of that.
 No measurement: the profiler slows what it looks at, and lanes more than a chain.
 """
 

@@ -202,9 +202,8 @@ struct SpreadOptions {
 };
 
 /// A copy of a linked graph, with its `independence`, in which nodes that do not depend on each
-/// other run side by side (rethread.h), in the priority that the longest way to the end gives them.
-/// None where there is nothing to gain, memory does not allow it, or find_race() finds something.
-/// Throws DriverError.
+/// other run side by side (rethread.h). None where there is nothing to gain, memory does not allow
+/// it, or find_race() finds something. Throws DriverError.
 std::optional<LinkedGraph> spread(const Driver& driver, const LinkedGraph& linked,
                                   const SpreadOptions& options);
 

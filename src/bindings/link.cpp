@@ -350,6 +350,7 @@ void bind_link(nb::module_& module) {
       .def_ro("item_bytes", &ByteSet::item_bytes)
       .def_prop_ro("dimensions", [](const ByteSet& self) {
         std::vector<std::pair<std::uint64_t, std::uint64_t>> found;
+        found.reserve(self.dimensions.size());
         for (const ByteSet::Dimension& each : self.dimensions) {
           found.emplace_back(each.size, each.stride);
         }

@@ -6,7 +6,8 @@ LinkedGraph clone_of(const Driver& driver, const LinkedGraph& linked) {
   CUgraph clone = nullptr;
   driver.check(driver.api.cuGraphClone(&clone, linked.graph.get()), "cuGraphClone",
                "the linked graph");
-  LinkedGraph made{linked, GraphHandle(driver, clone)};
+  const LinkedImage& known = linked;
+  LinkedGraph made{known, GraphHandle(driver, clone)};
   for (Node& node : made.image.nodes) {
     driver.check(driver.api.cuGraphNodeFindInClone(&node.handle, node.handle, clone),
                  "cuGraphNodeFindInClone", "the linked graph");

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <optional>
 #include <stdexcept>
 
 #include "copies.h"
@@ -56,32 +55,33 @@ std::size_t Observer::copy(std::uint32_t region, std::uint32_t node, std::uint64
 
 void Observer::look_at(std::uint32_t region, std::uint64_t bytes,
                        std::span<const Mention> mentions) {
-  std::optional<std::size_t> last;  // the copy that tells what it holds now
+  constexpr std::size_t kNone = ~std::size_t{0};
+  std::size_t last = kNone;  // the copy that tells what it holds now
   // Nothing is said to write it between that copy and the node.
   const auto unchanged_until = [&](std::uint32_t node) {
-    if (!last) {
+    if (last == kNone) {
       last = copy(region, node, bytes);
-    } else if (copies_[*last].node != node) {
-      const Copy before = copies_[*last];
+    } else if (copies_[last].node != node) {
+      const Copy before = copies_[last];
       last = copy(region, node, bytes);
-      pairs_.push_back({before.offset, copies_[*last].offset, bytes, {}, before.node, node - 1});
+      pairs_.push_back({before.offset, copies_[last].offset, bytes, {}, before.node, node - 1});
     }
   };
   for (const Mention& each : mentions) {
     if (each.writes.empty()) {
-      if (!last) {
+      if (last == kNone) {
         unchanged_until(each.first);
       }
       continue;
     }
     const bool whole = cover(each.writes, bytes);
-    if (last || !whole) {
+    if (last != kNone || !whole) {
       unchanged_until(each.first);
     }
-    const std::optional<std::size_t> before = last;
+    const std::size_t before = last;
     last = copy(region, each.last + 1, bytes);
     if (!whole) {
-      pairs_.push_back({copies_[*before].offset, copies_[*last].offset, bytes, each.writes,
+      pairs_.push_back({copies_[before].offset, copies_[last].offset, bytes, each.writes,
                         each.first, each.last});
     }
   }

@@ -38,6 +38,7 @@ COLOURS = {
     "pygraph-untransformed": "#b5533c",
     "pygraph-copies": "#4f7cac",
     "pygraph-always": "#7a5195",
+    "pygraph-parallel": "#2b6f9e",
 }
 INK = "#010203"
 """Stands for the text's colour until the chart is in a page."""

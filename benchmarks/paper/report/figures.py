@@ -17,6 +17,9 @@ COMPILED = (DEFAULT, TORCH, OWN)
 PARTS = (f"{OWN}-untransformed", f"{OWN}-copies", f"{OWN}-always")
 """The modes without one of the paper's three ideas, in its order."""
 
+PARALLEL = f"{OWN}-parallel"
+"""The mode with nodes side by side."""
+
 Rows = Mapping[str, Row]
 Ratio = Callable[[Row], float | None]
 
@@ -79,7 +82,14 @@ def sample(rows: Rows) -> list[Row]:
 def ablations(rows: Iterable[Row]) -> list[str]:
     """Modes in which a part of pygraph is switched off, in the order they are first met in."""
     modes = [record.mode for row in rows for record in row.records]
-    return list(dict.fromkeys(mode for mode in modes if mode.startswith(f"{OWN}-")))
+    off = (mode for mode in modes if mode.startswith(f"{OWN}-") and mode != PARALLEL)
+    return list(dict.fromkeys(off))
+
+
+def own_modes(row: Row) -> list[str]:
+    """pygraph, and its other modes that were run."""
+    wide = [PARALLEL] if row.mode(PARALLEL) is not None else []
+    return [OWN, *wide, *ablations([row])]
 
 
 def by_mode(row: Row) -> dict[str, Result]:
@@ -158,8 +168,9 @@ def wrong(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
 
 def right(row: Row) -> bool:
     """Whether pygraph ran it, and all of its modes that were run are right."""
-    modes = [row.mode(mode) for mode in (OWN, *ablations([row]))]
-    return row.error is None and all(each is not None and each.correct for each in modes)
+    return row.error is None and all(
+        found is not None and found.correct for found in map(row.mode, own_modes(row))
+    )
 
 
 def by_distance(rows: Iterable[Row]) -> list[Row]:

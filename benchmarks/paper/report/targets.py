@@ -6,7 +6,7 @@ that have it, and says how many those are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,12 +14,13 @@ from benchmarks.harness.shown import shortened
 from benchmarks.harness.targets import Target, judged
 from benchmarks.paper.record import Row
 from benchmarks.paper.report import figures, published
-from benchmarks.paper.report.figures import DEFAULT, FLOOR, OWN, TORCH, Entry
+from benchmarks.paper.report.figures import DEFAULT, FLOOR, OWN, PARALLEL, TORCH, Entry
 
 OVER = {TORCH: 1.15, DEFAULT: 1.6}
 SLOWER = 1.03
 COMPILE = 1.3
 NEAR = 1.10
+PARALLEL_NEAR = 1.03
 SHORT = 120
 """Characters of an error in a detail."""
 ROUNDING = 1e-9
@@ -38,6 +39,7 @@ def evaluate(names: Sequence[str], rows: Mapping[str, Row]) -> list[Target]:
         _bytes(names, measured),
         _compile(names, measured),
         _near(measured),
+        *_side_by_side(measured),
     ]
 
 
@@ -54,7 +56,7 @@ def _trouble(row: Row | None) -> str:
         return "missing"
     if row.error is not None:
         return shortened(row.error, SHORT)
-    own = [OWN, *figures.ablations([row])]
+    own = figures.own_modes(row)
     reasons = [f"no {OWN}"] if row.mode(OWN) is None else []
     reasons += [
         f"{mode}: {shortened(why, SHORT)}" for _, mode, why in figures.wrong([row]) if mode in own
@@ -129,6 +131,16 @@ def _near(rows: Sequence[Row]) -> Target:
         near / len(found) if found else None,
         detail=f"{near} of {len(found)} rows with a floor; no requirement" if found else "",
     )
+
+
+def _side_by_side(rows: Sequence[Row]) -> Iterator[Target]:
+    """Where that was measured."""
+    value = figures.over(PARALLEL, FLOOR)
+    found, mean = figures.entries(rows, value), figures.mean(rows, value)
+    if found:
+        detail = f"over {mean.rows} rows; worst {_shown(found[0])}, best {_shown(found[-1])}"
+        requirement = f"{PARALLEL} at most {PARALLEL_NEAR} of the serial floor, geometric mean"
+        yield _judged("side by side", requirement, mean.value, PARALLEL_NEAR, detail)
 
 
 def _shown(entry: Entry, digits: int = 2) -> str:

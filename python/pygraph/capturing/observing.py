@@ -16,7 +16,7 @@ import torch
 from pygraph import _engine
 from pygraph.capturing import tensors
 from pygraph.capturing.device import Device
-from pygraph.capturing.reference import Reference
+from pygraph.capturing.reference import Reference, candidates
 from pygraph.capturing.running import Make, run
 
 
@@ -27,10 +27,11 @@ def fault(chain: _engine.Linked, reference: Reference, make: Make) -> str | None
     observer = _engine.Observer(chain)
     memory = torch.empty(observer.bytes, dtype=torch.uint8, device=_place(device))
     program = make(observer.observed(chain, memory.data_ptr()))
+    arguments = reference.arguments
     kept = [
-        tensors.bytes_of(each)
-        for index, each in enumerate(reference.arguments)
-        if index not in reference.mutated and device.owns(each) and each.numel()
+        tensors.bytes_of(arguments[index])
+        for index in candidates(arguments, range(len(arguments)), (), device)
+        if index not in reference.mutated and arguments[index].numel()
     ]
     try:
         before = _sums(kept)

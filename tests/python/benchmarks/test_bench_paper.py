@@ -82,16 +82,20 @@ def test_a_mode_switches_off_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
         given = real(mode, on_gpu, **options)
         if mode.startswith("pygraph"):
             own = split(given["options"])[0]
-            seen[mode] = own.passes, own.select
+            seen[mode] = own.passes, own.select, own.parallel
         return given
 
     monkeypatch.setattr(modes.modes, "compiling", compiling)
     with torch.no_grad():
-        bench = bench_of(NET, "eager", "pygraph", "pygraph-untransformed", "pygraph-always")
+        bench = bench_of(
+            NET,
+            *("eager", "pygraph", "pygraph-untransformed", "pygraph-always", "pygraph-parallel"),
+        )
     assert seen == {
-        "pygraph": (ALL, "measure"),
-        "pygraph-untransformed": (frozenset(), "measure"),
-        "pygraph-always": (ALL, "always"),
+        "pygraph": (ALL, "measure", "off"),
+        "pygraph-untransformed": (frozenset(), "measure", "off"),
+        "pygraph-always": (ALL, "always", "off"),
+        "pygraph-parallel": (ALL, "measure", "auto"),
     }
     ours, plain = bench.runners["pygraph"], bench.runners["pygraph-untransformed"]
     assert len(plain.graphs) == 1 and not plain.graphs & ours.graphs

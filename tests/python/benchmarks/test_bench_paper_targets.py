@@ -1,12 +1,14 @@
 """The requirements on the paper's benchmark, on crafted figures and at their limits."""
 
+import copy
+
 import pytest
 
 pytest.importorskip("torch")
 
 from paper_support import NAMES, mode, whole, with_gaps, without
 
-from benchmarks.paper.report import targets
+from benchmarks.paper.report import figures, targets
 from benchmarks.paper.report.figures import rows_of
 
 
@@ -127,3 +129,21 @@ def test_the_share_near_the_floor():
     mode(content, "BERT", "pygraph")["latency_us"] = 6900 * 1.11
     found = target(content, "near the floor")
     assert found.met is None and found.value == pytest.approx(24 / 25)
+
+
+def test_nodes_side_by_side_are_compared_with_the_serial_floor():
+    content = whole()
+    for name in ("EOS", "BERT"):
+        own = mode(content, name, "pygraph")
+        floor = mode(content, name, "floor")["latency_us"]
+        parallel = copy.deepcopy(own) | {"mode": "pygraph-parallel", "latency_us": 1.2 * floor}
+        content["workloads"][name]["records"].append(parallel)
+    found = target(content, "side by side")
+    assert found.met is False and found.value == pytest.approx(1.2) and "2 rows" in found.detail
+    mode(content, "EOS", "pygraph-parallel")["latency_us"] /= 1.5
+    found = target(content, "side by side")
+    assert found.met is True and found.value == pytest.approx((1.2 * 0.8) ** 0.5)
+    # No part is switched off by it, and it has to be right.
+    assert "pygraph-parallel" not in figures.ablations(rows_of(content).values())
+    mode(content, "EOS", "pygraph-parallel").update(correct=False, error="boom", latency_us=None)
+    assert "EOS: pygraph-parallel: boom" in target(content, "rows").detail
