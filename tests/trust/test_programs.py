@@ -14,7 +14,7 @@ import hypothesis
 import pytest
 import torch
 
-from pygraph.capturing import proof
+from pygraph.capturing import observing, proof
 from pygraph.operators import accesses
 from trust import backends, branches, check, fleet, long_run, strategies
 from trust.programs import ALIGNMENT, Base, Call, Program
@@ -242,13 +242,20 @@ def test_a_missing_order_that_passes_its_proof_is_found(monkeypatch: pytest.Monk
     """Nobody writes, it is said, so nothing waits; in the calls behind the proof, too, nodes run in
     any order that the edges allow."""
     monkeypatch.setattr(accesses, "writing", accesses.reading)
+    monkeypatch.setattr(observing, "fault", lambda *_: None)
     monkeypatch.setattr(proof.Verdict, "passed", True)
     with pytest.raises(check.Mismatch):
         lanes_of(12)
 
 
-def test_a_missing_order_is_found_by_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("observed", [True, False])
+def test_a_missing_order_is_found_by_proofs(
+    observed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the run that is observed, and by those in other orders."""
     monkeypatch.setattr(accesses, "writing", accesses.reading)
+    if not observed:
+        monkeypatch.setattr(observing, "fault", lambda *_: None)
     found = lanes_of(12)
     assert sum(max(lanes, default=0) > 1 for lanes in found) < WIDE_SHARE * len(found) / 2
 
