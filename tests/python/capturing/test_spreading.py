@@ -106,6 +106,32 @@ def test_a_chain_is_not_clocked(with_clocks: Any) -> None:
     assert seen == [] and only_graph().lanes == 1
 
 
+class Places(nn.Module):
+    """Each call writes the next of eight places: a ninth would raise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("at", torch.zeros((), dtype=torch.long))
+        self.register_buffer("seen", torch.zeros(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.index_copy_(0, self.at.view(1), x.view(1, -1))
+        self.at.add_(1)
+        return torch.stack([(self.seen * n).sum(0).cos() for n in range(4)])
+
+
+def test_a_state_that_moves_on_is_set_back_before_each_run(with_clocks: Any) -> None:
+    with_clocks(lambda clocked: 1)
+    model, expected = Places(), Places()
+    options = {"device": "twin", "select": "always", "parallel": "auto"}
+    made = torch.compile(model, backend="pygraph", options=options)
+    for _ in range(8):
+        x = torch.randn(8)
+        assert torch.equal(made(x), expected(x))
+    assert torch.equal(model.seen, expected.seen) and int(model.at) == 8
+    assert only_graph().lanes == 2
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_order_of_the_capture_serves_where_a_proof_fails(
     number: int, monkeypatch: pytest.MonkeyPatch

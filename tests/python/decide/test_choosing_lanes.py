@@ -51,6 +51,15 @@ def test_rounds_that_contradict_each_other_choose_nothing() -> None:
     assert lanes.choose([SERIAL, LaneTimes(2, [80.0] * ROUNDS, slower)]) == 0
 
 
+def test_what_is_behind_in_nearly_all_rounds_is_not_chosen_for_its_median() -> None:
+    """A rhythm of the machine is in both; two of 24 rounds alone make its median the smaller."""
+    rhythm = [100.0 + turn for turn in range(24)]
+    row = [us + 0.1 for us in rhythm[:-2]] + [1.0, 1.0]
+    serial = LaneTimes(1, [100.0] * 24, rhythm)
+    assert lanes.choose([serial, LaneTimes(2, [80.0] * 24, row)]) == 0
+    assert lanes.choose([serial, LaneTimes(2, [80.0] * 24, [us - 0.1 for us in rhythm])]) == 1
+
+
 def test_what_is_tried_follows_from_the_option() -> None:
     assert lanes.wanted("off", "measure", 1.05) == NO_LANES
     assert lanes.wanted(1, "measure", 1.05) == NO_LANES

@@ -147,6 +147,26 @@ def test_an_argument_that_is_written_and_not_said_to_be_is_found(
     assert "not said to write" in caplog.text
 
 
+def test_a_parameter_that_is_written_is_found(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What nobody is said to write of the caller's is compared by sums: the run that is observed
+    changes one element here."""
+    model, real = Branches().eval(), observing.run
+
+    def run(program: Any, reference: Any) -> None:
+        real(program, reference)
+        model.branches[2][3].bias[1] += 1
+
+    monkeypatch.setattr(observing, "run", run)
+    made = compiled(model, 4)
+    for _ in range(3):  # the graph is linked, and the parameter another one from then on
+        made(torch.randn(3, 8))
+    expect_right(model, made)
+    assert only_graph().lanes == 1
+    assert "a node writes an argument that it is not said to write" in caplog.text
+
+
 def test_random_numbers_are_drawn_in_order() -> None:
     model = Branches(dropout=0.5)
     made = compiled(model, 4)
