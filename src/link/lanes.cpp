@@ -105,15 +105,22 @@ std::vector<std::size_t> bytes_of(const LinkRequest& request, const Scratch& scr
   return found;
 }
 
+/// Takes away what is declared of scratch that is not in use then: no node of the operator has an
+/// address of it. The values of a tensor that only lends its shape (randn_like) may be gone by then.
+void keep_to_use(Accesses& accesses, const Scratch& scratch) {
+  for (std::uint32_t node = 0; node < accesses.of_node.size(); ++node) {
+    std::erase_if(accesses.of_node[node], [&](const Access& access) {
+      return access.region < kOrder && scratch.holds(access.region) &&
+             !scratch.in_use(access.region, node);
+    });
+  }
+}
+
 /// Accesses to the memory that scratch was laid out in, where two regions may share bytes.
 Accesses placed(const Accesses& accesses, const Scratch& scratch, const Layout& layout,
                 std::uint32_t arena) {
   Accesses found = accesses;
   for (std::uint32_t node = 0; node < found.of_node.size(); ++node) {
-    std::erase_if(found.of_node[node], [&](const Access& access) {
-      return access.region < kOrder && scratch.holds(access.region) &&
-             !scratch.has_place(access.region, layout);
-    });
     for (Access& access : found.of_node[node]) {
       if (access.region >= kOrder || !scratch.holds(access.region)) {
         continue;
@@ -242,6 +249,7 @@ std::shared_ptr<const Independence> find_independence(const Driver& driver,
   }
   Accesses accesses =
       accesses_of(linked.image, linked.relocations, linked.table.foreign, places, request.known);
+  keep_to_use(accesses, scratch);
   const int processors = processors_of(driver);
   std::vector<bool> fills(nodes.size());
   for (std::size_t i = 0; i < nodes.size(); ++i) {

@@ -1,6 +1,7 @@
 // The regions that go into the arena, as buffers for the layout, and those that lend them memory.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -39,9 +40,11 @@ class Scratch {
     return buffers_[buffer_of_[region]].bytes;
   }
 
-  /// Whether `layout` has room for a region that it holds: not for one that no node mentions.
-  [[nodiscard]] bool has_place(std::uint32_t region, const Layout& layout) const {
-    return layout.offsets[buffer_of_[region]] != Layout::kNoPlace;
+  /// Whether a region that it holds is in use during a node. In front of those nodes and behind
+  /// them others may have its place, and it has none if there are none.
+  [[nodiscard]] bool in_use(std::uint32_t region, std::uint32_t node) const {
+    const std::vector<std::uint32_t>& nodes = buffers_[buffer_of_[region]].nodes;
+    return std::binary_search(nodes.begin(), nodes.end(), node);
   }
 
   /// The relocation, which is of scratch, as `layout` has it: in a lender's region, or in a piece

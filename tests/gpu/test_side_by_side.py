@@ -70,7 +70,7 @@ def test_an_order_that_is_missing_is_found_by_the_proof(
     """Nobody writes, it is said, so nothing waits."""
     model = net()
     expected = results(model, "off")
-    monkeypatch.setattr(accesses, "writing", accesses.reading)
+    monkeypatch.setattr(accesses, "writing", lambda tensor, *_: accesses.reading(tensor))
     monkeypatch.setattr(observing, "fault", lambda *_: None)
     found = results(model, 16)
     report = pygraph.report().graphs[-1]
@@ -83,9 +83,9 @@ def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """One kernel in five is said to write nothing."""
     real, calls = accesses.writing, [0]
 
-    def sometimes(tensor: torch.Tensor) -> Any:
+    def sometimes(tensor: torch.Tensor, *made: bool) -> Any:
         calls[0] += 1
-        return accesses.reading(tensor) if calls[0] % 5 == 0 else real(tensor)
+        return accesses.reading(tensor) if calls[0] % 5 == 0 else real(tensor, *made)
 
     monkeypatch.setattr(accesses, "writing", sometimes)
 

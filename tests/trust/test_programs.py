@@ -241,7 +241,7 @@ def test_branches_run_side_by_side() -> None:
 def test_a_missing_order_that_passes_its_proof_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody writes, it is said, so nothing waits; in the calls behind the proof, too, nodes run in
     any order that the edges allow."""
-    monkeypatch.setattr(accesses, "writing", accesses.reading)
+    monkeypatch.setattr(accesses, "writing", lambda tensor, *_: accesses.reading(tensor))
     monkeypatch.setattr(observing, "fault", lambda *_: None)
     monkeypatch.setattr(proof.Verdict, "passed", True)
     with pytest.raises(check.Mismatch):
@@ -253,7 +253,7 @@ def test_a_missing_order_is_found_by_proofs(
     observed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the run that is observed, and by those in other orders."""
-    monkeypatch.setattr(accesses, "writing", accesses.reading)
+    monkeypatch.setattr(accesses, "writing", lambda tensor, *_: accesses.reading(tensor))
     if not observed:
         monkeypatch.setattr(observing, "fault", lambda *_: None)
     found = lanes_of(12)

@@ -35,8 +35,11 @@ def reading(tensor: torch.Tensor) -> _engine.Touch:
     return _engine.Touch(tensor.data_ptr(), False)
 
 
-def writing(tensor: torch.Tensor) -> _engine.Touch:
-    """All that the tensor's elements are in."""
+def writing(tensor: torch.Tensor, made: bool = False) -> _engine.Touch:
+    """All that the tensor's elements are in; of memory that the call has made, all: what is between
+    elements is nobody's then, and may be copied with them (slice_scatter of a strided tensor)."""
+    if made:
+        return _engine.Touch(tensor.data_ptr(), True)
     item = tensor.element_size()
     steps = [stride * item for stride in tensor.stride()]
     dimensions = list(zip(tensor.shape, steps, strict=True))
@@ -49,12 +52,18 @@ def _touches(
     if not isinstance(target, OpOverload) or target.namespace not in _DECLARED:
         return []
     read, written = _tensors((args, kwargs)), known.written(target, args, kwargs)
-    written += _tensors(result)
-    if any(each.layout != torch.strided for each in (*read, *written)):
+    results = _tensors(result)
+    if any(each.layout != torch.strided for each in (*read, *written, *results)):
         return []
+    given = {each.untyped_storage().data_ptr() for each in read}
     return [
         *(reading(each) for each in read if each.numel()),
         *(writing(each) for each in written if each.numel()),
+        *(
+            writing(each, each.untyped_storage().data_ptr() not in given)
+            for each in results
+            if each.numel()
+        ),
     ]
 
 

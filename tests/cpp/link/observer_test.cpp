@@ -138,6 +138,22 @@ TEST_P(Observed, MemoryThatNoNodeMentionsOrdersNothing) {
   EXPECT_TRUE(wide->image.edges.empty());
 }
 
+/// Region 3 has the place of region 2, which the fourth operator is given and no node addresses any
+/// more: of a tensor like another only the shape is looked at.
+TEST_P(Observed, MemoryThatAnOperatorIsGivenBehindItsUseIsAnothersByThen) {
+  const std::vector<Step> steps = {{0, 2}, {2, 2}, {2, 1}, {0, 3}, {3, 1}};
+  Regions given(driver(), 4, kBytes);
+  given.scratch(2).scratch(3);
+  given.next_node({0}, 2).next_node({2}, 2).next_node({2}, 1);
+  given.next_node({0, 2}, 3).next_node({3}, 1);
+  const LinkedGraph graph = given.link(chain(steps), {}, {.independence = true});
+  ASSERT_EQ(graph.layout.offsets[0], graph.layout.offsets[1]);
+  EXPECT_TRUE(changed(graph).empty());
+  const std::optional<LinkedGraph> wide = spread(driver(), graph, {.lanes = 2});
+  ASSERT_TRUE(wide);
+  EXPECT_EQ(wide->image.edges, (Edges{{0, 1}, {1, 2}, {2, 4}, {3, 4}}));
+}
+
 TEST_P(Observed, WhatIsKnownOfNothingIsRefused) {
   Regions given(driver(), 5, kBytes);
   const LinkedGraph graph = given.link(chain(kSteps));

@@ -71,7 +71,7 @@ def test_an_order_that_is_missing_is_found_by_the_proof(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody writes, it is said, so nothing waits; in another order the result is another."""
-    monkeypatch.setattr(accesses, "writing", accesses.reading)
+    monkeypatch.setattr(accesses, "writing", lambda tensor, *_: accesses.reading(tensor))
     monkeypatch.setattr(observing, "fault", lambda *_: None)
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(8))).eval()
     expect_right(model, compiled(model, 8))
@@ -88,9 +88,9 @@ def test_what_nobody_has_said_to_be_written_is_found(
     """Of all operators, or of each third, it is said that they write nothing."""
     real, calls = accesses.writing, [0]
 
-    def sometimes(tensor: torch.Tensor) -> Any:
+    def sometimes(tensor: torch.Tensor, *made: bool) -> Any:
         calls[0] += 1
-        return accesses.reading(tensor) if calls[0] % seldom == 0 else real(tensor)
+        return accesses.reading(tensor) if calls[0] % seldom == 0 else real(tensor, *made)
 
     monkeypatch.setattr(accesses, "writing", sometimes)
     model = Branches().eval()
@@ -135,7 +135,7 @@ def test_an_argument_that_is_written_and_not_said_to_be_is_found(
     monkeypatch.setattr(
         accesses.known, "written", lambda target, *given: real(target, *given) and []
     )
-    monkeypatch.setattr(accesses, "writing", lambda tensor: accesses.reading(tensor))
+    monkeypatch.setattr(accesses, "writing", lambda tensor, *_: accesses.reading(tensor))
     model = Writing()
     made = compiled(model, 4)
     for _ in range(5):
@@ -265,3 +265,21 @@ def test_only_torchs_own_operators_are_believed() -> None:
         given = (x, 0.5, training)
         found = accesses.known_nodes((0, 1), dropout, given, {}, dropout(*given))
         assert found.in_order == training
+
+
+def test_of_memory_that_a_call_makes_all_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its strides are those of what it was given, and what is between elements is copied, too."""
+    real, said = accesses.writing, []
+
+    def noted(tensor: torch.Tensor, made: bool = False) -> Any:
+        said.append((tensor.data_ptr(), made))
+        return real(tensor, made)
+
+    monkeypatch.setattr(accesses, "writing", noted)
+    gaps = torch.zeros(4, 6)[:, ::2]
+    given = (gaps, torch.ones(2, 3), 0, 1, 3)
+    result = torch.ops.aten.slice_scatter.default(*given)
+    assert result.stride() == gaps.stride() == (6, 2)
+    accesses.known_nodes((0, 2), torch.ops.aten.slice_scatter.default, given, {}, result)
+    accesses.known_nodes((2, 3), torch.ops.aten.neg_.default, (gaps,), {}, gaps.neg_())
+    assert said == [(result.data_ptr(), True), (gaps.data_ptr(), False), (gaps.data_ptr(), False)]
