@@ -49,7 +49,10 @@ def main(
         float | None, typer.Option(help="Seconds for everything. Default: no limit.")
     ] = None,
     preparing: Annotated[
-        int, typer.Option(min=1, help="Workloads that compile at once; each is timed alone.")
+        int,
+        typer.Option(
+            min=1, help="Workloads that compile at once; each is captured and timed alone."
+        ),
     ] = 3,
     listed: Annotated[bool, typer.Option("--list", help="Show the workloads and stop.")] = False,
     report_only: Annotated[

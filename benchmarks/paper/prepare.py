@@ -1,7 +1,8 @@
 """All modes of a workload, from nothing to their steady states, and what each takes of memory.
 
 Caches on disk are filled first, by each mode that compile times compare. Then all modes are
-compiled, and only then do they go on until their graphs are captured. Memory is weighed when a mode
+compiled, and only then do they go on until their graphs are captured, alone on the machine: whether
+a graph is used, and in how many lanes its nodes run, is chosen by clocks. Memory is weighed when a mode
 is in its steady state, as growth over what was there before it took any.
 
 The floor is captured early. Torch's graphs keep results of training for ever, and with them the
@@ -75,17 +76,15 @@ class FloorImpossible(Exception):
         self.why, self.cold_s = why, dict(cold_s)
 
 
-def prepare(
+def compile_all(
     bench: Bench, results: dict[str, Result], options: Options, phases: measure.Phases
 ) -> None:
-    """Those that are ready are in bench.runners; why others are not is in their results. Raises
+    """Those that are compiled are in bench.runners; why others are not is in their results. Raises
     FloorImpossible."""
     if options.floor_error is not None and "floor" in results:
         results["floor"].error = options.floor_error
     _compile_cold(bench, results, options, phases)
-    # Torch's graphs are compiled last and captured first: their first call takes memory they keep.
-    ordered = sorted(results.values(), key=lambda result: ORDER.index(result.mode))
-    for result in ordered:
+    for result in _ordered(results):
         options.tell(f"compile {result.mode}")
         if result.mode == "floor":
             _capture_floor(bench, results, phases)
@@ -95,9 +94,21 @@ def prepare(
                 _note_memory(result, bench)
             with phases.time(f"compile {result.mode}"):
                 modes.begin(result.mode, bench).forget()
-    for result in reversed(ordered):
+
+
+def capture_all(
+    bench: Bench, results: dict[str, Result], options: Options, phases: measure.Phases
+) -> None:
+    """Those that go on to be ready stay in bench.runners."""
+    for result in reversed(_ordered(results)):
         options.tell(f"capture {result.mode}")
         _finish(result, bench, phases)
+
+
+def _ordered(results: Mapping[str, Result]) -> list[Result]:
+    """As they are compiled. Torch's graphs are the last, and captured first: their first call takes
+    memory that they keep."""
+    return sorted(results.values(), key=lambda result: ORDER.index(result.mode))
 
 
 def _compile_cold(

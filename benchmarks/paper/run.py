@@ -1,7 +1,8 @@
 """One workload in all modes: prepare, check, weigh, time, profile.
 
 All modes are prepared before any is timed (prepare.py), and stay alive together, so that the rounds
-of the clocks can visit each in turn. Only modes whose results were right are timed. The profiler
+of the clocks can visit each in turn. From the captures on it is alone on the machine, for captures
+choose by clocks of their own. Only modes whose results were right are timed. The profiler
 comes last: what it leaves behind in the driver could slow the clocks.
 """
 
@@ -23,7 +24,7 @@ from benchmarks.harness.reports import fallbacks
 from benchmarks.paper import modes
 from benchmarks.paper.check import Reference, judge, learn_eager
 from benchmarks.paper.modes import Iteration
-from benchmarks.paper.prepare import FloorImpossible, Options, prepare
+from benchmarks.paper.prepare import FloorImpossible, Options, capture_all, compile_all
 from benchmarks.paper.record import Result, Row
 from benchmarks.paper.workloads.workload import Workload
 from pygraph.demo.models import Unavailable
@@ -85,15 +86,16 @@ def _run(
     row.about["buffers"] = len(bench.inputs)
     row.about["input_bytes"] = nbytes(bench.inputs[0])
     with young_heap():
-        prepare(bench, results, options, phases)
-        for mode in [mode for mode in results if mode in bench.runners]:
-            options.tell(f"check {mode}")
-            with phases.time("check"):
-                _check(results[mode], reference, bench)
-        breaks = torch._dynamo.utils.counters["graph_break"]
-        row.about["check"] = reference.to_dict()
-        row.about["graph_breaks"] = sorted({str(why).splitlines()[0][:160] for why in breaks})
+        compile_all(bench, results, options, phases)
         with phases.alone(options.alone):
+            capture_all(bench, results, options, phases)
+            for mode in [mode for mode in results if mode in bench.runners]:
+                options.tell(f"check {mode}")
+                with phases.time("check"):
+                    _check(results[mode], reference, bench)
+            breaks = torch._dynamo.utils.counters["graph_break"]
+            row.about["check"] = reference.to_dict()
+            row.about["graph_breaks"] = sorted({str(why).splitlines()[0][:160] for why in breaks})
             options.tell("time")
             with phases.time("time"), load.watch() as seen:
                 _time(bench, results, options.effort)

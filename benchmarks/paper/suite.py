@@ -1,8 +1,8 @@
 """All workloads, each in a process of its own; a crash or a time-out of one costs only that one.
 
-Several prepare at once; for the clocks each is alone on the machine (turns.py). The file is saved
-after each workload, and what it has is not measured again. While it runs, a table shows what every
-workload is at.
+Several compile at once; for its captures and the clocks each is alone on the machine (turns.py).
+The file is saved after each workload, and what it has is not measured again. While it runs, a table
+shows what every workload is at.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ measure       all modes of a workload: run.py; or what another process has to kn
 cold          the seconds that compiling in a mode takes without caches, which are full then
 
 The gate and the file are as in harness/worker.py. With --turns, the folder of turns.py,
-several can prepare at once, and each is alone for the clocks.
+several can compile at once, and each is alone for its captures and the clocks.
 """
 
 from __future__ import annotations

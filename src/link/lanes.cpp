@@ -106,7 +106,8 @@ std::vector<std::size_t> bytes_of(const LinkRequest& request, const Scratch& scr
 }
 
 /// Takes away what is declared of scratch that is not in use then: no node of the operator has an
-/// address of it. The values of a tensor that only lends its shape (randn_like) may be gone by then.
+/// address of it. The values of a tensor that only lends its shape (randn_like) may be gone by
+/// then.
 void keep_to_use(Accesses& accesses, const Scratch& scratch) {
   for (std::uint32_t node = 0; node < accesses.of_node.size(); ++node) {
     std::erase_if(accesses.of_node[node], [&](const Access& access) {

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +171,7 @@ def test_without_a_floor_the_process_is_given_up(monkeypatch: pytest.MonkeyPatch
     results = {mode: Result("NET", 4, mode) for mode in ("default", "floor")}
     known = Options(QUICK, tuple(results), floor_error="no", cold_s={"default": 2.5})
     bench.device = CPU
-    prepare.prepare(bench, results, known, Phases())
+    prepare.compile_all(bench, results, known, Phases())
     assert results["floor"].error == "no" and results["default"].cold_compile_s == 2.5
     assert list(bench.runners) == ["default"]
 
@@ -195,10 +197,29 @@ def test_the_floor_comes_behind_default_and_before_other_graphs(
         monkeypatch.setitem(modes.MODES, mode, telling(mode))
     bench = Bench(NET.make_program(CPU.torch), [NET.make_inputs(1, CPU.torch)], CPU, workload=NET)
     results = {mode: Result("NET", 4, mode) for mode in names}
-    prepare.prepare(bench, results, options(*names), Phases())
+    prepare.compile_all(bench, results, options(*names), Phases())
+    prepare.capture_all(bench, results, options(*names), Phases())
     assert done[:4] == ["eager", "default", "floor", "floor weighed"]
     assert done[4:7] == ["pygraph", "reduce-overhead", "reduce-overhead weighed"]
     assert sorted(bench.runners) == sorted(names) and results["floor"].compile_s is not None
+
+
+def test_captures_are_alone_for_they_choose_by_clocks() -> None:
+    done: list[str] = []
+
+    @contextmanager
+    def alone() -> Iterator[None]:
+        done.append("alone")
+        yield
+        done.append("not alone")
+
+    given = dataclasses.replace(options("eager", "pygraph"), alone=alone, tell=done.append)
+    run_workload(NET, CPU, given)
+    assert done == [
+        *("model", "compile eager", "compile pygraph", "alone"),
+        *("capture pygraph", "capture eager", "check eager", "check pygraph"),
+        *("time", "profile", "not alone", "done"),
+    ]
 
 
 def test_what_another_process_compiles_is_waited_for_last(monkeypatch: pytest.MonkeyPatch) -> None:

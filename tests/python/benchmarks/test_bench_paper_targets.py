@@ -139,10 +139,15 @@ def test_nodes_side_by_side_are_compared_with_the_serial_floor():
         parallel = copy.deepcopy(own) | {"mode": "pygraph-parallel", "latency_us": 1.2 * floor}
         content["workloads"][name]["records"].append(parallel)
     found = target(content, "side by side")
-    assert found.met is False and found.value == pytest.approx(1.2) and "2 rows" in found.detail
+    assert (
+        found.met is False and found.value == pytest.approx(1.2) and "2 rows with" in found.detail
+    )
     mode(content, "EOS", "pygraph-parallel")["latency_us"] /= 1.5
     found = target(content, "side by side")
     assert found.met is True and found.value == pytest.approx((1.2 * 0.8) ** 0.5)
+    mode(content, "BERT", "floor")["is_bound"] = True  # a sum of kernel times, which overlap
+    found = target(content, "side by side")
+    assert found.value == pytest.approx(0.8) and "1 rows with a floor" in found.detail
     # No part is switched off by it, and it has to be right.
     assert "pygraph-parallel" not in figures.ablations(rows_of(content).values())
     mode(content, "EOS", "pygraph-parallel").update(correct=False, error="boom", latency_us=None)
