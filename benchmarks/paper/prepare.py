@@ -2,8 +2,8 @@
 
 Caches on disk are filled first, by each mode that compile times compare. Then all modes are
 compiled, and only then do they go on until their graphs are captured, alone on the machine: whether
-a graph is used, and in how many lanes its nodes run, is chosen by clocks. Memory is weighed when a mode
-is in its steady state, as growth over what was there before it took any.
+a graph is used, and in how many lanes its nodes run, is chosen by clocks. Memory is weighed when a
+mode is in its steady state, as growth over what was there before it took any.
 
 The floor is captured early. Torch's graphs keep results of training for ever, and with them the
 nodes of autograd that accumulate gradients, which then do so on the stream on which they were made:

@@ -202,12 +202,13 @@ struct SpreadOptions {
 };
 
 /// A copy of a linked graph, with its `independence`, in which nodes that do not depend on each
-/// other run side by side (rethread.h). None where there is nothing to gain, memory does not allow
-/// it, or find_race() finds something. Throws DriverError.
+/// other run side by side (rethread.h), those of a part behind all of the part in front. None where
+/// there is nothing to gain, memory does not allow it, or find_race() finds something. Throws
+/// DriverError.
 std::optional<LinkedGraph> spread(const Driver& driver, const LinkedGraph& linked,
                                   const SpreadOptions& options);
 
-/// A copy of a linked graph of one part in which some nodes, drawn with `seed`, wait for up to 60
+/// A copy of a linked graph, in one part, in which some nodes, drawn with `seed`, wait for up to 60
 /// us before they run. Where two lanes need an order that no edge gives them, the copy shows it.
 /// The copy's image does not have the delays. For the real driver, in a current context. Throws
 /// DriverError.
@@ -220,7 +221,8 @@ class Stopwatch {
   /// Throws DriverError.
   Stopwatch(const Driver& driver, const LinkedGraph& linked);
 
-  /// The copy, which records an event between any two nodes; its image does not have them. Once.
+  /// The copy, in one part, records an event between any two nodes; its image does not have them.
+  /// Once.
   /// What is made of it must be gone before the stopwatch is.
   LinkedGraph take() { return std::move(timed_); }
 
@@ -256,7 +258,7 @@ class Observer {
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }  ///< that copies take
   /// Valid as long as the observer and the linked graph are.
   [[nodiscard]] const std::vector<Pair>& pairs() const noexcept { return pairs_; }
-  /// A clone that makes the copies, in `memory`. Throws DriverError.
+  /// A clone, in one part, that makes the copies, in `memory`. Throws DriverError.
   [[nodiscard]] LinkedGraph observed(const Driver& driver, const LinkedGraph& linked,
                                      CUdeviceptr memory) const;
 

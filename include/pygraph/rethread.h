@@ -116,9 +116,9 @@ struct Lanes {
 /// Gives each node, in the order of the listing, to the lane in which it would begin first, or to
 /// that of a node it waits for: one of `width` lanes. `windows`: how many of the nodes in front of
 /// it each may overtake, which bounds what is in use at the same time; 0: it runs behind all of
-/// them. `costs`, by node.
+/// them. `costs`, by node. Each of `cuts`, ascending, begins what runs behind all in front of it.
 Lanes in_lanes(const Edges& dependencies, std::size_t width, std::span<const std::uint32_t> windows,
-               std::span<const NodeCost> costs);
+               std::span<const NodeCost> costs, std::span<const std::uint32_t> cuts = {});
 
 /// Two nodes that `order` does not order though they touch the same bytes and one writes, or though
 /// they are to stay in order; none: there is no race.

@@ -1,4 +1,4 @@
-#include "pygraph/link.h"
+#include "lanes.h"
 
 namespace pygraph {
 
@@ -12,6 +12,13 @@ LinkedGraph clone_of(const Driver& driver, const LinkedGraph& linked) {
     driver.check(driver.api.cuGraphNodeFindInClone(&node.handle, node.handle, clone),
                  "cuGraphNodeFindInClone", "the linked graph");
   }
+  return made;
+}
+
+LinkedGraph in_one_part(const Driver& driver, const LinkedGraph& linked) {
+  LinkedGraph made = clone_of(driver, linked);
+  made.cuts.clear();
+  made.spans.assign(made.spans.size(), {});
   return made;
 }
 

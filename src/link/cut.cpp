@@ -117,7 +117,7 @@ std::uint32_t part_of(std::uint32_t node, std::span<const std::uint32_t> cuts) {
                                     cuts.begin());
 }
 
-Layout lay_out_parts(const Scratch& scratch, const Image& image,
+Layout lay_out_parts(const Scratch& scratch, const NodeOrder& order,
                      std::span<const std::uint32_t> cuts, std::vector<PartSpan>& spans) {
   const std::span<const Buffer> buffers = scratch.buffers();
   std::map<PartSpan, std::vector<std::size_t>> together;
@@ -127,7 +127,6 @@ Layout lay_out_parts(const Scratch& scratch, const Image& image,
           .push_back(i);
     }
   }
-  const NodeOrder order(image);
   const auto first_piece = static_cast<std::uint32_t>(scratch.lenders().size());
   Layout layout;
   layout.offsets.assign(buffers.size(), Layout::kNoPlace);
@@ -156,6 +155,17 @@ Layout lay_out_parts(const Scratch& scratch, const Image& image,
     spans.push_back({});
   }
   return layout;
+}
+
+std::size_t most_at_once(std::span<const std::size_t> pieces, std::span<const PartSpan> spans) {
+  std::vector<std::size_t> by_part(1);
+  for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
+    by_part.resize(std::max(by_part.size(), spans[piece].last + std::size_t{1}));
+    for (std::size_t part = spans[piece].first; part <= spans[piece].last; ++part) {
+      by_part[part] += pieces[piece];
+    }
+  }
+  return *std::max_element(by_part.begin(), by_part.end());
 }
 
 }  // namespace pygraph

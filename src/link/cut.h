@@ -34,8 +34,11 @@ std::vector<std::uint32_t> choose_cuts(std::span<const Tenant> tenants, std::uin
 
 /// The layout of scratch for a graph with cuts: buffers that are needed during the same parts share
 /// a piece of the arena. `spans` gets the parts of each piece.
-Layout lay_out_parts(const Scratch& scratch, const Image& image,
+Layout lay_out_parts(const Scratch& scratch, const NodeOrder& order,
                      std::span<const std::uint32_t> cuts, std::vector<PartSpan>& spans);
+
+/// The most bytes that pieces of the arena have during one part, each of which has its span.
+std::size_t most_at_once(std::span<const std::size_t> pieces, std::span<const PartSpan> spans);
 
 /// The part that a node is in.
 std::uint32_t part_of(std::uint32_t node, std::span<const std::uint32_t> cuts);

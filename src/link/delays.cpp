@@ -4,7 +4,7 @@
 #include <mutex>
 #include <random>
 
-#include "pygraph/link.h"
+#include "lanes.h"
 
 namespace pygraph {
 namespace {
@@ -53,7 +53,7 @@ CUfunction spin(const Driver& driver) {
 }  // namespace
 
 LinkedGraph delayed(const Driver& driver, const LinkedGraph& linked, std::uint64_t seed) {
-  LinkedGraph made = clone_of(driver, linked);
+  LinkedGraph made = in_one_part(driver, linked);
   CUgraph graph = made.graph.get();
   std::vector<std::vector<CUgraphNode>> before(made.image.nodes.size());
   for (const auto& [from, to] : made.image.edges) {

@@ -5,6 +5,7 @@
 
 #include "../image/structure.h"
 #include "../layout/life.h"
+#include "cut.h"
 
 namespace pygraph {
 namespace {
@@ -282,12 +283,12 @@ std::optional<LinkedGraph> spread(const Driver& driver, const LinkedGraph& linke
       costs[i].us = options.node_us[i];
     }
   }
-  const auto limit =
-      std::max(kFreeBytes,
-               static_cast<std::size_t>(options.memory * static_cast<double>(linked.layout.bytes)));
+  const auto allowed =
+      options.memory * static_cast<double>(most_at_once(linked.pieces(), linked.spans));
+  const std::size_t limit = std::max(kFreeBytes, static_cast<std::size_t>(allowed));
   std::vector<std::uint32_t> windows(nodes, static_cast<std::uint32_t>(nodes));
   while (true) {
-    Lanes lanes = in_lanes(known.dependencies, options.lanes, windows, costs);
+    Lanes lanes = in_lanes(known.dependencies, options.lanes, windows, costs, linked.cuts);
     if (lanes.count <= 1) {
       return std::nullopt;
     }
@@ -295,8 +296,11 @@ std::optional<LinkedGraph> spread(const Driver& driver, const LinkedGraph& linke
     image.nodes.resize(nodes);
     image.edges = std::move(lanes.edges);
     const NodeOrder order(image);
-    Layout layout = lay_out_for(order, known.scratch, known.options);
-    if (layout.bytes > limit) {
+    std::vector<PartSpan> spans;
+    Layout layout = linked.cuts.empty() ? lay_out_for(order, known.scratch, known.options)
+                                        : lay_out_parts(known.scratch, order, linked.cuts, spans);
+    spans.resize(layout.pieces.size());
+    if (most_at_once(layout.pieces, spans) > limit) {
       if (!narrow(windows, memory_by_node(known.scratch.buffers(), order), limit)) {
         return std::nullopt;
       }
@@ -310,7 +314,7 @@ std::optional<LinkedGraph> spread(const Driver& driver, const LinkedGraph& linke
     made.image.edges = std::move(image.edges);
     made.image.programmatic.clear();
     made.layout = std::move(layout);
-    made.spans.assign(made.layout.pieces.size(), {});
+    made.spans = std::move(spans);
     made.relocations = known.relocations;
     fold_scratch(known.scratch, made);
     made.lanes = lanes.count;

@@ -39,6 +39,10 @@ std::shared_ptr<const Independence> find_independence(const Driver& driver,
 /// The edges of the graph become `edges`, between nodes of its image. Throws DriverError.
 void thread(const Driver& driver, const LinkedGraph& linked, const Edges& edges);
 
+/// A copy that is not cut, since nodes that only it has are in no part: all of its memory is needed
+/// as long as it runs. Throws DriverError.
+LinkedGraph in_one_part(const Driver& driver, const LinkedGraph& linked);
+
 /// Relocations of scratch become relocations of what the scratch was laid out in.
 void fold_scratch(const Scratch& scratch, LinkedGraph& linked);
 

@@ -149,12 +149,13 @@ void cut_into_parts(LinkContext& context) {
   }
   linked.cuts = choose_cuts(needed, nodes, options.peak_slack);
   if (!linked.cuts.empty()) {
-    linked.layout = lay_out_parts(context.scratch, linked.image, linked.cuts, linked.spans);
+    linked.layout =
+        lay_out_parts(context.scratch, NodeOrder(linked.image), linked.cuts, linked.spans);
   }
 }
 
 void find_what_is_independent(LinkContext& context) {
-  if (context.linked.cuts.empty() && context.request.options.independence) {
+  if (context.request.options.independence) {
     const auto given = std::span(context.places).first(context.request.regions.size());
     context.linked.independence =
         find_independence(context.driver, context.request, given, context.scratch, context.linked);
@@ -216,8 +217,8 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
   // Where that takes more at once than it must, the graph is cut, and its scratch laid out again.
   cut_into_parts(context);
 
-  // What does not depend on each other, in a graph of one part, for who has that run side by side
-  // (spread). Relocations still tell pieces of scratch apart here.
+  // What does not depend on each other, for who has that run side by side (spread). Relocations
+  // still tell pieces of scratch apart here.
   find_what_is_independent(context);
 
   // Relocations of scratch become relocations of what the scratch was laid out in.

@@ -91,7 +91,7 @@ void Observer::look_at(std::uint32_t region, std::uint64_t bytes,
 LinkedGraph Observer::observed(const Driver& driver, const LinkedGraph& linked,
                                CUdeviceptr memory) const {
   const Independence& known = *linked.independence;
-  LinkedGraph made = clone_of(driver, linked);
+  LinkedGraph made = in_one_part(driver, linked);
   CUgraph graph = made.graph.get();
   CUcontext context = nullptr;
   driver.check(driver.api.cuCtxGetCurrent(&context), "cuCtxGetCurrent");

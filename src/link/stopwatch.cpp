@@ -1,4 +1,4 @@
-#include "pygraph/link.h"
+#include "lanes.h"
 
 namespace pygraph {
 namespace {
@@ -24,7 +24,7 @@ EventHandle make_event(const Driver& driver) {
 }  // namespace
 
 Stopwatch::Stopwatch(const Driver& driver, const LinkedGraph& linked)
-    : driver_(&driver), timed_(clone_of(driver, linked)) {
+    : driver_(&driver), timed_(in_one_part(driver, linked)) {
   if (!is_chain(timed_.image)) {
     return;
   }

@@ -118,7 +118,7 @@ Edges true_dependencies(const Accesses& accesses) {
 }
 
 Lanes in_lanes(const Edges& dependencies, std::size_t width, std::span<const std::uint32_t> windows,
-               std::span<const NodeCost> costs) {
+               std::span<const NodeCost> costs, std::span<const std::uint32_t> cuts) {
   const auto count = static_cast<std::uint32_t>(windows.size());
   Lanes found{.edges = {}, .lane = std::vector<std::uint32_t>(count)};
   std::vector<std::vector<std::uint32_t>> before(count);
@@ -132,10 +132,12 @@ Lanes in_lanes(const Edges& dependencies, std::size_t width, std::span<const std
   std::vector<Lane> lanes(std::max<std::size_t>(width, 1));
   std::vector<double> done(count);
   double full_until = 0;
+  std::uint32_t begin = 0;  // of what is between two cuts
   Before reach(count);
   for (std::uint32_t node = 0; node < count; ++node) {
     std::vector<std::uint32_t>& waits_for = before[node];
-    const std::uint32_t overtaken = node - std::min(node, windows[node]);
+    begin = std::binary_search(cuts.begin(), cuts.end(), node) ? node : begin;
+    const std::uint32_t overtaken = std::max(begin, node - std::min(node, windows[node]));
     double ready = costs[node].fills ? full_until : 0;
     for (const Lane& lane : lanes) {  // the last of each that it may not overtake
       const auto after = std::lower_bound(lane.nodes.begin(), lane.nodes.end(), overtaken);

@@ -198,6 +198,13 @@ TEST(PartOf, CutsBeginParts) {
   EXPECT_EQ(part_of(9, {}), 0U);
 }
 
+TEST(MostAtOnce, IsOfThePartThatNeedsMost) {
+  const std::vector<std::size_t> pieces = {10, 4, 7, 1};
+  EXPECT_EQ(most_at_once(pieces, std::vector<PartSpan>(4)), 22U);
+  EXPECT_EQ(most_at_once(pieces, std::vector<PartSpan>{{0, 0}, {1, 1}, {1, 2}, {0, 2}}), 12U);
+  EXPECT_EQ(most_at_once({}, {}), 0U);
+}
+
 // --- the layout ---
 
 constexpr std::size_t kBytes = 1024;
@@ -235,7 +242,7 @@ TEST(LayOutParts, OnlyBuffersOfTheSamePartsShareAPiece) {
                                           {2, 2}, {0, 2}, {},     {1, 1}};
   const std::vector<std::uint32_t> cuts = {2, 4};
   std::vector<PartSpan> spans = {{7, 7}};
-  const Layout layout = lay_out_parts(given.scratch, given.image, cuts, spans);
+  const Layout layout = lay_out_parts(given.scratch, NodeOrder(given.image), cuts, spans);
   ASSERT_EQ(spans.size(), layout.pieces.size());
   EXPECT_EQ(spans.size(), 5U);
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -264,7 +271,7 @@ TEST(LayOutParts, PiecesAreNumberedBehindTheOutputs) {
   ASSERT_EQ(given.scratch.lenders().size(), 4U);
   std::vector<PartSpan> spans;
   const Layout layout =
-      lay_out_parts(given.scratch, given.image, std::vector<std::uint32_t>{1}, spans);
+      lay_out_parts(given.scratch, NodeOrder(given.image), std::vector<std::uint32_t>{1}, spans);
   EXPECT_EQ(layout.memory, (std::vector<std::uint32_t>{4, 5}));
   EXPECT_EQ(layout.lent, 0U);
   EXPECT_EQ(spans, (std::vector<PartSpan>{{0, 0}, {1, 1}}));
@@ -274,7 +281,7 @@ TEST(LayOutParts, ThereIsAlwaysOnePiece) {
   const Given given({{}}, 2);
   std::vector<PartSpan> spans;
   const Layout layout =
-      lay_out_parts(given.scratch, given.image, std::vector<std::uint32_t>{1}, spans);
+      lay_out_parts(given.scratch, NodeOrder(given.image), std::vector<std::uint32_t>{1}, spans);
   EXPECT_EQ(layout.pieces, std::vector<std::size_t>{0});
   EXPECT_EQ(spans, std::vector<PartSpan>{{}});
   EXPECT_EQ(layout.bytes, 0U);

@@ -1,11 +1,13 @@
 // Graphs that are cut: taken apart and run part by part, memory changing hands in between.
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "backward_graph.h"
 #include "graph_builder.h"
 #include "pygraph/chain.h"
+#include "pygraph/twin.h"
 #include "support.h"
 
 namespace pygraph {
@@ -19,6 +21,7 @@ using testing::holds;
 using testing::Nodes;
 using testing::Pieces;
 using testing::Regions;
+using testing::Runnable;
 
 constexpr std::uint32_t kFloats = Backward::kFloats;
 constexpr std::size_t kBytes = Backward::kBytes;
@@ -27,11 +30,90 @@ constexpr LinkOptions kCut{.peak_slack = 1};
 
 class Parts : public testing::OnBothDrivers {
  protected:
+  void TearDown() override {
+    twin::Faults::any_order(0);
+    OnBothDrivers::TearDown();
+  }
   [[nodiscard]] DeviceMemory filled(float value) {
     DeviceMemory memory(driver(), kBytes);
     memory.write(std::vector<float>(kFloats, value));
     return memory;
   }
+  /// Runs it part by part, and expects what a small backward computes.
+  void expect_memory_handed_on(LinkedGraph linked) {
+    ASSERT_TRUE(linked.table.sound());
+    ASSERT_GE(linked.cuts.size(), 2U);
+    ASSERT_EQ(linked.spans.size(), linked.pieces().size());
+    const std::vector<PartSpan> parts = linked.parts_of_regions();
+    ASSERT_EQ(parts.size(), linked.region_count());
+    const auto part_count = static_cast<std::uint32_t>(linked.cuts.size() + 1);
+    Pieces pieces(driver(), linked);
+    Chain chain = chain_of(driver(), std::move(linked));
+    ASSERT_EQ(chain.size(), part_count);
+
+    for (const float start : {3.0F, -1.0F}) {
+      const DeviceMemory gradient = filled(start);
+      std::vector<DeviceMemory> memory;
+      std::vector<std::size_t> free;
+      std::vector<std::size_t> of_region(Backward::kRegions);
+      chain.bind(0, gradient.address());
+      for (std::uint32_t i = 0; i < kSteps; ++i) {
+        const std::uint32_t region = Backward::kSaved + i;
+        of_region[region] = memory.size();
+        memory.push_back(filled(start + 10 * static_cast<float>(i)));
+        chain.bind(region, memory.back().address());
+      }
+      std::size_t reused = 0;
+      for (std::uint32_t part = 0; part < part_count; ++part) {
+        pieces.take(part, chain);
+        for (std::uint32_t region = Backward::kResults; region < Backward::kRegions; ++region) {
+          const bool output = region < Backward::kScratch || region == Backward::kEnd;
+          if (!output || parts[region].first != part) {
+            continue;
+          }
+          if (free.empty()) {
+            free.push_back(memory.size());
+            memory.push_back(filled(0));
+          } else {
+            ++reused;
+          }
+          of_region[region] = free.back();
+          free.pop_back();
+          chain.bind(region, memory[of_region[region]].address());
+        }
+        chain.launch(part, bed().stream());
+        bed().synchronize();
+        pieces.give_back(part);
+        for (std::uint32_t i = 0; i < kSteps; ++i) {
+          if (parts[Backward::kSaved + i].last == part) {
+            const std::size_t place = of_region[Backward::kSaved + i];
+            memory[place].fill(0xFF);
+            free.push_back(place);
+          }
+        }
+      }
+      EXPECT_GT(reused, 0U);
+      for (std::uint32_t i = 0; i < kSteps; ++i) {
+        const float saved = start + 10 * static_cast<float>(i);
+        EXPECT_TRUE(
+            holds(memory[of_region[Backward::kResults + i]], 2 * saved + static_cast<float>(i)))
+            << i;
+      }
+      EXPECT_TRUE(holds(memory[of_region[Backward::kEnd]], Backward::end(start)));
+    }
+  }
+
+  /// Cut, and it is known what its nodes do.
+  LinkedGraph known_backward() {
+    BackwardRegions given(driver());
+    for (std::uint32_t i = 0; i < kSteps; ++i) {
+      const std::uint32_t scratch = Backward::kScratch + i;
+      given.next_node({Backward::kSaved + i}, Backward::kResults + i);
+      given.next_node({i == 0 ? 0 : scratch - 1}, scratch);
+    }
+    return given.link(Backward::capture(bed()), {}, {.peak_slack = 1, .independence = true});
+  }
+
   /// The nodes that a graph has, as the driver counts them.
   [[nodiscard]] std::set<CUgraphNode> nodes_of(CUgraph graph) {
     std::size_t count = 64;
@@ -42,67 +124,59 @@ class Parts : public testing::OnBothDrivers {
 };
 
 TEST_P(Parts, MemoryOfSpentInputsServesLaterOutputs) {
-  const BackwardRegions given(driver());
-  LinkedGraph linked = given.link(Backward::capture(bed()), {}, kCut);
-  ASSERT_TRUE(linked.table.sound());
-  ASSERT_GE(linked.cuts.size(), 2U);
-  ASSERT_EQ(linked.spans.size(), linked.pieces().size());
-  const std::vector<PartSpan> parts = linked.parts_of_regions();
-  ASSERT_EQ(parts.size(), linked.region_count());
-  const auto part_count = static_cast<std::uint32_t>(linked.cuts.size() + 1);
-  Pieces pieces(driver(), linked);
-  Chain chain = chain_of(driver(), std::move(linked));
-  ASSERT_EQ(chain.size(), part_count);
+  expect_memory_handed_on(BackwardRegions(driver()).link(Backward::capture(bed()), {}, kCut));
+}
 
-  for (const float start : {3.0F, -1.0F}) {
-    const DeviceMemory gradient = filled(start);
+TEST_P(Parts, NodesOfOnePartRunSideBySide) {
+  const LinkedGraph linked = known_backward();
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    twin::Faults::any_order(seed);
+    std::optional<LinkedGraph> wide = spread(driver(), linked, {.lanes = 2});
+    ASSERT_TRUE(wide);
+    EXPECT_EQ(wide->lanes, 2U);
+    EXPECT_EQ(wide->cuts, linked.cuts);
+    EXPECT_EQ(wide->spans, linked.spans);
+    for (const std::uint32_t cut : linked.cuts) {
+      EXPECT_TRUE(NodeOrder(wide->image).precedes(cut - 1, cut));
+    }
+    expect_memory_handed_on(std::move(*wide));
+    twin::Faults::any_order(0);
+  }
+}
+
+TEST_P(Parts, WhoLooksOnSeesAllPartsAsOne) {
+  const LinkedGraph linked = known_backward();
+  const Observer observer(linked);
+  DeviceMemory copies(driver(), observer.bytes());
+  std::vector<LinkedGraph> made;
+  made.push_back(observer.observed(driver(), linked, copies.address()));
+  Stopwatch stopwatch(driver(), linked);
+  made.push_back(stopwatch.take());
+  if (!on_twin()) {
+    made.push_back(delayed(driver(), linked, 1));
+  }
+  for (LinkedGraph& each : made) {
+    ASSERT_TRUE(each.cuts.empty());
+    EXPECT_EQ(each.spans, std::vector<PartSpan>(linked.pieces().size()));
     std::vector<DeviceMemory> memory;
-    std::vector<std::size_t> free;
-    std::vector<std::size_t> of_region(Backward::kRegions);
-    chain.bind(0, gradient.address());
+    std::vector<CUdeviceptr> at;
+    for (std::uint32_t region = 0; region < Backward::kRegions; ++region) {
+      memory.push_back(filled(static_cast<float>(region)));
+      at.push_back(memory.back().address());
+    }
+    Runnable runnable(bed(), std::move(each));
+    runnable.run(bed(), at);
     for (std::uint32_t i = 0; i < kSteps; ++i) {
-      const std::uint32_t region = Backward::kSaved + i;
-      of_region[region] = memory.size();
-      memory.push_back(filled(start + 10 * static_cast<float>(i)));
-      chain.bind(region, memory.back().address());
+      const auto saved = static_cast<float>(Backward::kSaved + i);
+      EXPECT_TRUE(holds(memory[Backward::kResults + i], 2 * saved + static_cast<float>(i))) << i;
     }
-    std::size_t reused = 0;
-    for (std::uint32_t part = 0; part < part_count; ++part) {
-      pieces.take(part, chain);
-      for (std::uint32_t region = Backward::kResults; region < Backward::kRegions; ++region) {
-        const bool output = region < Backward::kScratch || region == Backward::kEnd;
-        if (!output || parts[region].first != part) {
-          continue;
-        }
-        if (free.empty()) {
-          free.push_back(memory.size());
-          memory.push_back(filled(0));
-        } else {
-          ++reused;
-        }
-        of_region[region] = free.back();
-        free.pop_back();
-        chain.bind(region, memory[of_region[region]].address());
-      }
-      chain.launch(part, bed().stream());
-      bed().synchronize();
-      pieces.give_back(part);
-      for (std::uint32_t i = 0; i < kSteps; ++i) {
-        if (parts[Backward::kSaved + i].last == part) {
-          const std::size_t place = of_region[Backward::kSaved + i];
-          memory[place].fill(0xFF);
-          free.push_back(place);
-        }
-      }
-    }
-    EXPECT_GT(reused, 0U);
-    for (std::uint32_t i = 0; i < kSteps; ++i) {
-      const float saved = start + 10 * static_cast<float>(i);
-      EXPECT_TRUE(
-          holds(memory[of_region[Backward::kResults + i]], 2 * saved + static_cast<float>(i)))
-          << i;
-    }
-    EXPECT_TRUE(holds(memory[of_region[Backward::kEnd]], Backward::end(start)));
+    EXPECT_TRUE(holds(memory[Backward::kEnd], Backward::end(0)));
+  }
+  const std::vector<std::byte> bytes = copies.read<std::byte>();
+  for (const Observer::Pair& pair : observer.pairs()) {
+    const auto before = bytes.begin() + static_cast<std::ptrdiff_t>(pair.before);
+    const auto after = bytes.begin() + static_cast<std::ptrdiff_t>(pair.after);
+    EXPECT_TRUE(std::equal(before, before + static_cast<std::ptrdiff_t>(pair.bytes), after));
   }
 }
 

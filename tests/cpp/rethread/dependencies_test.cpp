@@ -121,6 +121,14 @@ TEST(Lanes, ANodeOvertakesNoMoreThanItsWindow) {
   EXPECT_EQ(in_lanes({}, 8, std::vector<std::uint32_t>(5, 0), std::vector<NodeCost>(5)).count, 1U);
 }
 
+TEST(Lanes, WhatACutBeginsRunsBehindAllInFrontOfIt) {
+  const std::vector<std::uint32_t> cuts = {2, 3};
+  const std::vector<std::uint32_t> windows(5, 1000);
+  const Lanes lanes = in_lanes({}, 2, windows, std::vector<NodeCost>(5), cuts);
+  EXPECT_EQ(lanes.edges, (Edges{{0, 2}, {1, 2}, {2, 3}, {2, 4}}));
+  EXPECT_EQ(lanes.us, 3);
+}
+
 // Nodes drawn at random. A region is a matrix of 8 x 16 floats, so what an access touches is as
 // many bits, and what needs an order is found without overlap().
 constexpr std::uint64_t kRows = 8;

@@ -17,6 +17,7 @@ from places import Place, assert_bits
 import pygraph
 from pygraph import _engine
 from pygraph.capturing import record, tensors
+from pygraph.capturing.lanes import NO_LANES, LaneOptions
 from pygraph.capturing.twin import Twin
 from pygraph.reporting import GraphReport
 from pygraph.runtime.compiled_graph import CompiledGraph
@@ -70,8 +71,10 @@ def made() -> list[torch.Tensor]:
     return [torch.randn(ROWS, ROWS) for _ in range(LAYERS + 1)]
 
 
-def deployed(function: Callable[[list[Any]], list[Any]] = backward) -> CompiledGraph:
-    graph = PLACE.graphed(function, role=Role.BACKWARD)
+def deployed(
+    function: Callable[[list[Any]], list[Any]] = backward, lanes: LaneOptions = NO_LANES
+) -> CompiledGraph:
+    graph = PLACE.graphed(function, role=Role.BACKWARD, lanes=lanes)
     with torch.no_grad():
         for _ in range(4):
             given = made()
@@ -95,8 +98,10 @@ def note_ends(given: list[torch.Tensor]) -> dict[int, int]:
     return ends
 
 
-def test_what_was_saved_is_let_go_of_between_the_parts() -> None:
-    graph = deployed()
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_what_was_saved_is_let_go_of_between_the_parts(lanes: int) -> None:
+    graph = deployed(lanes=LaneOptions((lanes,)))
+    assert graph.report.lanes == lanes
     parts = graph.report.parts
     assert parts > LAYERS // 2
     with torch.no_grad():
@@ -133,11 +138,13 @@ def peak_tensors(call: Callable[[list[Any]], list[Any]]) -> float:
 def test_memory_peaks_where_the_callables_does(monkeypatch: pytest.MonkeyPatch) -> None:
     uncaptured = peak_tensors(backward)
     in_parts = peak_tensors(deployed().dispatcher)
+    in_lanes = peak_tensors(deployed(lanes=LaneOptions((2,))).dispatcher)
     monkeypatch.setattr(Twin, "peak_slack", lambda self: NEVER)
     whole = deployed()
     assert whole.report.parts == 1
     assert peak_tensors(whole.dispatcher) >= 2 * LAYERS + 1
     assert in_parts <= uncaptured + 1.5
+    assert in_lanes <= in_parts + 1
     assert in_parts < 1.6 * LAYERS
 
 
