@@ -240,6 +240,8 @@ class Stopwatch {
 /// its nodes are not said to write they must leave alone. Each region is copied behind each of its
 /// writers and in front of the next, and behind the last node that mentions it. Memory of the
 /// caller's that nobody is said to write is not looked at: it may be large, and the caller has it.
+/// All copies together are many times what the graph takes, so an observer looks at some regions
+/// only, and another one at those from next() on.
 class Observer {
  public:
   /// Two copies of a region that differ in nothing but `but`.
@@ -252,9 +254,12 @@ class Observer {
     std::uint32_t last_node;
   };
 
-  /// Throws std::invalid_argument where it is not known what nodes do.
-  explicit Observer(const LinkedGraph& linked);
+  /// Looks at regions from `first` on while copies take no more than `most` bytes, but one at
+  /// least. Throws std::invalid_argument where it is not known what nodes do.
+  explicit Observer(const LinkedGraph& linked, std::uint32_t first = 0, std::uint64_t most = ~0ULL);
 
+  /// The first region behind those; none: all have been looked at.
+  [[nodiscard]] std::optional<std::uint32_t> next() const noexcept { return next_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }  ///< that copies take
   /// Valid as long as the observer and the linked graph are.
   [[nodiscard]] const std::vector<Pair>& pairs() const noexcept { return pairs_; }
@@ -272,6 +277,7 @@ class Observer {
   std::size_t copy(std::uint32_t region, std::uint32_t node, std::uint64_t bytes);
   void look_at(std::uint32_t region, std::uint64_t bytes, std::span<const Mention> mentions);
 
+  std::optional<std::uint32_t> next_;
   std::uint64_t bytes_ = 0;
   std::vector<Copy> copies_;
   std::vector<Pair> pairs_;

@@ -369,8 +369,11 @@ void bind_link(nb::module_& module) {
   nb::class_<Observer>(module, "Observer", "See link.h.")
       .def(
           "__init__",
-          [](Observer* self, const Linked& linked) { new (self) Observer(linked.graph); },
-          nb::arg("linked"), nb::keep_alive<1, 2>())
+          [](Observer* self, const Linked& linked, std::uint32_t first, std::uint64_t most) {
+            new (self) Observer(linked.graph, first, most);
+          },
+          nb::arg("linked"), nb::arg("first"), nb::arg("most"), nb::keep_alive<1, 2>())
+      .def_prop_ro("next", &Observer::next)
       .def_prop_ro("bytes", &Observer::bytes)
       .def_prop_ro("pairs", &Observer::pairs)
       .def(

@@ -25,7 +25,7 @@ bool cover(std::span<const ByteSet> writes, std::uint64_t bytes) {
 
 }  // namespace
 
-Observer::Observer(const LinkedGraph& linked) {
+Observer::Observer(const LinkedGraph& linked, std::uint32_t first, std::uint64_t most) {
   if (linked.independence == nullptr) {
     throw std::invalid_argument("it is not known what the nodes of this graph write");
   }
@@ -34,13 +34,24 @@ Observer::Observer(const LinkedGraph& linked) {
   for (const Relocation& relocation : known.relocations) {
     addressed[relocation.region] = true;
   }
-  for (std::uint32_t region = 0; region < known.mentions.size(); ++region) {
+  for (std::uint32_t region = first; region < known.mentions.size(); ++region) {
     const std::vector<Mention>& mentions = known.mentions[region];
     const bool written = std::any_of(mentions.begin(), mentions.end(),
                                      [](const Mention& each) { return !each.writes.empty(); });
     const bool looked_at = addressed[region] && (written || !known.kept[region]);
-    if (looked_at && known.bytes[region] != 0) {
-      look_at(region, known.bytes[region], mentions);
+    if (!looked_at || known.bytes[region] == 0) {
+      continue;
+    }
+    const std::size_t copies = copies_.size();
+    const std::size_t pairs = pairs_.size();
+    const std::uint64_t bytes = bytes_;
+    look_at(region, known.bytes[region], mentions);
+    if (bytes_ > most && copies != 0) {
+      copies_.resize(copies);
+      pairs_.resize(pairs);
+      bytes_ = bytes;
+      next_ = region;
+      break;
     }
   }
   std::stable_sort(copies_.begin(), copies_.end(),

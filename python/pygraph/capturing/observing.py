@@ -1,51 +1,81 @@
 """Whether the nodes of a graph leave alone what they are not said to write.
 
-Lanes rest on what operators and compilers say that their kernels write (operators/accesses.py). One
-run in the order of the capture shows whether that is so: what a region holds behind one of its
-writers it must hold in front of the next one, but for what that writes. Regions that nobody is said
-to write are arguments, of which sums are compared, for they may be large.
+Lanes rest on what operators and compilers say that their kernels write (operators/accesses.py).
+Runs in the order of the capture show whether that is so: what a region holds behind one of its
+writers it must hold in front of the next one, but for what that writes. Each run looks at some of
+the regions, for all copies of all regions are many times what a call takes. Regions that nobody is
+said to write are arguments, of which sums are compared, for they may be large.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from pygraph import _engine
 from pygraph.capturing import tensors
-from pygraph.capturing.device import Device
+from pygraph.capturing.device import Device, is_strided
 from pygraph.capturing.reference import Reference, candidates
 from pygraph.capturing.running import Make, run
+
+#: Copies may take as much as this, though a call takes less: no reason to run once more.
+_LITTLE = 256 << 20
 
 
 def fault(chain: _engine.Linked, reference: Reference, make: Make) -> str | None:
     """What is wrong; None: nothing is. `chain` is left as it is. Raises what says that memory is
     short."""
-    device = reference.device
-    observer = _engine.Observer(chain)
-    memory = torch.empty(observer.bytes, dtype=torch.uint8, device=_place(device))
-    program = make(observer.observed(chain, memory.data_ptr()))
     arguments = reference.arguments
     kept = [
         tensors.bytes_of(arguments[index])
-        for index in candidates(arguments, range(len(arguments)), (), device)
+        for index in candidates(arguments, range(len(arguments)), (), reference.device)
         if index not in reference.mutated and arguments[index].numel()
     ]
     try:
-        before = _sums(kept)
-        run(program, reference)
-        device.synchronize()
-        after = _sums(kept)
+        for observer in _observers(chain, _most(chain, reference)):
+            found = _look(observer, chain, reference, make, kept)
+            if found is not None:
+                return found
     finally:
         reference.finish()
-    if not torch.equal(before, after):
+    return None
+
+
+def _look(
+    observer: _engine.Observer,
+    chain: _engine.Linked,
+    reference: Reference,
+    make: Make,
+    kept: Sequence[torch.Tensor],
+) -> str | None:
+    device = reference.device
+    memory = torch.empty(observer.bytes, dtype=torch.uint8, device=_place(device))
+    program = make(observer.observed(chain, memory.data_ptr()))
+    before = _sums(kept)
+    run(program, reference)
+    device.synchronize()
+    if not torch.equal(before, _sums(kept)):
         return "a node writes an argument that it is not said to write"
     for pair in _changed(observer.pairs, memory):
         names = {chain.node_name(n) for n in range(pair.first_node, pair.last_node + 1)}
         return f"{_listed(sorted(names))} writes memory that it is not said to write"
     return None
+
+
+def _observers(chain: _engine.Linked, most: int) -> Iterator[_engine.Observer]:
+    first: int | None = 0
+    while first is not None:
+        observer = _engine.Observer(chain, first, most)
+        yield observer
+        first = observer.next
+
+
+def _most(chain: _engine.Linked, reference: Reference) -> int:
+    """Bytes that copies may take: about what a call does."""
+    outputs = sum(map(tensors.extent_bytes, filter(is_strided, reference.outputs)))
+    return max(_LITTLE, chain.arena_bytes + outputs)
 
 
 def _place(device: Device) -> torch.device:

@@ -66,7 +66,10 @@ class Observed : public testing::OnBothDrivers {
 
   /// The pairs of copies that differ, by their first and last nodes.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> changed(const LinkedGraph& linked) {
-    const Observer observer(linked);
+    return changed(linked, Observer(linked));
+  }
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> changed(const LinkedGraph& linked,
+                                                               const Observer& observer) {
     DeviceMemory memory(driver(), std::max<std::size_t>(observer.bytes(), 1));
     run(observer.observed(driver(), linked, memory.address()));
     const std::vector<std::byte> bytes = memory.read<std::byte>();
@@ -110,6 +113,29 @@ TEST_P(Observed, ANodeThatWritesBetweenTwoWritersIsFound) {
   ASSERT_EQ(found.size(), 1U);
   EXPECT_LE(found[0].first, 2U);
   EXPECT_GE(found[0].second, 2U);
+}
+
+TEST_P(Observed, SeveralLookAtAllRegionsBetweenThem) {
+  const LinkedGraph graph = linked({2, 1, 3, 4, 1});  // two lies
+  const Observer all(graph);
+  ASSERT_FALSE(all.next());
+  for (const std::uint64_t most : {std::uint64_t{0}, all.bytes() / 2, all.bytes() - 1}) {
+    std::size_t pairs = 0;
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> found;
+    std::optional<std::uint32_t> first = 0;
+    while (first) {
+      const Observer observer(graph, *first, most);
+      EXPECT_TRUE(most == 0 || observer.bytes() <= most);
+      pairs += observer.pairs().size();
+      const auto changed_there = changed(graph, observer);
+      found.insert(found.end(), changed_there.begin(), changed_there.end());
+      EXPECT_TRUE(!observer.next() || *observer.next() > *first);
+      first = observer.next();
+    }
+    EXPECT_EQ(pairs, all.pairs().size());
+    EXPECT_EQ(found, changed(graph, all));
+  }
+  EXPECT_EQ(changed(graph, all).size(), 2U);
 }
 
 TEST_P(Observed, OfWhatNobodyKnowsNothingIsSaid) { EXPECT_TRUE(changed(linked({})).empty()); }

@@ -61,6 +61,26 @@ def test_branches_run_side_by_side(parallel: Any, lanes: int) -> None:
     assert f"in {lanes} lanes" in str(pygraph.report()) or lanes == 1
 
 
+def test_runs_look_on_with_as_much_memory_as_a_call_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them together at what one run could look at."""
+    monkeypatch.setattr(observing, "_LITTLE", 1)
+    real = observing._look
+    looks: list[_engine.Observer] = []
+
+    def look(observer: _engine.Observer, chain: _engine.Linked, reference: Any, *given: Any) -> Any:
+        assert observer.bytes <= observing._most(chain, reference) < 1 << 16
+        looks.append(observer)
+        whole = len(_engine.Observer(chain, 0, 1 << 40).pairs)
+        pairs = sum(len(each.pairs) for each in looks)
+        assert pairs == whole > 0 if observer.next is None else pairs <= whole
+        return real(observer, chain, reference, *given)
+
+    monkeypatch.setattr(observing, "_look", look)
+    model = Branches().eval()
+    expect_right(model, compiled(model, 4))
+    assert only_graph().lanes == 4 and len(looks) > 1 and looks[-1].next is None
+
+
 def test_a_chain_stays_one() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
     expect_right(model, compiled(model, 8))
@@ -81,11 +101,13 @@ def test_an_order_that_is_missing_is_found_by_the_proof(
     assert "in 8 lanes a proof failed" in caplog.text
 
 
-@pytest.mark.parametrize("seldom", [1, 3])
+@pytest.mark.parametrize(("seldom", "most"), [(1, 1 << 30), (3, 1 << 30), (3, 1)])
 def test_what_nobody_has_said_to_be_written_is_found(
-    seldom: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    seldom: int, most: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of all operators, or of each third, it is said that they write nothing."""
+    """Of all operators, or of each third, it is said that they write nothing. `most`: bytes that
+    one run copies."""
+    monkeypatch.setattr(observing, "_most", lambda *_: most)
     real, calls = accesses.writing, [0]
 
     def sometimes(tensor: torch.Tensor, *made: bool) -> Any:
