@@ -89,7 +89,8 @@ def _sums(kept: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _as_words(memory: torch.Tensor) -> torch.Tensor:
-    aligned = memory.numel() % 4 == 0 and memory.data_ptr() % 4 == 0
+    begins = (memory.data_ptr(), memory.storage_offset())  # torch asks for both to be aligned
+    aligned = memory.numel() % 4 == 0 and not any(each % 4 for each in begins)
     return memory.view(torch.int32) if aligned else memory
 
 

@@ -81,6 +81,15 @@ def test_runs_look_on_with_as_much_memory_as_a_call_takes(monkeypatch: pytest.Mo
     assert only_graph().lanes == 4 and len(looks) > 1 and looks[-1].next is None
 
 
+@pytest.mark.parametrize("front", [0, 2])
+@pytest.mark.parametrize("begin", [0, 2, 4])
+def test_memory_that_begins_anywhere_has_a_sum(front: int, begin: int) -> None:
+    memory = torch.frombuffer(bytearray(64), dtype=torch.uint8, offset=front)[begin : begin + 40]
+    before = observing._sums([memory])
+    memory[-1] = 7
+    assert not torch.equal(observing._sums([memory]), before)
+
+
 def test_a_chain_stays_one() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
     expect_right(model, compiled(model, 8))
