@@ -40,6 +40,8 @@ class Outcome:
     replays: int = 0
     copies: int = 0
     lanes: list[int] = dataclasses.field(default_factory=list)  #: of graphs that are graphed
+    #: Why graphs do not run in lanes that they were to run in.
+    in_a_row: list[str] = dataclasses.field(default_factory=list)
     torch_differs: str | None = None
 
     @property
@@ -151,6 +153,8 @@ def _read_report(outcome: Outcome) -> None:
             outcome.lanes.append(graph.lanes)
         else:
             outcome.reasons.append(graph.reason or f"no reason given ({graph.state})")
+        tried = [each for each in graph.selection if each.what == "lanes"]
+        outcome.in_a_row += [each.about for each in tried if not each.graph]
         outcome.calls += graph.calls
         outcome.replays += graph.replays
         outcome.copies += graph.copies

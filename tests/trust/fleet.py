@@ -221,9 +221,13 @@ def total(backend: str, chunks: Mapping[str, Any]) -> Counts:
 
 def missing(backend: str, found: Counts) -> str | None:
     """What a whole run has to show and this one does not."""
-    if not subjects.subject(backend).lanes or not isinstance(found, Tally) or found.wide_graphs:
+    if not subjects.subject(backend).lanes or not isinstance(found, Tally):
         return None
-    return f"no graph of {found.programs} programs has more than one lane"
+    if found.in_a_row:
+        return f"graphs that were to run in lanes and do not: {found.in_a_row.total()}"
+    if not found.wide_graphs:
+        return f"no graph of {found.programs} programs has more than one lane"
+    return None
 
 
 def _gpus() -> list[str]:

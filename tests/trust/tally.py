@@ -93,6 +93,8 @@ class Tally(Counts):
     wide_graphs: int = 0  #: that have more than one lane
     #: Graphs that were linked and proven, by their lanes.
     lanes: collections.Counter[str] = dataclasses.field(default_factory=_counter)
+    #: Why graphs do not run in lanes that they were to run in: never, where all is right.
+    in_a_row: collections.Counter[str] = dataclasses.field(default_factory=_counter)
     states: collections.Counter[str] = dataclasses.field(default_factory=_counter)
     graph_states: collections.Counter[str] = dataclasses.field(default_factory=_counter)
     torch_differs: collections.Counter[str] = dataclasses.field(default_factory=_counter)
@@ -110,6 +112,7 @@ class Tally(Counts):
         self.wide_programs += wide > 0
         self.wide_graphs += wide
         self.lanes.update(f"{lanes} lane{'s'[: lanes != 1]}" for lanes in outcome.lanes)
+        self.in_a_row.update(outcome.in_a_row)
         self.states[outcome.state if outcome.torch_differs is None else "torch differs"] += 1
         self.graph_states.update(outcome.states)
         self.add_reasons(outcome.reasons)
@@ -147,5 +150,6 @@ class Tally(Counts):
             ("graphs", self.graph_states),
             ("lanes", self.lanes),
             ("why not", self.reasons),
+            ("why in a row", self.in_a_row),
             ("torch against eager", self.torch_differs),
         ]

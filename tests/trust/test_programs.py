@@ -221,21 +221,26 @@ def test_a_wrong_backend_is_found(wrong: Callable[[Function], Function], trains:
 # ----------------------------------------------------------------------------- programs of branches
 
 
-def lanes_of(examples: int) -> list[list[int]]:
-    """Of the graphs of each of some programs of branches; all are right."""
-    found: list[list[int]] = []
+def in_lanes(examples: int) -> list[check.Outcome]:
+    """Of some programs of branches; all are right."""
+    found: list[check.Outcome] = []
 
     def run(program: Program) -> None:
-        found.append(check.run(program, backends.backend("twin-lanes")).lanes)
+        found.append(check.run(program, backends.backend("twin-lanes")))
 
     each(branches.programs(dynamo_share=0), examples, run)
     return found
 
 
+def wide(found: list[check.Outcome]) -> int:
+    return sum(max(each.lanes, default=0) > 1 for each in found)
+
+
 def test_branches_run_side_by_side() -> None:
-    found = lanes_of(12)
-    assert sum(max(lanes, default=0) > 1 for lanes in found) >= WIDE_SHARE * len(found)
-    assert max(map(max, filter(None, found))) == 4
+    found = in_lanes(12)
+    assert wide(found) >= WIDE_SHARE * len(found)
+    assert max(max(each.lanes) for each in found if each.lanes) == 4
+    assert not any(each.in_a_row for each in found)
 
 
 def test_a_missing_order_that_passes_its_proof_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +250,7 @@ def test_a_missing_order_that_passes_its_proof_is_found(monkeypatch: pytest.Monk
     monkeypatch.setattr(observing, "fault", lambda *_: None)
     monkeypatch.setattr(proof.Verdict, "passed", True)
     with pytest.raises(check.Mismatch):
-        lanes_of(12)
+        in_lanes(12)
 
 
 @pytest.mark.parametrize("observed", [True, False])
@@ -256,16 +261,22 @@ def test_a_missing_order_is_found_by_proofs(
     monkeypatch.setattr(accesses, "writing", lambda tensor, *_: accesses.reading(tensor))
     if not observed:
         monkeypatch.setattr(observing, "fault", lambda *_: None)
-    found = lanes_of(12)
-    assert sum(max(lanes, default=0) > 1 for lanes in found) < WIDE_SHARE * len(found) / 2
+    found = in_lanes(12)
+    assert wide(found) < WIDE_SHARE * len(found) / 2
+    said = "not said to write" if observed else "lanes a proof failed"
+    assert said in " ".join(why for each in found for why in each.in_a_row)
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize(("lanes", "why"), [(1, []), (2, []), (2, ["it writes"])])
 def test_a_run_for_lanes_in_which_there_are_none_fails(
-    lanes: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    lanes: int,
+    why: list[str],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
 ) -> None:
     tally = Tally()
-    tally.add(program("v0 = x0 + 1"), check.Outcome(["graphed"], lanes=[1, lanes]))
+    tally.add(program("v0 = x0 + 1"), check.Outcome(["graphed"], lanes=[1, lanes], in_a_row=why))
     monkeypatch.setattr(fleet, "run", lambda *_: tally)
 
     def status(device: str) -> int:
@@ -274,10 +285,13 @@ def test_a_run_for_lanes_in_which_there_are_none_fails(
         return long_run.main()
 
     assert status("twin") == 0
-    assert status("twin-lanes") == (1 if lanes == 1 else 0)
+    assert status("twin-lanes") == (1 if lanes == 1 or why else 0)
     said = capsys.readouterr().out
     assert f"{lanes - 1} of 2 of these graphs have more than one lane" in said
     assert ("no graph of 1 programs has more than one lane" in said) == (lanes == 1)
+    assert (
+        "to run in lanes and do not: 1" in said and "why in a row: 1 it writes" in said
+    ) == bool(why)
 
 
 def program(line: str, **changes: Any) -> Program:
