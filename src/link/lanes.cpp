@@ -58,22 +58,23 @@ std::vector<std::vector<Mention>> mentions_of(const Accesses& accesses, std::siz
     goes_on[after] = goes_on[after] || before + 1 == after;
   }
   std::vector<std::vector<Mention>> found(regions);
-  std::uint32_t first = 0;
+  std::uint32_t begin = 0;  // of its operator's nodes
   for (std::uint32_t node = 0; node < nodes; ++node) {
-    first = goes_on[node] ? first : node;
-    if (node + 1 < nodes && goes_on[node + 1]) {
-      continue;
-    }
+    begin = goes_on[node] ? begin : node;
     for (const Access& access : accesses.of_node[node]) {
       if (access.region >= kOrder) {
         continue;
       }
       std::vector<Mention>& all = found[access.region];
-      if (all.empty() || all.back().last != node) {
-        all.push_back({first, node, {}});
+      if (all.empty() || all.back().last < begin) {
+        all.push_back({node, node, {}});
       }
-      if (access.writes) {
-        all.back().writes.push_back(access.bytes);
+      Mention& mention = all.back();
+      mention.last = node;
+      const bool said = std::find(mention.writes.begin(), mention.writes.end(), access.bytes) !=
+                        mention.writes.end();
+      if (access.writes && !said) {
+        mention.writes.push_back(access.bytes);
       }
     }
   }

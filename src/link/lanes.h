@@ -9,7 +9,8 @@ namespace pygraph {
 /// The layout of scratch for a graph of one part.
 Layout lay_out_for(const NodeOrder& order, const Scratch& scratch, const LinkOptions& options);
 
-/// What the nodes [first, last], which one operator launched, do to a region.
+/// What the nodes of one operator do to a region, from the first that may have it in use to the
+/// last.
 struct Mention {
   std::uint32_t first;
   std::uint32_t last;

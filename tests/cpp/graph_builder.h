@@ -142,12 +142,12 @@ class Regions {
     return *this;
   }
 
-  /// The next node is an operator's, which reads some regions and writes one.
-  Regions& next_node(std::vector<std::size_t> reads, std::size_t writes) {
-    const auto node = static_cast<std::uint32_t>(known_.size());
+  /// The next node, or so many, is an operator's, which reads some regions and writes one.
+  Regions& next_node(std::vector<std::size_t> reads, std::size_t writes, std::uint32_t nodes = 1) {
+    const std::uint32_t begin = known_.empty() ? 0 : known_.back().end;
     KnownNodes& known = known_.emplace_back();
-    known.begin = node;
-    known.end = node + 1;
+    known.begin = begin;
+    known.end = begin + nodes;
     for (const std::size_t region : reads) {
       known.touches.push_back({at_[0][region], {}, false});
     }

@@ -180,6 +180,18 @@ TEST_P(Observed, MemoryThatAnOperatorIsGivenBehindItsUseIsAnothersByThen) {
   EXPECT_EQ(wide->image.edges, (Edges{{0, 1}, {1, 2}, {2, 4}, {3, 4}}));
 }
 
+TEST_P(Observed, MemoryThatOnlySomeNodesOfAnOperatorAddressIsLookedAt) {
+  const std::vector<Step> steps = {{0, 2}, {0, 1}, {0, 3}, {3, 1}};
+  Regions given(driver(), 4, kBytes);
+  given.scratch(2).scratch(3);
+  given.next_node({0}, 1, 2).next_node({0}, 3).next_node({3}, 1);
+  const LinkedGraph graph = given.link(chain(steps), {}, {.independence = true});
+  EXPECT_TRUE(changed(graph).empty());
+  // Region 1 behind node 1, in front of node 3 and behind it; 3 behind node 2 and in the end; and
+  // 2, which the second node of the operator does not address, behind the first.
+  EXPECT_EQ(Observer(graph).bytes(), 6 * kBytes);
+}
+
 TEST_P(Observed, WhatIsKnownOfNothingIsRefused) {
   Regions given(driver(), 5, kBytes);
   const LinkedGraph graph = given.link(chain(kSteps));
