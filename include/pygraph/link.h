@@ -221,9 +221,8 @@ class Stopwatch {
   /// Throws DriverError.
   Stopwatch(const Driver& driver, const LinkedGraph& linked);
 
-  /// The copy, in one part, records an event between any two nodes; its image does not have them.
-  /// Once.
-  /// What is made of it must be gone before the stopwatch is.
+  /// The copy, in one part, which records an event between any two nodes; its image does not have
+  /// them. Once. What is made of it must be gone before the stopwatch is.
   LinkedGraph take() { return std::move(timed_); }
 
   /// Per node, the us from when the one in front of it was done until it was, in the last launch,

@@ -200,12 +200,18 @@ bool narrow(std::vector<std::uint32_t>& windows, const std::vector<std::size_t>&
 
 }  // namespace
 
-Layout lay_out_for(const NodeOrder& order, const Scratch& scratch, const LinkOptions& options) {
-  return lay_out(scratch.buffers(), order,
-                 {.share = options.share_scratch,
-                  .in_pieces = options.arena_in_pieces,
-                  .lenders = scratch.lenders(),
-                  .smallest_loan = options.smallest_loan});
+Layout lay_out_for(const NodeOrder& order, const Scratch& scratch, const LinkOptions& options,
+                   std::span<const std::uint32_t> cuts, std::vector<PartSpan>& spans) {
+  if (!cuts.empty()) {
+    return lay_out_parts(scratch, order, cuts, spans);
+  }
+  Layout layout = lay_out(scratch.buffers(), order,
+                          {.share = options.share_scratch,
+                           .in_pieces = options.arena_in_pieces,
+                           .lenders = scratch.lenders(),
+                           .smallest_loan = options.smallest_loan});
+  spans.assign(layout.pieces.size(), {});
+  return layout;
 }
 
 void thread(const Driver& driver, const LinkedGraph& linked, const Edges& edges) {
@@ -298,9 +304,7 @@ std::optional<LinkedGraph> spread(const Driver& driver, const LinkedGraph& linke
     image.edges = std::move(lanes.edges);
     const NodeOrder order(image);
     std::vector<PartSpan> spans;
-    Layout layout = linked.cuts.empty() ? lay_out_for(order, known.scratch, known.options)
-                                        : lay_out_parts(known.scratch, order, linked.cuts, spans);
-    spans.resize(layout.pieces.size());
+    Layout layout = lay_out_for(order, known.scratch, known.options, linked.cuts, spans);
     if (most_at_once(layout.pieces, spans) > limit) {
       if (!narrow(windows, memory_by_node(known.scratch.buffers(), order), limit)) {
         return std::nullopt;

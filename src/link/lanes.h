@@ -6,8 +6,10 @@
 
 namespace pygraph {
 
-/// The layout of scratch for a graph of one part.
-Layout lay_out_for(const NodeOrder& order, const Scratch& scratch, const LinkOptions& options);
+/// The layout of scratch for nodes in this order, with or without cuts. `spans` gets the parts of
+/// each piece of the arena.
+Layout lay_out_for(const NodeOrder& order, const Scratch& scratch, const LinkOptions& options,
+                   std::span<const std::uint32_t> cuts, std::vector<PartSpan>& spans);
 
 /// What the nodes of one operator do to a region, from the first that may have it in use to the
 /// last.

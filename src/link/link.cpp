@@ -110,10 +110,11 @@ void find_scratch(LinkContext& context) {
   linked.last_nodes = context.scratch.last_nodes();
 }
 
-void lay_out_whole(LinkContext& context) {
+/// With the cuts that there are.
+void lay_out_scratch(LinkContext& context) {
   LinkedGraph& linked = context.linked;
-  linked.layout = lay_out_for(NodeOrder(linked.image), context.scratch, context.request.options);
-  linked.spans.assign(linked.layout.pieces.size(), {});
+  linked.layout = lay_out_for(NodeOrder(linked.image), context.scratch, context.request.options,
+                              linked.cuts, linked.spans);
 }
 
 /// What needs memory when, in a graph of as many nodes.
@@ -149,8 +150,7 @@ void cut_into_parts(LinkContext& context) {
   }
   linked.cuts = choose_cuts(needed, nodes, options.peak_slack);
   if (!linked.cuts.empty()) {
-    linked.layout =
-        lay_out_parts(context.scratch, NodeOrder(linked.image), linked.cuts, linked.spans);
+    lay_out_scratch(context);
   }
 }
 
@@ -212,7 +212,7 @@ LinkedGraph link(const Driver& driver, const LinkRequest& request) {
   find_scratch(context);
 
   // Every scratch region gets its place in the arena or in an output, as for a graph of one part.
-  lay_out_whole(context);
+  lay_out_scratch(context);
 
   // Where that takes more at once than it must, the graph is cut, and its scratch laid out again.
   cut_into_parts(context);

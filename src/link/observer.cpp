@@ -39,7 +39,7 @@ Observer::Observer(const LinkedGraph& linked, std::uint32_t first, std::uint64_t
     const bool written = std::any_of(mentions.begin(), mentions.end(),
                                      [](const Mention& each) { return !each.writes.empty(); });
     const bool looked_at = addressed[region] && (written || !known.kept[region]);
-    if (!looked_at || mentions.empty() || known.bytes[region] == 0) {
+    if (!looked_at || known.bytes[region] == 0) {
       continue;
     }
     const std::size_t copies = copies_.size();

@@ -1,7 +1,9 @@
 // Graphs made node by node, on either driver, and their linking.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -212,6 +214,20 @@ struct Runnable {
   std::uint32_t first_copy;
   Program program;
 };
+
+/// The pairs whose copies differ, of all that an observer's memory holds.
+inline std::vector<Observer::Pair> differing(const Observer& observer,
+                                             const std::vector<std::byte>& memory) {
+  std::vector<Observer::Pair> found;
+  for (const Observer::Pair& pair : observer.pairs()) {
+    const auto before = memory.begin() + static_cast<std::ptrdiff_t>(pair.before);
+    const auto after = memory.begin() + static_cast<std::ptrdiff_t>(pair.after);
+    if (!std::equal(before, before + static_cast<std::ptrdiff_t>(pair.bytes), after)) {
+      found.push_back(pair);
+    }
+  }
+  return found;
+}
 
 inline CUdeviceptr address_of(const void* host) { return reinterpret_cast<CUdeviceptr>(host); }
 

@@ -34,30 +34,25 @@ def fault(chain: _engine.Linked, reference: Reference, make: Make) -> str | None
         if index not in reference.mutated and arguments[index].numel()
     ]
     try:
-        for observer in _observers(chain, _most(chain, reference)):
-            found = _look(observer, chain, reference, make, kept)
-            if found is not None:
-                return found
+        before = _sums(kept)
+        observers = _observers(chain, _most(chain, reference))
+        looks = (_look(observer, chain, reference, make) for observer in observers)
+        found = next(filter(None, looks), None)
+        if not torch.equal(before, _sums(kept)):
+            return "a node writes an argument that it is not said to write"
     finally:
         reference.finish()
-    return None
+    return found
 
 
 def _look(
-    observer: _engine.Observer,
-    chain: _engine.Linked,
-    reference: Reference,
-    make: Make,
-    kept: Sequence[torch.Tensor],
+    observer: _engine.Observer, chain: _engine.Linked, reference: Reference, make: Make
 ) -> str | None:
     device = reference.device
     memory = torch.empty(observer.bytes, dtype=torch.uint8, device=_place(device))
     program = make(observer.observed(chain, memory.data_ptr()))
-    before = _sums(kept)
     run(program, reference)
     device.synchronize()
-    if not torch.equal(before, _sums(kept)):
-        return "a node writes an argument that it is not said to write"
     for pair in _changed(observer.pairs, memory):
         names = {chain.node_name(n) for n in range(pair.first_node, pair.last_node + 1)}
         return f"{_listed(sorted(names))} writes memory that it is not said to write"

@@ -13,6 +13,7 @@ namespace pygraph {
 namespace {
 
 using testing::DeviceMemory;
+using testing::differing;
 using testing::message_of;
 using testing::Regions;
 using testing::Runnable;
@@ -72,15 +73,9 @@ class Observed : public testing::OnBothDrivers {
                                                                const Observer& observer) {
     DeviceMemory memory(driver(), std::max<std::size_t>(observer.bytes(), 1));
     run(observer.observed(driver(), linked, memory.address()));
-    const std::vector<std::byte> bytes = memory.read<std::byte>();
     std::vector<std::pair<std::uint32_t, std::uint32_t>> found;
-    for (const Observer::Pair& pair : observer.pairs()) {
-      const auto before = bytes.begin() + static_cast<std::ptrdiff_t>(pair.before);
-      const auto after = bytes.begin() + static_cast<std::ptrdiff_t>(pair.after);
-      const auto size = static_cast<std::ptrdiff_t>(pair.bytes);
-      if (!std::equal(before, before + size, after)) {
-        found.emplace_back(pair.first_node, pair.last_node);
-      }
+    for (const Observer::Pair& pair : differing(observer, memory.read<std::byte>())) {
+      found.emplace_back(pair.first_node, pair.last_node);
     }
     return found;
   }

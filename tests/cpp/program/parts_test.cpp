@@ -17,6 +17,7 @@ using testing::Backward;
 using testing::BackwardRegions;
 using testing::chain_of;
 using testing::DeviceMemory;
+using testing::differing;
 using testing::holds;
 using testing::Nodes;
 using testing::Pieces;
@@ -172,12 +173,8 @@ TEST_P(Parts, WhoLooksOnSeesAllPartsAsOne) {
     }
     EXPECT_TRUE(holds(memory[Backward::kEnd], Backward::end(0)));
   }
-  const std::vector<std::byte> bytes = copies.read<std::byte>();
-  for (const Observer::Pair& pair : observer.pairs()) {
-    const auto before = bytes.begin() + static_cast<std::ptrdiff_t>(pair.before);
-    const auto after = bytes.begin() + static_cast<std::ptrdiff_t>(pair.after);
-    EXPECT_TRUE(std::equal(before, before + static_cast<std::ptrdiff_t>(pair.bytes), after));
-  }
+  EXPECT_FALSE(observer.pairs().empty());
+  EXPECT_TRUE(differing(observer, copies.read<std::byte>()).empty());
 }
 
 TEST_P(Parts, EachHasItsOwnNodesAndTheirRelocations) {
