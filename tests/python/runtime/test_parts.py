@@ -138,7 +138,9 @@ def peak_tensors(call: Callable[[list[Any]], list[Any]]) -> float:
 def test_memory_peaks_where_the_callables_does(monkeypatch: pytest.MonkeyPatch) -> None:
     uncaptured = peak_tensors(backward)
     in_parts = peak_tensors(deployed().dispatcher)
-    in_lanes = peak_tensors(deployed(lanes=LaneOptions((2,))).dispatcher)
+    wide = deployed(lanes=LaneOptions((2,)))
+    in_lanes = peak_tensors(wide.dispatcher)
+    assert wide.report.lanes == 2
     monkeypatch.setattr(Twin, "peak_slack", lambda self: NEVER)
     whole = deployed()
     assert whole.report.parts == 1
