@@ -35,10 +35,9 @@ def reading(tensor: torch.Tensor) -> _engine.Touch:
     return _engine.Touch(tensor.data_ptr(), False)
 
 
-def writing(tensor: torch.Tensor, made: bool = False) -> _engine.Touch:
-    """All that the tensor's elements are in; of memory that the call has made, all: what is between
-    elements is nobody's then, and may be copied with them (slice_scatter of a strided tensor)."""
-    if made:
+def writing(tensor: torch.Tensor, whole: bool = False) -> _engine.Touch:
+    """All that the tensor's elements are in, or the whole memory that it is in."""
+    if whole:
         return _engine.Touch(tensor.data_ptr(), True)
     item = tensor.element_size()
     steps = [stride * item for stride in tensor.stride()]
@@ -56,6 +55,8 @@ def _touches(
     if any(each.layout != torch.strided for each in (*read, *written, *results)):
         return []
     given = {each.untyped_storage().data_ptr() for each in read}
+    # What is between the elements of memory that the call has made is nobody's, and may be copied
+    # with them (slice_scatter of a strided tensor).
     return [
         *(reading(each) for each in read if each.numel()),
         *(writing(each) for each in written if each.numel()),

@@ -119,9 +119,9 @@ def test_what_nobody_has_said_to_be_written_is_found(
     monkeypatch.setattr(observing, "_most", lambda *_: most)
     real, calls = accesses.writing, [0]
 
-    def sometimes(tensor: torch.Tensor, *made: bool) -> Any:
+    def sometimes(tensor: torch.Tensor, *whole: bool) -> Any:
         calls[0] += 1
-        return accesses.reading(tensor) if calls[0] % seldom == 0 else real(tensor, *made)
+        return accesses.reading(tensor) if calls[0] % seldom == 0 else real(tensor, *whole)
 
     monkeypatch.setattr(accesses, "writing", sometimes)
     model = Branches().eval()
@@ -261,6 +261,19 @@ def kernel(custom: bool = False, mutated: tuple[str, ...] = ()) -> Any:
     )
 
 
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """What is said to be written: where, and whether all of its memory is."""
+    real, found = accesses.writing, []
+
+    def noted(tensor: torch.Tensor, whole: bool = False) -> Any:
+        found.append((tensor.data_ptr(), whole))
+        return real(tensor, whole)
+
+    monkeypatch.setattr(accesses, "writing", noted)
+    return found
+
+
 def test_inductors_kernels_read_and_write_by_their_arguments_names() -> None:
     a, b, out, workspace = (torch.ones(4) for _ in range(4))
     given = (a, b, out[1:], workspace, 3)
@@ -273,6 +286,15 @@ def test_inductors_kernels_read_and_write_by_their_arguments_names() -> None:
     found = kernels.touches_of(kernel(mutated=("in_ptr1",)), given)
     assert places(found) == [(a.data_ptr(), False), (out.data_ptr() + 4, True)]
     assert kernels.touches_of(kernel(custom=True), given) == []
+
+
+def test_a_kernel_that_mutates_writes_beside_the_elements(said: list[tuple[int, bool]]) -> None:
+    """Inductor pads rows where they lie: the kernel is given the rows and writes behind each."""
+    rows = torch.ones(4, 8)[:, :7]
+    given = (torch.ones(4), torch.ones(4), rows)
+    for mutated in ((), ("out_ptr0",)):
+        kernels.touches_of(kernel(mutated=mutated), given)
+    assert said == [(rows.data_ptr(), False), (rows.data_ptr(), True)]
 
 
 @torch.library.custom_op("lanes_test::plus", mutates_args=())
@@ -298,15 +320,8 @@ def test_only_torchs_own_operators_are_believed() -> None:
         assert found.in_order == training
 
 
-def test_of_memory_that_a_call_makes_all_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_memory_that_a_call_makes_all_is_written(said: list[tuple[int, bool]]) -> None:
     """Its strides are those of what it was given, and what is between elements is copied, too."""
-    real, said = accesses.writing, []
-
-    def noted(tensor: torch.Tensor, made: bool = False) -> Any:
-        said.append((tensor.data_ptr(), made))
-        return real(tensor, made)
-
-    monkeypatch.setattr(accesses, "writing", noted)
     gaps = torch.zeros(4, 6)[:, ::2]
     given = (gaps, torch.ones(2, 3), 0, 1, 3)
     result = torch.ops.aten.slice_scatter.default(*given)

@@ -16,7 +16,9 @@ from pygraph.operators import accesses
 from pygraph.torch_private.inductor import kernel_class, parameters_of
 
 #: What a kernel reads and does not write, and what it writes within the tensor that it is given
-#: (torch/_inductor/codegen/common.py, KernelArgs).
+#: (torch/_inductor/codegen/common.py, KernelArgs). Within the memory of that tensor, if it is said
+#: to be mutated: what is written is a view then, of which a kernel is given the base. It may be
+#: wider than that (torch/_inductor/lowering.py, inplace_constant_pad_nd).
 _READ = re.compile(r"in_ptr\d+")
 _WRITTEN = re.compile(r"(in_)?out_ptr\d+")
 
@@ -54,7 +56,7 @@ def touches_of(kernel: Any, args: Sequence[Any]) -> list[_engine.Touch]:
         if not isinstance(value, torch.Tensor) or not value.numel():
             continue
         if _WRITTEN.fullmatch(name):
-            found.append(accesses.writing(value))
+            found.append(accesses.writing(value, name in mutated))
         elif _READ.fullmatch(name) and name not in mutated:
             found.append(accesses.reading(value))
     return found
