@@ -184,8 +184,7 @@ class Cuda(Device):
         """On the GPU: the block need not travel to the host."""
         phantom = self.space()
         words = torch.empty(phantom.physical_bytes // 8, dtype=torch.int64, device="meta")
-        here = torch.device("cuda", self.index)
-        block = tensors.at_address(words, phantom.base, phantom.physical_bytes, here)
+        block = tensors.at_address(words, phantom.base, phantom.physical_bytes, self.place)
         pattern = int.from_bytes(bytes([poison]) * 8, "little", signed=True)
         return bool((block == pattern).all())
 

@@ -94,6 +94,11 @@ class Device(abc.ABC):
     delays: Sequence[int] = ()
     peers: tuple[int, ...] = ()  #: torch's indices
 
+    @property
+    def place(self) -> torch.device:
+        """Where its tensors are."""
+        return torch.device("cpu") if self.twin else torch.device(self.kind, self.index)
+
     def current(self) -> AbstractContextManager[Any]:
         """While on, this thread's driver calls are about this device."""
         return contextlib.nullcontext()

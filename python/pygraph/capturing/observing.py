@@ -16,7 +16,7 @@ import torch
 
 from pygraph import _engine
 from pygraph.capturing import tensors
-from pygraph.capturing.device import Device, is_strided
+from pygraph.capturing.device import is_strided
 from pygraph.capturing.reference import Reference, candidates
 from pygraph.capturing.running import Make, run
 
@@ -49,7 +49,7 @@ def _look(
     observer: _engine.Observer, chain: _engine.Linked, reference: Reference, make: Make
 ) -> str | None:
     device = reference.device
-    memory = torch.empty(observer.bytes, dtype=torch.uint8, device=_place(device))
+    memory = torch.empty(observer.bytes, dtype=torch.uint8, device=device.place)
     program = make(observer.observed(chain, memory.data_ptr()))
     run(program, reference)
     device.synchronize()
@@ -71,10 +71,6 @@ def _most(chain: _engine.Linked, reference: Reference) -> int:
     """Bytes that copies may take: about what a call does."""
     outputs = sum(map(tensors.extent_bytes, filter(is_strided, reference.outputs)))
     return max(_LITTLE, chain.arena_bytes + outputs)
-
-
-def _place(device: Device) -> torch.device:
-    return torch.device(device.kind, None if device.twin else device.index)
 
 
 def _sums(kept: Sequence[torch.Tensor]) -> torch.Tensor:

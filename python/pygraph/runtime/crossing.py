@@ -32,7 +32,7 @@ class Crossing:
 
     def bring(self, arguments: list[Any], device: Device) -> None:
         """Replaces arguments that are on the host. Their memory is the caller's again on return."""
-        self.bring_to(arguments, torch.device(device.kind, device.index))
+        self.bring_to(arguments, device.place)
 
     def bring_to(self, arguments: list[Any], device: torch.device) -> None:
         """The same, where only torch's device is known."""

@@ -60,9 +60,8 @@ class Fallback:
         """The arguments as a captured forward saves them: those of `on_host` too."""
         if not self.on_host:
             return arguments
-        here = torch.device(self._device.kind, self._device.index)
         return [
-            value.to(here) if index in self.on_host else value
+            value.to(self._device.place) if index in self.on_host else value
             for index, value in enumerate(arguments)
         ]
 

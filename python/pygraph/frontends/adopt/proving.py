@@ -71,7 +71,7 @@ class Surroundings:
     """Memory that a graph may address besides, as (start, end), with the values that it has now."""
 
     def __init__(self, device: Device, places: Sequence[tuple[int, int]]) -> None:
-        here = torch.device(device.kind, device.index) if not device.twin else torch.device("cpu")
+        here = device.place
         self._places = [_bytes_at(start, end, here) for start, end in places]
         needed = sum(each.numel() for each in self._places)
         if needed > _MEMORY_SHARE * device.free_bytes():
