@@ -60,8 +60,9 @@ class Fallback:
         """The arguments as a captured forward saves them: those of `on_host` too."""
         if not self.on_host:
             return arguments
+        here = self._device.place
         return [
-            value.to(self._device.place) if index in self.on_host else value
+            value.to(here) if index in self.on_host else value
             for index, value in enumerate(arguments)
         ]
 
